@@ -200,7 +200,7 @@ def row_of(spec: str) -> dict[str, Any]:
     phases = bench.sides_of(session)
     phase = whole(phases)
     eager, replay = phases[phase]
-    graphs = [graph.graph.replay for graph in session.captured]
+    graphs = [graph.graph.replay for graph in session.graphs]
     options = BenchOptions(rounds=ROUNDS, max_seconds=10.0)
     fifty, single = [], []
     measured = bench.measure(session, {phase: [eager, replay]}, options, quiet)
@@ -217,14 +217,14 @@ def row_of(spec: str) -> dict[str, Any]:
     alone = sum(own_time(times) or 0.0 for times in profiled)
     row = {
         "model": spec.rpartition(":")[2],
-        "nodes": sum(graph.node_count() for graph in session.captured),
+        "nodes": sum(graph.node_count() for graph in session.graphs),
         "phase": phase,
         "bench_ns": median(replay.device_ns),
         "loop_ns": median(fifty),
         "single_ns": median(single),
         "wall_ns": wall,
         "profile_ns": alone,
-        "launch_ns": sum(graph.typical_launch_ns for graph in session.captured),
+        "launch_ns": sum(graph.typical_launch_ns for graph in session.graphs),
         "iterations": measured.samples[1].iterations,
         "eager_ns": median(eager.device_ns),
         "eager_loop_ns": by_hand,

@@ -27,7 +27,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
 from cgtool.program.phases import call, differentiable, grads
-from cgtool.program.workload import Part, Workload, flatten_outputs
+from cgtool.program.workload import Workload, WorkloadPart, flatten_outputs
 
 SAMPLES = (
     "mlp", "transformer", "decoder_step", "convnet", "gan", "train_step", "mixed_precision",
@@ -206,7 +206,7 @@ def many_ops() -> Workload:
         for _ in range(SMALL_OPS):
             tensor.add_(1)
 
-    return Workload("benchmark", "step", (Part("small_ops", small_ops),))
+    return Workload("benchmark", "step", (WorkloadPart("small_ops", small_ops),))
 
 
 def recorder() -> list[dict[str, object]]:
@@ -229,7 +229,7 @@ def recorder() -> list[dict[str, object]]:
             session.warm_up(1, ranges, quiet)
             warm_s.append(time.perf_counter() - clock)
             session.capture(ranges)
-        watched_s.append(session.captured[0].capture_ns / 1e9)
+        watched_s.append(session.graphs[0].capture_ns / 1e9)
         clock = time.perf_counter()
         capture, _ = cuda_capture.assemble(session)
         joined_s.append(time.perf_counter() - clock)

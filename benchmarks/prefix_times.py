@@ -46,13 +46,13 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
 
     session = prepare(CudaDevice(), load(spec, device="cuda"), CaptureOptions(), quiet)
     time_launches(session)
-    alone = tuple(profile._times(session, [None] * len(session.captured), REPLAYS))
+    alone = tuple(profile._times(session, [None] * len(session.graphs), REPLAYS))
     timed = node_times.record(session, quiet)
     around = node_times.around_ns()
     parts: list[tuple[int, int, float]] = []
     with torch.cuda.stream(session.stream):
         empty = median(empty_ns(REPLAYS))
-        for index, part in enumerate(session.captured):
+        for index, part in enumerate(session.graphs):
             count = part.node_count()
             for first in sorted({round(count * cut) for cut in CUTS} - {0, count}):
                 measured = Part(part.graph, first).median_ns(session, index) - empty
@@ -103,7 +103,7 @@ class Part:
         taken = []
         for _ in range(REPLAYS + 1):
             # All, so that the caches hold what they hold before a whole replay.
-            for before in (*session.captured, *session.captured[:index]):
+            for before in (*session.graphs, *session.graphs[:index]):
                 before.graph.replay()
             taken.append(once_ns(launch))
         return median(taken[1:])

@@ -36,11 +36,11 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.objects import short, type_name
 from cgtool.program.phases import Phase, WorkloadRun, seed_all, warmup_iters
 from cgtool.program.reach import reach
-from cgtool.program.workload import Part, Workload, inputs_of, named_tensors
+from cgtool.program.workload import Workload, WorkloadPart, inputs_of, named_tensors
 
 EMPTY_GRAPH = code("empty-graph")
 
-Captured = tuple[Capture, dict[str, str]]
+CaptureWithDot = tuple[Capture, dict[str, str]]
 """A capture, and the driver's DOT texts by part name."""
 Checked = tuple[tuple[Finding, ...], tuple[str, ...]]
 """All findings, and what was checked."""
@@ -78,13 +78,15 @@ class Device(ABC):
         loaded."""
 
     @abstractmethod
-    def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
+    def capture(
+        self, workload: Workload, options: CaptureOptions, progress: Progress
+    ) -> CaptureWithDot:
         """Capture a workload. Raises CgtoolError when the user's code cannot be captured."""
 
     @abstractmethod
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
-    ) -> tuple[Checked, Captured | None]:
+    ) -> tuple[Checked, CaptureWithDot | None]:
         """What would fail when a workload is captured, and the capture when it succeeded.
 
         Raises CgtoolError when the code fails in eager mode already.
@@ -131,13 +133,13 @@ class Device(ABC):
 
 
 @dataclass
-class CapturedGraph:
+class PhaseGraph:
     """One phase of a workload and the graph that it was captured into."""
 
     name: str
     phase: str
     callable: int
-    part: Part
+    part: WorkloadPart
     """These four as in ``Phase``."""
     graph: Any
     """An object with ``replay()``."""
@@ -145,11 +147,11 @@ class CapturedGraph:
     """Host time from the begin of the capture to its end."""
 
 
-GraphT = TypeVar("GraphT", bound=CapturedGraph)
+GraphT = TypeVar("GraphT", bound=PhaseGraph)
 Recorder = AbstractContextManager[object]
 
 
-def unobserved(_graph: CapturedGraph) -> AbstractContextManager[Recorder]:
+def unobserved(_graph: PhaseGraph) -> AbstractContextManager[Recorder]:
     """Capture as a user's program does."""
     return contextlib.nullcontext(contextlib.nullcontext())
 
@@ -158,7 +160,7 @@ def unobserved(_graph: CapturedGraph) -> AbstractContextManager[Recorder]:
 class Session(WorkloadRun, ABC, Generic[GraphT]):
     """A workload on a device: its graphs, and the tensors that they replay on."""
 
-    captured: list[GraphT] = field(default_factory=list)
+    graphs: list[GraphT] = field(default_factory=list)
     """In the order of capture, which is the order of replay."""
     results: dict[int, Any] = field(default_factory=dict)
     """What each callable returned, tensors or not; kept alive, as a user would."""
@@ -253,12 +255,12 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
                 with user_errors(phase.part, activity, explain), self.capturing(graph), recorder:
                     phase.result = phase.work()
                 graph.capture_ns = time.perf_counter_ns() - begin
-            self.captured.append(graph)
+            self.graphs.append(graph)
             if phase.kind != "backward":
                 self.results[phase.index] = phase.result
 
 
-def _has_tensors(part: Part) -> bool:
+def _has_tensors(part: WorkloadPart) -> bool:
     reached = reach(part.function)
     return bool(inputs_of(part) or part.modules or reached.modules or reached.tensors)
 

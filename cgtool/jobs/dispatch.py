@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 import cgtool
-from cgtool.devices.device import EMPTY_GRAPH, Captured, Checked, Device
+from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
 from cgtool.model.capture import Entry
 from cgtool.model.failure import machine, usage
@@ -37,7 +37,7 @@ from cgtool.program.workload import Workload
 class JobResult(NamedTuple):
     """A capture, or a report and the capture behind it."""
 
-    captured: Captured | None
+    captured: CaptureWithDot | None
     report: Report | None = None
 
 

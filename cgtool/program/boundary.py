@@ -22,7 +22,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
 from cgtool.observe.script.events import Publisher
 from cgtool.program.objects import short, text_of
-from cgtool.program.workload import Part
+from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat.call_key import CALL_KERNEL_CODE
 from cgtool.torch_compat.dispatch_keys import RUN_CODE
 from cgtool.torch_compat.op_key import KERNEL_CODES
@@ -152,7 +152,7 @@ _ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
 
 @contextlib.contextmanager
 def user_errors(
-    part: Part, phase: str, explain: Explain = lambda _error, _phase: None
+    part: WorkloadPart, phase: str, explain: Explain = lambda _error, _phase: None
 ) -> Iterator[None]:
     """Run a phase of the user's code: what it raises becomes a CgtoolError (exit 4).
 
@@ -211,7 +211,11 @@ def _refusal(error: BaseException) -> CgtoolError | None:
 
 
 def _phase_error(
-    part: Part, phase: str, error: BaseException, frames: tuple[Frame, ...], explain: Explain
+    part: WorkloadPart,
+    phase: str,
+    error: BaseException,
+    frames: tuple[Frame, ...],
+    explain: Explain,
 ) -> CgtoolError | None:
     """None for a bug of cgtool's."""
     text = first_line(error)

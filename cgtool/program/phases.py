@@ -24,8 +24,8 @@ from cgtool.observe.frames import call_user
 from cgtool.program.boundary import Explain, user_errors
 from cgtool.program.workload import (
     Named,
-    Part,
     Workload,
+    WorkloadPart,
     flatten_outputs,
     inputs_of,
 )
@@ -56,7 +56,7 @@ def seed_all(seed: int | None) -> None:
 # --- one callable
 
 
-def call(part: Part) -> Any:
+def call(part: WorkloadPart) -> Any:
     """Call a part with its sample arguments."""
     return call_user(part.function, *part.args, **part.kwargs)
 
@@ -88,7 +88,7 @@ def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     return leaves
 
 
-def differentiable(part: Part, outputs: list[Named]) -> Backward | None:
+def differentiable(part: WorkloadPart, outputs: list[Named]) -> Backward | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
     Raises CgtoolError when an output requires grad and no input or parameter does, so that there
@@ -173,7 +173,7 @@ class Phase:
     """``forward``, ``backward`` or ``step``."""
     index: int
     """Index into ``Workload.parts``."""
-    part: Part
+    part: WorkloadPart
     work: Callable[[], Any]
     result: Any = None
     """What ``work`` returned; set by whoever runs it."""
@@ -226,7 +226,7 @@ class WorkloadRun:
                 yield backward
                 self.gradients[index] = backward.result
 
-    def iterate(self, part: Part) -> None:
+    def iterate(self, part: WorkloadPart) -> None:
         """One eager iteration of a callable, forward and backward; its tensors are not kept."""
         outputs = flatten_outputs(call(part))
         if self.wants_backward:
@@ -239,7 +239,7 @@ class WorkloadRun:
         iterations: int,
         progress: Progress,
         explain: Explain,
-        last: Callable[[Part], object] | None = None,
+        last: Callable[[WorkloadPart], object] | None = None,
     ) -> None:
         """Run ``iterations`` eager iterations of each callable; ``last`` replaces the last one.
 
@@ -256,7 +256,7 @@ class WorkloadRun:
                     else:
                         run(part)
 
-    def _recognised(self, run: Callable[[Part], Any], part: Part) -> Any:
+    def _recognised(self, run: Callable[[WorkloadPart], Any], part: WorkloadPart) -> Any:
         """Run a callable; if it calls ``backward()``, the workload becomes a step: its graph
         contains the backward already, and there is nothing left to differentiate."""
 

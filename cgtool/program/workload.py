@@ -33,7 +33,7 @@ Call = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkloadPart:
     """One callable of a workload and the arguments to capture it with."""
 
     name: str
@@ -71,7 +71,7 @@ class Workload:
     kind: str
     """``callable`` (one, forward and maybe backward), ``callables`` (several that share a pool,
     forward in order, backward in reverse) or ``step`` (captured as it is)."""
-    parts: tuple[Part, ...]
+    parts: tuple[WorkloadPart, ...]
     file: str | None = None
     line: int | None = None
     notes: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ def _make_part(
     kwargs: dict[str, Any],
     device: str,
     frames: tuple[Frame, ...],
-) -> tuple[Part, list[str]]:
+) -> tuple[WorkloadPart, list[str]]:
     """The part with the modules that it reaches, and notes on these and on frozen arguments."""
     device_type = torch.device(device).type
     modules: dict[str, torch.nn.Module] = {}
@@ -151,7 +151,9 @@ def _make_part(
             f"{name}: the graph keeps the values of the arguments that are not tensors: "
             f"{', '.join(frozen[:_SHOWN])}{more}"
         )
-    return Part(name, function, args, kwargs, modules, frames, WeakValueDictionary(leaves)), notes
+    return WorkloadPart(
+        name, function, args, kwargs, modules, frames, WeakValueDictionary(leaves)
+    ), notes
 
 
 # --- tensors
@@ -205,7 +207,7 @@ def flatten_outputs(outputs: Any) -> list[Named]:
     return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs, objects=True)]
 
 
-def inputs_of(part: Part) -> list[Named]:
+def inputs_of(part: WorkloadPart) -> list[Named]:
     """The tensors among a part's arguments, named ``input 0``, ``input x``."""
     return [
         (f"input {key}{path}", tensor)
@@ -347,7 +349,7 @@ def _check_devices(workload: Workload, device: str) -> None:
     workload.refusals = tuple(refusals)
 
 
-def _tensors_to_check(part: Part) -> list[tuple[str, torch.Tensor]]:
+def _tensors_to_check(part: WorkloadPart) -> list[tuple[str, torch.Tensor]]:
     """The arguments and parameters, by the names that messages use."""
     tensors = [
         (f"argument {key}{path}", tensor)

@@ -50,7 +50,7 @@ def test_nodes_of_one_call_share_its_record_and_views_have_none():
     capture = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
     handles = [10 + at for at in range(len(launches))]
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[capture], streams=SESSION.streams), [handles], OriginTable()
+        SimpleNamespace(graphs=[capture], streams=SESSION.streams), [handles], OriginTable()
     )
     calls, of_node = numbered(joined.calls)
     assert of_node == [0, 0, None, 1]

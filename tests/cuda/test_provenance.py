@@ -13,7 +13,7 @@ pytest.importorskip("cuda.bindings.driver")
 import torch
 
 from cgtool.devices.cuda import provenance
-from cgtool.devices.cuda.session import CudaGraph, Recorded
+from cgtool.devices.cuda.session import CudaPhaseGraph, Recorded
 from cgtool.devices.cuda.stamps import LaunchLog, LaunchOutsideOps, OpTiming, Stamp
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder, Record
@@ -24,7 +24,7 @@ SESSION = SimpleNamespace(streams={HOME: 0, SIDE: 1})
 
 
 def captured(**fields):
-    return CudaGraph(
+    return CudaPhaseGraph(
         name="step", phase="step", callable=0, part=None, graph=None, pool=(0, 1), end_ns=900,
         capture_ns=900,
         **{"stamps": [], "recorded": None, **fields},
@@ -76,7 +76,7 @@ def test_a_launch_outside_any_op_is_not_a_backward():
     capture = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
     table = OriginTable()
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[capture], streams=SESSION.streams), [[10, 11]], table
+        SimpleNamespace(graphs=[capture], streams=SESSION.streams), [[10, 11]], table
     )
     assert joined.unmatched == []
     kernel = table.origins[joined.origins[1]]
@@ -103,7 +103,7 @@ def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
     capture = captured(exact=record, exact_calls=record.calls)
     table = OriginTable()
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[capture], streams=SESSION.streams), [[1, 2, 3, 4]], table
+        SimpleNamespace(graphs=[capture], streams=SESSION.streams), [[1, 2, 3, 4]], table
     )
     ops = [None if at is None else table.origins[at].op for at in joined.origins]
     assert ops == ["aten::sin", "aten::cos", None, "aten::exp"]

@@ -133,7 +133,7 @@ def test_replays_back_to_back_in_a_profile_begin_behind_others(
     monkeypatch.setattr(profile, "once_ns", lambda replay, _launch_ns: replay() or 1.0)
     device = SimpleNamespace(index=0, synchronize=gpu.synchronize)
     session = SimpleNamespace(
-        captured=[captured(100_000), captured(60_000)], stream=None, device=device
+        graphs=[captured(100_000), captured(60_000)], stream=None, device=device
     )
     times = list(profile._times(session, [None, None], 3))  # type: ignore[arg-type]
     assert sum(graph.queued_ns or 0 for graph in times) == pytest.approx(160_000)

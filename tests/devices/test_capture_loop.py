@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import cgtool
-from cgtool.devices.device import CapturedGraph, Session
+from cgtool.devices.device import PhaseGraph, Session
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload, WorkloadPart
 
 
 @dataclass(kw_only=True)
-class LoggedSession(Session[CapturedGraph]):
+class LoggedSession(Session[PhaseGraph]):
     """Captures nothing, and logs what the loop calls."""
 
     log: list[str] = field(default_factory=list)
@@ -24,7 +24,7 @@ class LoggedSession(Session[CapturedGraph]):
 
     def new_graph(self, phase):
         self.log.append(f"new {phase.name}")
-        return CapturedGraph(phase.name, phase.kind, phase.index, phase.part, graph=object())
+        return PhaseGraph(phase.name, phase.kind, phase.index, phase.part, graph=object())
 
     @contextlib.contextmanager
     def capturing(self, graph):
@@ -50,7 +50,7 @@ class LoggedSession(Session[CapturedGraph]):
 
 def session_of(*functions, kind="callables", **options):
     parts = tuple(
-        Part(f"f{number}", function, (torch.ones(2, requires_grad=True),))
+        WorkloadPart(f"f{number}", function, (torch.ones(2, requires_grad=True),))
         for number, function in enumerate(functions)
     )
     return LoggedSession(Workload("test", kind, parts), CaptureOptions(**options))
@@ -74,12 +74,12 @@ def test_every_forward_in_order_then_every_backward_in_reverse():
     reported = []
     session.capture_phases(progress=reported.append)
     names = ["forward 0", "forward 1", "backward 1", "backward 0"]
-    assert [graph.name for graph in session.captured] == names
+    assert [graph.name for graph in session.graphs] == names
     assert reported == [f"capture {name}" for name in names]
-    assert [(graph.phase, graph.callable) for graph in session.captured] == [
+    assert [(graph.phase, graph.callable) for graph in session.graphs] == [
         ("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0)
     ]  # fmt: skip
-    assert all(graph.capture_ns > 0 for graph in session.captured)
+    assert all(graph.capture_ns > 0 for graph in session.graphs)
 
 
 def test_results_are_held_as_they_were_returned():
@@ -94,7 +94,7 @@ def test_results_are_held_as_they_were_returned():
 def test_without_a_backward_there_is_one_graph(options, kind):
     session = session_of(double, kind=kind, **options)
     session.capture_phases()
-    assert [graph.phase for graph in session.captured] == ["step" if kind == "step" else "forward"]
+    assert [graph.phase for graph in session.graphs] == ["step" if kind == "step" else "forward"]
 
 
 def test_an_error_of_the_user_names_the_phase_and_the_line():
@@ -108,7 +108,7 @@ def test_an_error_of_the_user_names_the_phase_and_the_line():
     assert (failure.exit_code, failure.phase) == (4, "capture forward 1")
     assert failure.frames[0].line == fails.__code__.co_firstlineno + 1
     # The graph of the failed phase is not kept, and neither observer nor recorder ends as usual.
-    assert [graph.name for graph in session.captured] == ["forward 0"]
+    assert [graph.name for graph in session.graphs] == ["forward 0"]
     assert session.log[-4:] == ["new forward 1", "watch", "begin", "record"]
 
 

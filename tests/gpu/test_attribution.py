@@ -232,10 +232,10 @@ def test_arguments_that_cannot_be_read_do_not_pass(monkeypatch):
     from cgtool.devices.cuda import nodes
     from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.failure import CgtoolError
-    from cgtool.program.workload import Part, Workload
+    from cgtool.program.workload import Workload, WorkloadPart
 
     x = torch.zeros(64, device="cuda")
-    workload = Workload("test", "callable", (Part("test", lambda x: x + 1, (x,)),))
+    workload = Workload("test", "callable", (WorkloadPart("test", lambda x: x + 1, (x,)),))
     options = CaptureOptions(check_input_liveness=True)
     assert CudaDevice().capture(workload, options, quiet)[0].graphs[0].nodes
     monkeypatch.delattr(nodes.cu, "cuFuncGetParamInfo")
@@ -249,10 +249,10 @@ def test_a_backward_is_timed_behind_its_forward_on_both_sides():
     from cgtool.devices.cuda import bench
     from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.options import BenchOptions
-    from cgtool.program.workload import Part, Workload
+    from cgtool.program.workload import Workload, WorkloadPart
 
     model = torch.nn.Linear(64, 64).cuda()
-    part = Part("test", model, (torch.randn(8, 64, device="cuda"),), {}, {"": model})
+    part = WorkloadPart("test", model, (torch.randn(8, 64, device="cuda"),), {}, {"": model})
     captured, _ = bench.run(
         CudaDevice(),
         Workload("test", "callable", (part,)),

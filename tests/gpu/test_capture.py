@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from cgtool.analysis.graph.places import Places  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
-from cgtool.program.workload import Part, Workload  # noqa: E402
+from cgtool.program.workload import Workload, WorkloadPart  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +27,7 @@ def quiet(_text: str) -> None:
 def capture(function, args=(), modules=None, kind="callable", **options):
     from cgtool.devices.cuda.device import CudaDevice
 
-    workload = Workload("test", kind, (Part("test", function, args, {}, modules or {}),))
+    workload = Workload("test", kind, (WorkloadPart("test", function, args, {}, modules or {}),))
     return CudaDevice().capture(workload, CaptureOptions(**options), quiet)[0]
 
 
@@ -138,7 +138,7 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
         )
         compiled = torch.compile(model.cuda())
         x = torch.randn(8, 32, device="cuda")
-        return Workload("test", "callable", (Part("m", compiled, (x,), {}, {"": model}),))
+        return Workload("test", "callable", (WorkloadPart("m", compiled, (x,), {}, {"": model}),))
 
     def kernels(graph):
         from cuda.bindings import driver as cu
@@ -233,14 +233,14 @@ def test_dropout_is_captured_with_its_random_state_and_differs_between_replays()
     from cgtool.devices.cuda.device import CudaDevice
 
     x = torch.ones(4096, device="cuda")
-    part = Part("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
+    part = WorkloadPart("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
     session = cuda_capture.prepare(
         CudaDevice(), Workload("test", "callable", (part,)), CaptureOptions(), quiet
     )
     output = session.outputs[0][0][1]
-    session.captured[0].graph.replay()
+    session.graphs[0].graph.replay()
     first = output.clone()
-    session.captured[0].graph.replay()
+    session.graphs[0].graph.replay()
     torch.cuda.synchronize()
     assert not torch.equal(first, output)
 
@@ -255,11 +255,11 @@ def test_a_generator_that_the_code_reaches_is_registered_and_advances():
 
     x = torch.zeros(64, device="cuda")
     target = CudaDevice().verify_target(
-        Workload("test", "callable", (Part("draw", draw, (x,)),)), CaptureOptions()
+        Workload("test", "callable", (WorkloadPart("draw", draw, (x,)),)), CaptureOptions()
     )
     target.warm_up(quiet)
     target.capture(quiet)
-    (graph,) = target.session.captured
+    (graph,) = target.session.graphs
     drawn = []
     for _ in range(2):
         graph.graph.replay()
@@ -437,8 +437,10 @@ def test_pools_shared_and_separate():
             "test",
             "callables",
             (
-                Part("g", generator, (torch.randn(4, 8, device="cuda"),), {}, {"": generator}),
-                Part("c", critic, (torch.randn(4, 64, device="cuda"),), {}, {"": critic}),
+                WorkloadPart(
+                    "g", generator, (torch.randn(4, 8, device="cuda"),), {}, {"": generator}
+                ),
+                WorkloadPart("c", critic, (torch.randn(4, 64, device="cuda"),), {}, {"": critic}),
             ),
         )
         return CudaDevice().capture(workload, CaptureOptions(pool=pool), quiet)[0]

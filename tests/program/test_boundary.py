@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from cgtool.observe import annotations, ops
 from cgtool.program import boundary, classify, phases, workload
 from cgtool.program.boundary import innermost
-from cgtool.program.workload import Part
+from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat import op_key
 
 
@@ -30,7 +30,7 @@ def raised_without_users(function, *args):
 
 
 def part(function, *args):
-    return Part("f", function, args)
+    return WorkloadPart("f", function, args)
 
 
 def test_what_the_users_function_raises_is_the_users():

@@ -13,7 +13,7 @@ from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model import capture_file
 from cgtool.model.capture import Call, Capture, Graph
 from cgtool.model.options import CaptureOptions
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload, WorkloadPart
 
 
 def capture(build: Any, kind: str = "callable") -> Capture:
@@ -22,7 +22,9 @@ def capture(build: Any, kind: str = "callable") -> Capture:
     with device.active():
         function, arguments = build("cuda")
         modules = {"": function} if isinstance(function, torch.nn.Module) else {}
-        workload = Workload("test", kind, (Part("test", function, arguments, modules=modules),))
+        workload = Workload(
+            "test", kind, (WorkloadPart("test", function, arguments, modules=modules),)
+        )
         captured, _ = device.capture(workload, CaptureOptions(), lambda _text: None)
         return captured
 

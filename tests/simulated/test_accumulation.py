@@ -10,7 +10,7 @@ import torch
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.devices.simulated.session import prepare
 from cgtool.model.options import CaptureOptions
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload, WorkloadPart
 from tests.forked_workers import run_cgtool
 
 STEP = """import torch
@@ -44,9 +44,9 @@ def test_the_graph_adds_in_place() -> None:
     exec(STEP, names)
     with SimulatedDevice("test").active() as device:
         step, arguments = names["build"]("cuda")
-        workload = Workload("test", "step", (Part("step", step, arguments),))
+        workload = Workload("test", "step", (WorkloadPart("step", step, arguments),))
         session = prepare(device, workload, CaptureOptions(), lambda _text: None)
-        (captured,) = session.captured
+        (captured,) = session.graphs
         calls = [node.call for node in captured.graph.nodes]
         adds = [call for call in calls if "AccumulateGrad" in (call.autograd_node or "")]
         assert [add.name for add in adds] == ["aten::add_.Tensor"] * 8

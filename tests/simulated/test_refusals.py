@@ -22,7 +22,7 @@ from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload, WorkloadPart
 from cgtool.torch_compat import op_key
 
 
@@ -31,7 +31,7 @@ def quiet(_text: str) -> None:
 
 
 def captured(device, function, *args, kind="callable", **options):
-    workload = Workload("test", kind, (Part("test", function, args),))
+    workload = Workload("test", kind, (WorkloadPart("test", function, args),))
     return prepare(device, workload, CaptureOptions(**options), quiet)
 
 
@@ -223,7 +223,7 @@ def test_a_function_in_cpp_that_compares_tensors_is_named():
 @pytest.mark.parametrize("function", [torch.max, torch.median, torch.nanmedian])
 def test_what_only_the_cpu_reads_in_backward_is_captured(function):
     with SimulatedDevice("test").active() as device:
-        assert captured(device, function, _ones()).captured[1].graph.nodes
+        assert captured(device, function, _ones()).graphs[1].graph.nodes
 
 
 @torch.library.custom_op("refusals::scaled", mutates_args=())
@@ -256,7 +256,7 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
 def test_a_custom_op_makes_tensors_on_the_device():
     with SimulatedDevice("test").active() as device:
         session = captured(device, lambda x: shifted(shifted(x)) * 2, torch.ones(3, device="cuda"))
-    names = [node.call.name for node in session.captured[0].graph.nodes]
+    names = [node.call.name for node in session.graphs[0].graph.nodes]
     assert names == ["refusals::shifted", "refusals::shifted", "aten::mul.Tensor"]
 
 
@@ -293,14 +293,14 @@ def test_a_thread_can_enter_the_captured_stream():
         session = captured(
             device, lambda x: in_a_thread(on(torch.cuda.current_stream()), x), ones()
         )
-    assert len(session.captured[0].graph.nodes) == 1
+    assert len(session.graphs[0].graph.nodes) == 1
 
 
 def test_a_module_on_meta_can_run_with_the_parameters_of_others(tmp_path):
     (tmp_path / "ensemble.py").write_text(ENSEMBLE)
     with SimulatedDevice("test").active() as device:
         workload = load(f"{tmp_path}/ensemble.py:build", device="cuda")
-        assert prepare(device, workload, CaptureOptions(), quiet).captured
+        assert prepare(device, workload, CaptureOptions(), quiet).graphs
 
 
 ENSEMBLE = """
@@ -328,7 +328,7 @@ def test_a_lazy_module_is_captured(tmp_path):
     (tmp_path / "lazy.py").write_text(LAZY)
     with SimulatedDevice("test").active() as device:
         workload = load(f"{tmp_path}/lazy.py:build", device="cuda")
-        assert prepare(device, workload, CaptureOptions(), quiet).captured
+        assert prepare(device, workload, CaptureOptions(), quiet).graphs
 
 
 LAZY = """
@@ -344,8 +344,8 @@ def test_what_a_gpu_captures_is_captured(name):
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = captured(device, ALLOWED[name], x)
-        session.captured[0].graph.replay()
-    assert session.captured[0].graph.nodes
+        session.graphs[0].graph.replay()
+    assert session.graphs[0].graph.nodes
 
 
 def test_a_sync_in_backward_names_the_users_line():

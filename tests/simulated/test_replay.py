@@ -15,7 +15,7 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from cgtool.program.phases import call, differentiable, grads
-from cgtool.program.workload import Part, Workload, flatten_outputs
+from cgtool.program.workload import Workload, WorkloadPart, flatten_outputs
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 DETERMINISTIC = ("mlp", "convnet", "decoder_step", "gan", "mixed_precision", "two_streams")
@@ -26,7 +26,7 @@ def quiet(_text: str) -> None:
 
 
 def prepared(device, function, *args, kind="callable", **options):
-    workload = Workload("test", kind, (Part("test", function, args),))
+    workload = Workload("test", kind, (WorkloadPart("test", function, args),))
     return prepare(device, workload, CaptureOptions(**options), quiet)
 
 
@@ -35,7 +35,7 @@ def test_replay_equals_eager_to_the_last_bit(name):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{SAMPLES / name}.py:build", device="cuda")
         session = prepare(device, workload, CaptureOptions(), quiet)
-        for captured in session.captured:
+        for captured in session.graphs:
             captured.graph.replay()
         replayed = [t.clone() for named in session.outputs.values() for _, t in named]
         gradients = [g.clone() for gradient in session.gradients.values() for g in gradient]
@@ -71,8 +71,8 @@ def test_a_training_step_replays_as_eager_steps_do():
         model, step = make()
         session = prepared(device, step, kind="step")
         before = [p.clone() for p in model.parameters()]
-        session.captured[0].graph.replay()
-        session.captured[0].graph.replay()
+        session.graphs[0].graph.replay()
+        session.graphs[0].graph.replay()
         after = [p.clone() for p in model.parameters()]
         eager, again = make()
         for parameter, value in zip(eager.parameters(), before, strict=True):
@@ -88,7 +88,7 @@ def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_again()
         session = prepared(device, lambda x: x * 2, x)
         output = session.outputs[0][0][1]
         x.fill_(5)
-        session.captured[0].graph.replay()
+        session.graphs[0].graph.replay()
     assert output.tolist() == [10, 10, 10]
 
 
@@ -104,7 +104,7 @@ def test_a_python_number_is_frozen():
         output = session.outputs[0][0][1]
         first = output.clone()
         state["scale"] = 100.0
-        session.captured[0].graph.replay()
+        session.graphs[0].graph.replay()
     assert torch.equal(output, first)
 
 
@@ -114,9 +114,9 @@ def test_dropout_differs_between_replays():
             device, lambda x: torch.nn.functional.dropout(x, 0.5), torch.ones(4096, device="cuda")
         )
         output = session.outputs[0][0][1]
-        session.captured[0].graph.replay()
+        session.graphs[0].graph.replay()
         first = output.clone()
-        session.captured[0].graph.replay()
+        session.graphs[0].graph.replay()
     assert not torch.equal(first, output)
 
 
@@ -177,7 +177,7 @@ def test_fork_and_join_are_edges():
             return left + right
 
         session = prepared(device, function, torch.ones(3, device="cuda"))
-    nodes = session.captured[0].graph.nodes
+    nodes = session.graphs[0].graph.nodes
     assert [node.dependencies for node in nodes] == [(), (0,), (0,), (1, 2)]
 
 
@@ -221,7 +221,7 @@ def test_compiled_code_runs_unfused():
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = prepared(device, torch.compile(lambda x: x.sin().cos()), x)
-    assert [node.call.name for node in session.captured[0].graph.nodes] == [
+    assert [node.call.name for node in session.graphs[0].graph.nodes] == [
         "aten::sin",
         "aten::cos",
     ]
@@ -240,7 +240,7 @@ def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
         session = prepared(device, function, x)
         masks = []
         for _ in range(2):
-            for captured in session.captured:
+            for captured in session.graphs:
                 captured.graph.replay()
             masks.append(session.outputs[0][0][1].detach().clone())
             same = torch.equal(session.gradients[0][0] != 0, masks[-1] != 0)
@@ -309,7 +309,7 @@ def test_tensors_that_are_made_of_others_replay_as_eager(make):
         session = prepared(device, function, x)
         with torch.no_grad():
             x.copy_(torch.randn(2, 3, 4, device="cuda"))
-        for captured in session.captured:
+        for captured in session.graphs:
             captured.graph.replay()
         assert torch.equal(session.outputs[0][0][1], function(x))
 

@@ -21,7 +21,7 @@ from cgtool.jobs.verify.raw_tensors import same_bits, write
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.options import VerifyOptions
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload, WorkloadPart
 
 FOLDER = Path(__file__).parent
 NAN, INF = float("nan"), float("inf")
@@ -36,7 +36,7 @@ class Source:
 
 
 def workload(function, *args):
-    return Workload("test", "callable", (Part("test", function, args),))
+    return Workload("test", "callable", (WorkloadPart("test", function, args),))
 
 
 class Model(torch.nn.Module):
@@ -150,7 +150,7 @@ def test_state_has_the_names_of_the_user():
         optimizer.step()
 
     step()
-    part = Part("test", step, modules={"net": net})
+    part = WorkloadPart("test", step, modules={"net": net})
     names = set(state_of(Workload("test", "step", (part,))))
     assert {"net.1.running_mean", "extra", "optimizer exp_avg of net.0.weight"} <= names
     assert "gradient of net.0.bias" in names
@@ -323,7 +323,7 @@ def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
 def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
     subject = target("innocent.py:two_callables")
     stage = staged(subject)
-    skipped = subject.session.captured[-1].graph
+    skipped = subject.session.graphs[-1].graph
     monkeypatch.setattr(type(skipped), "replay", lambda self: None)
     run = stage.replay(Trial("one"))
     assert "first: output" in run.unwritten
@@ -370,7 +370,7 @@ def as_on_a_gpu(target, changed):
 def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale, equal):
     def round_otherwise(session):
         output = session.outputs[0][0][1]
-        after_replay(session.captured[0].graph, lambda: output.mul_(scale))
+        after_replay(session.graphs[0].graph, lambda: output.mul_(scale))
 
     subject = as_on_a_gpu(target("innocent.py:matrix_products"), round_otherwise)
     outcome = verify(subject, VerifyOptions(), lambda _text: None)
@@ -406,7 +406,7 @@ def test_another_order_of_replay_that_is_wrong_is_a_note(target):
     def overlay(session):
         """The first forward's memory lies on the gradients that the graph before it left."""
         gradients = [gradient for gradient in session.gradients[0] if gradient is not None]
-        for captured in session.captured:
+        for captured in session.graphs:
 
             def act(name=captured.name):
                 order.append(name)
@@ -430,7 +430,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
 
     def captured(progress):
         capture(progress)
-        subject.session.captured[0].graph.replay = lost
+        subject.session.graphs[0].graph.replay = lost
 
     subject.capture = captured
     outcome = verify(subject, VerifyOptions(), lambda _text: None)

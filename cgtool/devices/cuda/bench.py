@@ -42,7 +42,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.device import Captured, Device
+from cgtool.devices.device import CaptureWithDot, Device
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Clock, Samples
@@ -222,7 +222,7 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
 
 def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
     """One replay of each phase, and the work that must run directly before it."""
-    graphs = session.captured
+    graphs = session.graphs
 
     def of(*names: str) -> Once:
         calls: list[Once] = [graph.graph.replay for graph in graphs if graph.phase in names]
@@ -249,7 +249,7 @@ def run(
     capture_options: CaptureOptions,
     options: BenchOptions,
     progress: Progress,
-) -> Captured:
+) -> CaptureWithDot:
     """Capture, time, and return the capture with its raw samples.
 
     Raises CgtoolError: exit 2 for a phase that the workload does not have.

@@ -26,7 +26,7 @@ from cgtool.devices.cuda.nodes import (
 )
 from cgtool.devices.cuda.provenance import Joined, join
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.device import Captured, Device
+from cgtool.devices.device import CaptureWithDot, Device
 from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
@@ -49,7 +49,7 @@ LAUNCHES = 20
 
 def capture(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress
-) -> Captured:
+) -> CaptureWithDot:
     """Capture a workload on a GPU: the capture, and the driver's DOT texts by part name.
 
     Raises CgtoolError when the user's code cannot be captured.
@@ -118,7 +118,7 @@ def time_launches(session: CudaSession) -> None:
     """
     try:
         for _ in range(LAUNCHES):
-            for graph in session.captured:
+            for graph in session.graphs:
                 session.device.synchronize()
                 clock = time.perf_counter_ns()
                 graph.graph.replay()
@@ -147,15 +147,15 @@ def _replay_failed(session: CudaSession, error: RuntimeError) -> CgtoolError:
     )
 
 
-def assemble(session: CudaSession) -> Captured:
+def assemble(session: CudaSession) -> CaptureWithDot:
     """The capture as plain data, and the driver's DOT texts by part name.
 
     Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
     """
     table = OriginTable(session.workload.entry_frame())
-    templates = [graph.template for graph in session.captured]
+    templates = [graph.template for graph in session.graphs]
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
-    named = zip(session.captured, handles, strict=True)
+    named = zip(session.graphs, handles, strict=True)
     empty = [graph.name for graph, nodes in named if not nodes]
     # Described before provenance is joined, which may run the workload again and replace tensors.
     described = describe(session, session.accesses.number_of, empty, _on_gpu)
@@ -173,7 +173,7 @@ def assemble(session: CudaSession) -> Captured:
     raw: dict[str, str] = {}
     contents: list[GraphContents] = []
     for index, (captured, template, provenance) in enumerate(
-        zip(session.captured, templates, joined, strict=True)
+        zip(session.graphs, templates, joined, strict=True)
     ):
         calls, call_of = numbered(provenance.calls)
         known = list(zip(provenance.origins, call_of, provenance.streams, strict=True))
@@ -203,7 +203,7 @@ def assemble(session: CudaSession) -> Captured:
         )
     for index, read in enumerate(contents):
         _add_bodies(reader, graphs, read, index)
-    in_capture = any(graph.exact is not None for graph in session.captured)
+    in_capture = any(graph.exact is not None for graph in session.graphs)
     capture = Capture(
         entry=described.entry,
         environment=session.device.environment(),
@@ -286,7 +286,7 @@ def _named_allocations(
         provenance = joined[allocation.graph]
         time_ns = session.trace.event_times_ns[allocation.allocated_at]
         node: int | None = bisect_left(provenance.times_ns, time_ns)
-        if node == len(provenance.origins) or time_ns > session.captured[allocation.graph].end_ns:
+        if node == len(provenance.origins) or time_ns > session.graphs[allocation.graph].end_ns:
             node = None
         return msgspec.structs.replace(
             allocation,
@@ -301,7 +301,7 @@ def _named_allocations(
 def _caveats(
     session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
 ) -> list[Caveat]:
-    graphs = list(zip(session.captured, joined, strict=True))
+    graphs = list(zip(session.graphs, joined, strict=True))
     caveats: list[Caveat] = []
     unmatched = sum(len(known.unmatched) for graph, known in graphs if graph.exact is None)
     if unmatched:
@@ -321,7 +321,7 @@ def _caveats(
                 "a recorder inside the capture does not see their line, module and stream",
             )
         )
-    if any(graph.exact is not None for graph in session.captured):
+    if any(graph.exact is not None for graph in session.graphs):
         why = session.problem or "there was no warm-up iteration to record"
         caveats.append(
             Caveat(

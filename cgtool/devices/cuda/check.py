@@ -24,7 +24,7 @@ from cgtool.detectors.refused_ops import checked
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
-from cgtool.devices.device import Captured, CapturedGraph, Checked, Device, Session
+from cgtool.devices.device import CaptureWithDot, Checked, Device, PhaseGraph, Session
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
@@ -233,7 +233,7 @@ def _host_waits(dry: Dry) -> Iterator[None]:
 
 def check(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[Checked, Captured | None]:
+) -> tuple[Checked, CaptureWithDot | None]:
     """The dry run, and the capture when it succeeded.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
@@ -249,7 +249,7 @@ def check(
         with torch.cuda.stream(side):
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)
-    captured: Captured | None = None
+    captured: CaptureWithDot | None = None
     if not lists_memory():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
         looked = (*looked, "no capture: the allocator is cudaMallocAsync")
@@ -290,18 +290,18 @@ def is_same_cause(
 
 
 @dataclass(kw_only=True)
-class DrySession(Session[CapturedGraph]):
+class DrySession(Session[PhaseGraph]):
     """Runs every phase eagerly under the rules of capture. Its graphs are empty."""
 
     dry: Dry
     stream: Any
     """The stream of the modelled capture."""
 
-    def new_graph(self, phase: Phase) -> CapturedGraph:
-        return CapturedGraph(phase.name, phase.kind, phase.index, phase.part, graph=None)
+    def new_graph(self, phase: Phase) -> PhaseGraph:
+        return PhaseGraph(phase.name, phase.kind, phase.index, phase.part, graph=None)
 
     @contextlib.contextmanager
-    def capturing(self, graph: CapturedGraph) -> Iterator[None]:
+    def capturing(self, graph: PhaseGraph) -> Iterator[None]:
         with dry_capture(self.dry, self.dry.lane(self.stream), graph.name):
             yield
             self.dry.follow()
@@ -326,7 +326,7 @@ def _dry_run(
     record = Record()
 
     @contextlib.contextmanager
-    def observe(_graph: CapturedGraph) -> Iterator[_Recorder]:
+    def observe(_graph: PhaseGraph) -> Iterator[_Recorder]:
         recorder = _Recorder(roots_of(workload), annotations, dry)
         recorder.record = record
         yield recorder

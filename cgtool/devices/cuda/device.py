@@ -17,7 +17,14 @@ import torch
 
 from cgtool.devices.cuda.capabilities import version_of
 from cgtool.devices.cuda.driver import cu
-from cgtool.devices.device import Captured, Checked, Device, VerifyTarget, processor, processors
+from cgtool.devices.device import (
+    CaptureWithDot,
+    Checked,
+    Device,
+    VerifyTarget,
+    processor,
+    processors,
+)
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
@@ -39,14 +46,16 @@ class CudaDevice(Device):
     def active(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
 
-    def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
+    def capture(
+        self, workload: Workload, options: CaptureOptions, progress: Progress
+    ) -> CaptureWithDot:
         from cgtool.devices.cuda.capture import capture
 
         return capture(self, workload, options, progress)
 
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
-    ) -> tuple[Checked, Captured | None]:
+    ) -> tuple[Checked, CaptureWithDot | None]:
         from cgtool.devices.cuda.check import check
 
         return check(self, workload, options, progress)

@@ -312,7 +312,7 @@ def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> 
         tracer = Tracer()
         progress("time nodes")
         with torch.cuda.stream(session.stream):
-            traces = tracer.trace([graph.graph for graph in session.captured], replays)
+            traces = tracer.trace([graph.graph for graph in session.graphs], replays)
         return NodeTimes(CUPTI, tuple(traces))
     except CuptiBusy:
         raise

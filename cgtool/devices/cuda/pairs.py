@@ -34,7 +34,7 @@ from cgtool.devices.cuda.bench import (
 )
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.device import Captured, Device, quiet
+from cgtool.devices.device import CaptureWithDot, Device, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
@@ -84,7 +84,7 @@ class Entry:
 
 def run(
     device: Device, entries: tuple[Entry, Entry], options: BenchOptions, progress: Progress
-) -> Captured:
+) -> CaptureWithDot:
     """Capture the first entry, and time replays of both; the capture with the raw samples.
 
     Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.

@@ -22,8 +22,8 @@ from cgtool.devices.cuda.driver import DriverError, check, cu
 from cgtool.devices.cuda.event_times import device_ns, empty_ns, once_ns
 from cgtool.devices.cuda.node_times import INSTALL
 from cgtool.devices.cuda.nodes import nodes_of, type_of
-from cgtool.devices.cuda.session import CudaGraph, CudaSession
-from cgtool.devices.device import Captured, Device
+from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
+from cgtool.devices.device import CaptureWithDot, Device
 from cgtool.model.failure import machine
 from cgtool.model.measurements import GraphTimes, InputCopy, Peak, Profile
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
@@ -47,7 +47,7 @@ def run(
     options: CaptureOptions,
     profile_options: ProfileOptions,
     progress: Progress,
-) -> Captured:
+) -> CaptureWithDot:
     """Capture, measure, and return the capture with times on its nodes.
 
     Raises CgtoolError: exit 3 when no profiler can record on this machine.
@@ -56,7 +56,7 @@ def run(
     started = time.perf_counter()
     with user_errors(workload.parts[0], "profile", explain):
         progress("first replay")
-        first = [_first_ns(session, graph) for graph in session.captured]
+        first = [_first_ns(session, graph) for graph in session.graphs]
         time_launches(session)
         compared = bench.measure(
             session,
@@ -100,7 +100,7 @@ def run(
     return msgspec.structs.replace(capture, bench=compared, profile=profile), raw
 
 
-def _first_ns(session: CudaSession, graph: CudaGraph) -> float | None:
+def _first_ns(session: CudaSession, graph: CudaPhaseGraph) -> float | None:
     """Wall time of the first launch of a new executable graph, including synchronization, in ns;
     None for a graph that cannot be instantiated twice."""
     template = graph.template
@@ -131,23 +131,23 @@ def _times(
     Graphs are always replayed in the order of capture: the nodes of a backward overwrite what it
     reads, and only another forward writes that again.
     """
-    count = len(session.captured)
+    count = len(session.graphs)
     alone: list[list[float]] = [[] for _ in range(count)]
     synced: list[list[float]] = [[] for _ in range(count)]
     with torch.cuda.stream(session.stream):
         empty = empty_ns(replays)
         for _ in range(replays):
-            for number, graph in enumerate(session.captured):
+            for number, graph in enumerate(session.graphs):
                 alone[number].append(once_ns(graph.graph.replay, graph.typical_launch_ns))
         for _ in range(replays):
-            for number, graph in enumerate(session.captured):
+            for number, graph in enumerate(session.graphs):
                 clock = time.perf_counter_ns()
                 graph.graph.replay()
                 session.device.synchronize()
                 synced[number].append(float(time.perf_counter_ns() - clock))
 
         def replay_all() -> None:
-            for graph in session.captured:
+            for graph in session.graphs:
                 graph.graph.replay()
 
         side = bench.Side("replay", "all", replay_all, repeats=_QUEUED)

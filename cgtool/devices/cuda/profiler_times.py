@@ -53,12 +53,12 @@ def collect(session: CudaSession) -> list[Replays]:
     before it. Raises RuntimeError when another tool has subscribed to CUPTI."""
     return [
         [records for _ in range(REPLAYS) if (records := _replayed(session, number))]
-        for number in range(len(session.captured))
+        for number in range(len(session.graphs))
     ]
 
 
 def _replayed(session: CudaSession, number: int) -> list[Record]:
-    *before, graph = session.captured[: number + 1]
+    *before, graph = session.graphs[: number + 1]
     for earlier in before:
         earlier.graph.replay()
     session.device.synchronize()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cgtool.devices.cuda.session import CudaGraph, CudaSession
+from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, Stamp
 from cgtool.model.failure import CgtoolError
 from cgtool.observe.annotations import watch
@@ -49,18 +49,18 @@ def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable)
         _join_stamps(session, graph, numbers, table)
         if graph.exact is None
         else _join_in_capture(session, graph, graph.exact, len(numbers), table)
-        for graph, numbers in zip(session.captured, handles, strict=True)
+        for graph, numbers in zip(session.graphs, handles, strict=True)
     ]
     if any(
         provenance.unmatched and graph.exact is None
-        for graph, provenance in zip(session.captured, joined, strict=True)
+        for graph, provenance in zip(session.graphs, joined, strict=True)
     ):
         _capture_again(session, joined, handles, table)
     return joined
 
 
 def _join_stamps(
-    session: CudaSession, graph: CudaGraph, handles: list[int], table: OriginTable
+    session: CudaSession, graph: CudaPhaseGraph, handles: list[int], table: OriginTable
 ) -> Joined:
     recorded = graph.recorded
     assert recorded is not None
@@ -115,7 +115,7 @@ def _origin_of(launch: Launch, record: Record, table: OriginTable) -> int:
 
 
 def _join_in_capture(
-    session: CudaSession, graph: CudaGraph, exact: Record, count: int, table: OriginTable
+    session: CudaSession, graph: CudaPhaseGraph, exact: Record, count: int, table: OriginTable
 ) -> Joined:
     """Provenance from the recorder that ran during the capture."""
     made_by = makers(graph.exact_calls, count)
@@ -149,7 +149,7 @@ def _capture_again(
     except (CgtoolError, RuntimeError):
         return
     for provenance, graph, second, numbers in zip(
-        joined, session.captured, again.captured, handles, strict=False
+        joined, session.graphs, again.graphs, handles, strict=False
     ):
         count = len(provenance.origins)
         if not provenance.unmatched or second.exact is None or second.node_count() != count:

@@ -24,7 +24,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
-from cgtool.devices.device import CapturedGraph, Device, Recorder, Session, quiet
+from cgtool.devices.device import Device, PhaseGraph, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import Progress
@@ -33,7 +33,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phase, call, differentiable, grads
-from cgtool.program.workload import Part, flatten_outputs, generators_of
+from cgtool.program.workload import WorkloadPart, flatten_outputs, generators_of
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Recorded:
 
 
 @dataclass
-class CudaGraph(CapturedGraph):
+class CudaPhaseGraph(PhaseGraph):
     """One captured graph and everything that was observed while it was captured."""
 
     pool: memory.PoolId
@@ -80,7 +80,7 @@ class CudaGraph(CapturedGraph):
 
 
 @dataclass(kw_only=True)
-class CudaSession(Session[CudaGraph]):
+class CudaSession(Session[CudaPhaseGraph]):
     """Everything that one attempt on a GPU keeps alive."""
 
     device: Device
@@ -119,7 +119,7 @@ class CudaSession(Session[CudaGraph]):
             self.device.synchronize()
         self.warmup_ns = time.perf_counter_ns() - begin
 
-    def _record(self, annotations: Annotations, part: Part) -> None:
+    def _record(self, annotations: Annotations, part: WorkloadPart) -> None:
         """One warm-up iteration under the op recorder, its launches logged."""
         log = LaunchLog()
         recorder = OpRecorder(part.modules, annotations, log.count, self.accesses)
@@ -142,7 +142,7 @@ class CudaSession(Session[CudaGraph]):
         phases[self.first_kind] = Recorded(recorder.record, log.launches[:split])
         self.recorded.append(phases)
 
-    def new_graph(self, phase: Phase) -> CudaGraph:
+    def new_graph(self, phase: Phase) -> CudaPhaseGraph:
         separate = self.options.pool == "separate"
         if separate or not self.pools:
             self.pools[torch.cuda.graph_pool_handle()] = phase.name if separate else "graphs"
@@ -151,9 +151,9 @@ class CudaSession(Session[CudaGraph]):
             graph.register_generator_state(generator)
         self.device.synchronize()
         pool = [*self.pools][-1]
-        return CudaGraph(phase.name, phase.kind, phase.index, phase.part, graph, pool=pool)
+        return CudaPhaseGraph(phase.name, phase.kind, phase.index, phase.part, graph, pool=pool)
 
-    def capturing(self, graph: CudaGraph) -> AbstractContextManager[object]:
+    def capturing(self, graph: CudaPhaseGraph) -> AbstractContextManager[object]:
         return torch.cuda.graph(
             graph.graph,
             pool=cast(Any, graph.pool),
@@ -169,7 +169,7 @@ class CudaSession(Session[CudaGraph]):
         gc.collect()
         memory.start(self.device.index)
         self.capture_phases(partial(self._observe, annotations), progress)
-        for graph in self.captured:
+        for graph in self.graphs:
             handles = [stamp.stream for stamp in graph.stamps]
             handles += [
                 call.extra.stream
@@ -179,12 +179,12 @@ class CudaSession(Session[CudaGraph]):
             for handle in handles:
                 self.streams.setdefault(handle, len(self.streams))
         self.trace = memory.read(
-            self.device.index, self.pools, [graph.start_ns for graph in self.captured], self.streams
+            self.device.index, self.pools, [graph.start_ns for graph in self.graphs], self.streams
         )
         memory.stop(self.device.index)
 
     @contextlib.contextmanager
-    def _observe(self, annotations: Annotations, graph: CudaGraph) -> Iterator[Recorder]:
+    def _observe(self, annotations: Annotations, graph: CudaPhaseGraph) -> Iterator[Recorder]:
         """Stamp the nodes of a capture; if that is not possible, record the ops inside it."""
         graph.recorded = self.recorded[graph.callable].get(graph.phase) if self.recorded else None
         exact: InCaptureRecorder | None = None
@@ -214,21 +214,21 @@ class CudaSession(Session[CudaGraph]):
         graph.exact_calls = self.exact_record.calls[first:]
 
     def is_empty(self) -> bool:
-        return not any(graph.node_count() for graph in self.captured)
+        return not any(graph.node_count() for graph in self.graphs)
 
     def instantiate(self, progress: Progress) -> None:
         """Instantiate and upload every graph, each timed, with the driver's memory for it.
 
         Raises CgtoolError: exit 3 when there is no memory for it, 4 when the driver refuses it.
         """
-        for graph in self.captured:
+        for graph in self.graphs:
             progress(f"instantiate {graph.name}")
             try:
                 self._instantiate(graph)
             except RuntimeError as error:
                 raise not_instantiated(graph.name, error) from error
 
-    def _instantiate(self, graph: CudaGraph) -> None:
+    def _instantiate(self, graph: CudaPhaseGraph) -> None:
         self.device.synchronize()
         free_before, _ = torch.cuda.mem_get_info(self.device.index)
         begin = time.perf_counter_ns()

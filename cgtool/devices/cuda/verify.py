@@ -15,7 +15,7 @@ from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
 from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import require_live_inputs
-from cgtool.devices.cuda.session import CudaGraph, CudaSession
+from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.devices.device import Device, OpResults, ResultRecorder, VerifyTarget
 from cgtool.findings import code
@@ -61,14 +61,14 @@ class CudaVerifyTarget(VerifyTarget):
     def uncaptured_work(self, differs: bool) -> list[Finding]:
         fewer = any(
             graph.recorded is not None and graph.node_count() < len(graph.recorded.launches)
-            for graph in self._session.captured
+            for graph in self._session.graphs
         )
         if not differs and not fewer:
             return []
         recorders: list[MissedRecorder] = []
 
         @contextlib.contextmanager
-        def observe(_graph: CudaGraph) -> Iterator[MissedRecorder]:
+        def observe(_graph: CudaPhaseGraph) -> Iterator[MissedRecorder]:
             with watch_annotations(self.options.annotations) as annotations:
                 recorder = MissedRecorder(self.workload, annotations, again.stream.cuda_stream)
                 recorders.append(recorder)
@@ -130,7 +130,7 @@ class _Probes:
         self._session = again
 
         @contextlib.contextmanager
-        def observe(_graph: CudaGraph) -> Iterator[ResultRecorder]:
+        def observe(_graph: CudaPhaseGraph) -> Iterator[ResultRecorder]:
             with watch_annotations(target.options.annotations) as annotations:
                 roots = roots_of(target.workload)
                 recorder = ResultRecorder(roots, annotations, target.device, budget)
@@ -141,7 +141,7 @@ class _Probes:
         again.capture_phases(observe)
 
     def replay(self) -> None:
-        for graph in self._session.captured:
+        for graph in self._session.graphs:
             graph.graph.replay()
 
     def results(self) -> OpResults:

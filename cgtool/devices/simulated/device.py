@@ -15,12 +15,19 @@ from typing import Any
 import torch
 
 import cgtool
-from cgtool.devices.device import Captured, Checked, Device, VerifyTarget, processor, processors
+from cgtool.devices.device import (
+    CaptureWithDot,
+    Checked,
+    Device,
+    VerifyTarget,
+    processor,
+    processors,
+)
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.memory import predict
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.session import (
-    CapturedOps,
+    SimulatedPhaseGraph,
     SimulatedSession,
     SimulatedVerifyTarget,
     prepare,
@@ -56,16 +63,18 @@ class SimulatedDevice(Device):
         with redirected(self.model):
             yield self.model
 
-    def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
+    def capture(
+        self, workload: Workload, options: CaptureOptions, progress: Progress
+    ) -> CaptureWithDot:
         return self._capture_of(prepare(self.model, workload, options, progress)), {}
 
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
-    ) -> tuple[Checked, Captured | None]:
+    ) -> tuple[Checked, CaptureWithDot | None]:
         from cgtool.detectors.check_entry import check_entry, findings_of_graph
 
         session = SimulatedSession(workload, options, model=self.model, warmup_iters=1)
-        captures: list[Captured] = []
+        captures: list[CaptureWithDot] = []
         if options.seed is not None:
             torch.manual_seed(options.seed)
 
@@ -73,7 +82,7 @@ class SimulatedDevice(Device):
             session.options = options
             session.follow_lifetimes(annotations)
             session.capture(annotations, progress)
-            for graph in session.captured:
+            for graph in session.graphs:
                 for finding in findings_of_graph(graph.graph.nodes, session.record):
                     self.model.findings.add(finding)
             session.require_nodes()
@@ -124,9 +133,9 @@ class SimulatedDevice(Device):
         separate = session.options.pool == "separate"
         graphs = tuple(
             _graph(graph, session.record, table, streams, pool=index if separate else 0)
-            for index, graph in enumerate(session.captured)
+            for index, graph in enumerate(session.graphs)
         )
-        empty = [graph.name for graph in session.captured if not graph.graph.nodes]
+        empty = [graph.name for graph in session.graphs if not graph.graph.nodes]
         described = describe(session, session.accesses.number_of, empty)
         simulated = Caveat(
             "simulated",
@@ -174,7 +183,11 @@ class SimulatedDevice(Device):
 
 
 def _graph(
-    captured: CapturedOps, record: Record, table: OriginTable, streams: dict[str, int], pool: int
+    captured: SimulatedPhaseGraph,
+    record: Record,
+    table: OriginTable,
+    streams: dict[str, int],
+    pool: int,
 ) -> Graph:
     names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
     recorded = captured.graph.nodes

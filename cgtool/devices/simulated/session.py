@@ -12,7 +12,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import capturing
-from cgtool.devices.device import CapturedGraph, Device, OpResults, Session, VerifyTarget, quiet
+from cgtool.devices.device import Device, OpResults, PhaseGraph, Session, VerifyTarget, quiet
 from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
@@ -32,14 +32,14 @@ from cgtool.torch_compat.storages import StorageRef
 
 
 @dataclass
-class CapturedOps(CapturedGraph):
+class SimulatedPhaseGraph(PhaseGraph):
     """One simulated graph."""
 
     graph: SimulatedGraph
 
 
 @dataclass(kw_only=True)
-class SimulatedSession(Session[CapturedOps]):
+class SimulatedSession(Session[SimulatedPhaseGraph]):
     """Everything that one attempt on the simulated device keeps alive."""
 
     model: DeviceModel
@@ -66,11 +66,13 @@ class SimulatedSession(Session[CapturedOps]):
                 life.label = labels.get(life.address)
         self.lifetimes = recorder
 
-    def new_graph(self, phase: Phase) -> CapturedOps:
-        return CapturedOps(phase.name, phase.kind, phase.index, phase.part, SimulatedGraph())
+    def new_graph(self, phase: Phase) -> SimulatedPhaseGraph:
+        return SimulatedPhaseGraph(
+            phase.name, phase.kind, phase.index, phase.part, SimulatedGraph()
+        )
 
     @contextlib.contextmanager
-    def capturing(self, graph: CapturedOps) -> Iterator[None]:
+    def capturing(self, graph: SimulatedPhaseGraph) -> Iterator[None]:
         with capturing(self.model, self.stream, self.activity(graph.name)):
             yield
             self.model.check_joins()
@@ -83,7 +85,7 @@ class SimulatedSession(Session[CapturedOps]):
         states = RandomStates()
 
         @contextlib.contextmanager
-        def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
+        def observe(graph: SimulatedPhaseGraph) -> Iterator[CaptureRecorder]:
             roots = roots_of(self.workload)
             recorder = CaptureRecorder(roots, annotations, self.model, states, self.accesses)
             recorder.record, recorder.graph = self.record, graph.graph
@@ -92,10 +94,10 @@ class SimulatedSession(Session[CapturedOps]):
         self.capture_phases(observe, progress)
 
     def is_empty(self) -> bool:
-        return not any(graph.graph.nodes for graph in self.captured)
+        return not any(graph.graph.nodes for graph in self.graphs)
 
     def why_empty(self) -> tuple[str, str]:
-        if any(graph.graph.host_ops for graph in self.captured):
+        if any(graph.graph.host_ops for graph in self.graphs):
             return (
                 "every op ran on CPU tensors, which are not part of a graph",
                 "put tensors and modules on the device that the factory is given",
@@ -136,7 +138,7 @@ class SimulatedVerifyTarget(VerifyTarget):
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
             self._session.capture(annotations, progress)
-        for graph in self._session.captured:
+        for graph in self._session.graphs:
             for step in graph.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
                     self._written |= {
@@ -164,7 +166,7 @@ class _Probes:
 
     def replay(self) -> None:
         self._results = []
-        for step in (step for graph in self._session.captured for step in graph.graph.steps):
+        for step in (step for graph in self._session.graphs for step in graph.graph.steps):
             SimulatedGraph(steps=[step]).replay()
             if step.call is not None:
                 with torch.inference_mode():

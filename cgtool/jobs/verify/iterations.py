@@ -17,12 +17,12 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import WorkloadRun, roots_of
-from cgtool.program.workload import Named, Part, Workload, inputs_of
+from cgtool.program.workload import Named, Workload, WorkloadPart, inputs_of
 
 RecorderT = TypeVar("RecorderT", bound=OpRecorder)
 
 
-def _prefixed(workload: Workload, part: Part, name: str) -> str:
+def _prefixed(workload: Workload, part: WorkloadPart, name: str) -> str:
     return f"{part.name}: {name}" if len(workload.parts) > 1 else name
 
 

@@ -123,7 +123,7 @@ def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject
     with causes.watch_capturing_queries() as queries:
         target.capture(log.progress)
     target.session.require_nodes()
-    log.looked_at.append(", ".join(graph.name for graph in target.session.captured) + " captured")
+    log.looked_at.append(", ".join(graph.name for graph in target.session.graphs) + " captured")
     runner = TrialRunner(target, start)
     target.device.overwrite_free_memory()
     trial = Trial("captured inputs", options.replays)
@@ -316,7 +316,7 @@ def _try_another_order(subject: Subject, facts: EagerFacts) -> None:
     shared = target.options.pool == "shared" and len(target.workload.parts) > 1
     if not target.has_kernels or not shared:
         return
-    backward = any(graph.phase == "backward" for graph in target.session.captured)
+    backward = any(graph.phase == "backward" for graph in target.session.graphs)
     if not backward and randomness.is_random(runner, subject.trial):
         # In another order a forward draws the numbers that another one draws in eager.
         return

@@ -144,7 +144,7 @@ class TrialRunner:
     def replay_once(self, trial: Trial) -> None:
         """Every graph, in the trial's order. Raises ReplayFailedError."""
         try:
-            for graph in trial.order(self.target.session.captured):
+            for graph in trial.order(self.target.session.graphs):
                 graph.graph.replay()
             self.target.device.synchronize()
         except RuntimeError as error:

@@ -28,6 +28,7 @@ COMMANDS = {
     "capture": "Capture forward and backward, show the graphs, and save them.",
     "bench": "Time eager against replay on the GPU, with an interval on the speed-up.",
     "profile": "Show where the GPU time of a replay goes, and whether a graph helps at all.",
+    "run": "Run a program as it is, and keep a ledger of every CUDA graph that it makes.",
     "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
     "verify": "Compare replay with eager, and name the line where they first differ.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
@@ -52,7 +53,27 @@ class Command(TyperCommand):
         if "--" in args and any(param.name == "argument" for param in self.params):
             at = args.index("--")
             args = [*args[:at], *(f"--argument={text}" for text in args[at + 1 :])]
+        elif any(param.name == "program" for param in self.params):
+            args = self._with_program(args)
         return super().parse_args(ctx, args)
+
+    def _with_program(self, args: list[str]) -> list[str]:
+        """Everything from the first word on that is no option of this command is the program."""
+        flags = {
+            name for param in self.params for name in param.opts if getattr(param, "is_flag", 0)
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "-m", "--"):
+            takes_value = args[at] not in (*flags, "-h", "--help") and "=" not in args[at]
+            at += 2 if takes_value else 1
+        words = args[at:]
+        as_command = words[:1] == ["--"]
+        return [
+            *args[:at],
+            *(["--as-command"] if as_command else []),
+            "--",
+            *(words[1:] if as_command else words),
+        ]
 
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where its result would be JSON on standard output, so is its error."""

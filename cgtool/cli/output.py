@@ -33,10 +33,10 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
-def show_table(renderable: RenderableType, output: Path | None) -> None:
-    """A rich renderable on standard output, or as plain text in a file."""
+def show_table(renderable: RenderableType, output: Path | None, *, stderr: bool = False) -> None:
+    """A rich renderable on standard output or standard error, or as plain text in a file."""
     if output is None:
-        console().print(renderable)
+        console(stderr=stderr).print(renderable)
         return
     from io import StringIO
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cgtool.model.ledger import Ledger
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import (
     COMPARED,
@@ -167,6 +168,10 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     to_port: Byte = 0
     type: Byte = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
+
+
+Contents = tuple[tuple[Node, ...], tuple[Edge, ...]]
+"""A graph as it is read."""
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -450,6 +455,8 @@ class Capture(CaptureHeader, frozen=True, omit_defaults=True):
     memory: Memory = Memory()
     bench: Bench | None = None
     profile: Profile | None = None
+    ledger: Ledger | None = None
+    """Of a program that captured its graphs itself."""
 
 
 def topological(count: int, edges: Sequence[Edge]) -> list[int] | None:

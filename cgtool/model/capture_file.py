@@ -40,6 +40,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic, encode_json, open_regular, require_known_version
+from cgtool.model.ledger import Ledger
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import Count
 from cgtool.model.validation import inconsistency
@@ -59,7 +60,7 @@ MAX_RATIO = 400
 _RATIO_MATTERS = 1 << 20
 
 _NAMES = re.compile(
-    r"(?:manifest|tables|memory|bench|profile)\.json"
+    r"(?:manifest|tables|memory|bench|profile|ledger)\.json"
     r"|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
     re.ASCII,
 )
@@ -88,6 +89,8 @@ class Manifest(CaptureHeader, frozen=True, kw_only=True, omit_defaults=False):
     """Whether there is a part ``bench.json``."""
     has_profile: bool = False
     """Whether there is a part ``profile.json``."""
+    has_ledger: bool = False
+    """Whether there is a part ``ledger.json``."""
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -112,6 +115,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         graphs=len(capture.graphs),
         has_bench=capture.bench is not None,
         has_profile=capture.profile is not None,
+        has_ledger=capture.ledger is not None,
         **{name: getattr(capture, name) for name in CaptureHeader.__struct_fields__},
     )
     tables = Tables(**{name: getattr(capture, name) for name in Tables.__struct_fields__})
@@ -119,6 +123,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         parts: dict[str, object] = {"manifest": manifest, "tables": tables}
         parts |= {f"graphs/{index}": graph for index, graph in enumerate(capture.graphs)}
         parts |= {"memory": capture.memory, "bench": capture.bench, "profile": capture.profile}
+        parts |= {"ledger": capture.ledger}
         for name, part in parts.items():
             if part is not None:
                 _put(archive, f"{name}.json", encode_json(part))
@@ -285,6 +290,7 @@ def read(path: Path) -> Capture:
             memory=_decode(archive, "memory.json", Memory),
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
+            ledger=_decode(archive, "ledger.json", Ledger) if manifest.has_ledger else None,
             **msgspec.structs.asdict(tables),
             **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
         )

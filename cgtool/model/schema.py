@@ -63,6 +63,8 @@ GraphIndex = Annotated[int, _index("Capture.graphs")]
 PoolIndex = Annotated[int, _index("Memory.pools")]
 AllocationIndex = Annotated[int, _index("Memory.allocations")]
 TensorIndex = Annotated[int, _index("Memory.tensors")]
+ProcessIndex = Annotated[int, _index("Ledger.processes")]
+LedgerGraphIndex = Annotated[int, _index("Ledger.graphs")]
 NodeId = Annotated[int, _index("Graph.nodes")]
 """A node of the same graph."""
 

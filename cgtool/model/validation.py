@@ -20,6 +20,8 @@ MAX_NESTING = 64
 def inconsistency(capture: Capture) -> str | None:
     """The first contradiction in a capture, in words; None for a consistent capture."""
     sizes = {**_sizes("Capture", capture), **_sizes("Memory", capture.memory)}
+    if capture.ledger is not None:
+        sizes |= _sizes("Ledger", capture.ledger)
     if not _sound([capture], Capture, sizes):
         return next(_dangling(capture, "", sizes))
     graphs = chain.from_iterable(map(_graph, capture.graphs))

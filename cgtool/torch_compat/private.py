@@ -452,6 +452,13 @@ def current_device() -> torch.device | None:
 
 _GPU = "captures on a GPU"
 
+visible_gpus: Callable[[], int] = _private(
+    "torch.cuda._device_count_nvml",
+    "cgtool run",
+    "cgtool run does not know whether there is a GPU",
+)
+"""How many GPUs the process may use, by NVML: CUDA is not initialised, so the process may fork. -1
+if NVML does not answer."""
 current_raw_stream: Callable[[int], int] = _private(
     "torch._C._cuda_getCurrentRawStream", _GPU, "the stream of a node is unknown", gpu=True
 )

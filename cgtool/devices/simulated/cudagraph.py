@@ -132,7 +132,8 @@ class CUDAGraph:
     keep_graph = False
     _pool: PoolId | None = None
     _stream: Stream | None = None
-    _recorder: ScriptRecorder | None = None
+    recorder: ScriptRecorder | None = None
+    """Of the capture in progress."""
     _graph: SimulatedGraph | None = None
     _has_exec = False
     _debug = False
@@ -185,14 +186,14 @@ class CUDAGraph:
         device.begin(device.current, "capture")
         device.invalid = False
         device.memory.sweep()
-        self._recorder = ScriptRecorder(
+        self.recorder = ScriptRecorder(
             self.annotations, device, device.pools[self._pool], self.generators
         )
-        device.recorder = self._recorder
+        device.recorder = self.recorder
 
     def capture_end(self) -> None:
         device = self.device
-        recorder = self._recorder
+        recorder = self.recorder
         if recorder is None or device.current is not self._stream:
             raise self._refused(
                 "Capture must end on the same stream it began on.", CAPTURE_ENDED_ELSEWHERE
@@ -203,7 +204,7 @@ class CUDAGraph:
             if device.invalid:
                 raise device.ended()
         finally:
-            self._recorder = None
+            self.recorder = None
             device.recorder = None
             device.end()
             device.invalid = False
@@ -318,7 +319,7 @@ class CUDAGraph:
 
 
 @contextlib.contextmanager
-def _graphs(device: ScriptDevice) -> Iterator[None]:
+def graphs_of(device: ScriptDevice) -> Iterator[None]:
     """PyTorch's capture functions, on graphs of the simulated device."""
     graphs: Any = torch.cuda.graphs
 
@@ -344,7 +345,7 @@ def check_script(
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)
-        with redirected(device), _graphs(device), contextlib.closing(device):
+        with redirected(device), graphs_of(device), contextlib.closing(device):
             script = ObservedScript(device, annotations)
             device.captured = script.captured_op
             return run(path, arguments, script, device.findings, progress)

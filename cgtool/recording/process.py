@@ -1,0 +1,63 @@
+"""Records one process of the program, from the import of PyTorch to its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from cgtool.model.part_files import Began, Finished, PartWriter
+from cgtool.recording.recorder import RecordedDevice, Recorder
+from cgtool.torch_compat.patches import Patches
+
+_patches = Patches()
+"""Never undone: the process is the program's."""
+
+
+def record(folder: Path, device_name: str) -> None:
+    """Follow the graphs of this process, and of those that it forks."""
+    device = _device(device_name)
+    recorder = Recorder(device, _part(folder))
+    _begin(recorder, forked=False)
+    recorder.install(_patches)
+    atexit.register(lambda: recorder.write(Finished(time.time_ns())))
+    os.register_at_fork(after_in_child=lambda: _forked(recorder, folder))
+
+
+def _part(folder: Path) -> PartWriter:
+    return PartWriter(folder, f"{os.getpid()}-{time.time_ns()}")
+
+
+def _forked(recorder: Recorder, folder: Path) -> None:
+    recorder.forked(_part(folder))
+    _begin(recorder, forked=True)
+
+
+def _begin(recorder: Recorder, *, forked: bool) -> None:
+    recorder.write(
+        Began(
+            time.time_ns(),
+            os.getpid(),
+            os.getppid(),
+            tuple(sys.orig_argv),
+            forked,
+        )
+    )
+
+
+def _device(name: str) -> RecordedDevice:
+    """The GPU if there is one, without initialising CUDA: the program may fork first."""
+    from cgtool.torch_compat.private import visible_gpus
+
+    if name != "simulated" and torch.version.cuda is not None and visible_gpus() > 0:
+        from cgtool.devices.cuda.recording import CudaRecording
+
+        return CudaRecording()
+    from cgtool.devices.simulated.recording import SimulatedRecording
+
+    because = "--device simulated" if name else "PyTorch sees no usable GPU"
+    return SimulatedRecording(_patches, because)

@@ -103,6 +103,8 @@ class _Part:
                         self.number,
                         record.number,
                         record.owner,
+                        key=record.key,
+                        because=record.because,
                         frames=self.tables.frame_indices(record.frames),
                         thread=record.thread,
                         mode=record.mode,
@@ -259,7 +261,7 @@ def _graph(
     pool = None
     if contents.pool is not None:
         pool = tables.pools.setdefault((entry.process, contents.pool), len(tables.pools))
-    owner = entry.owner or "graph"
+    owner = " ".join(filter(None, (entry.owner or "graph", entry.key)))
     name = f"{owner} {names[owner]}" + (f", process {entry.process}" if several else "")
     names[owner] += 1
     return Graph(

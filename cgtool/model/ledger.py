@@ -53,6 +53,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str
     """What made it: ``torch.compile``, ``make_graphed_callables``, or the function that captured
     it."""
+    key: str = ""
+    """What its owner calls it: ``0/1 forward``, of a function compiled with ``torch.compile``."""
+    because: str | None = None
+    """Why the graph that there was could not be replayed, in the words of ``torch.compile``."""
     graph: GraphIndex | None = None
     """Its nodes; None if the capture failed, or nobody could read them."""
     frames: tuple[FrameIndex, ...] = ()

@@ -44,6 +44,8 @@ class Capturing(msgspec.Struct, tag="capturing", array_like=True):
     time_ns: int
     number: int
     owner: str
+    key: str
+    because: str | None
     frames: tuple[Frame, ...]
     thread: str
     mode: str

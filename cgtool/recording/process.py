@@ -21,9 +21,8 @@ _patches = Patches()
 def record(folder: Path, device_name: str) -> None:
     """Follow the graphs of this process, and of those that it forks."""
     device = _device(device_name)
-    recorder = Recorder(device, _part(folder))
+    recorder = Recorder(device, _part(folder), _patches)
     _begin(recorder, forked=False)
-    recorder.install(_patches)
     atexit.register(lambda: recorder.write(Finished(time.time_ns())))
     os.register_at_fork(after_in_child=lambda: _forked(recorder, folder))
 

@@ -26,10 +26,12 @@ from cgtool.model.part_files import (
     PartWriter,
     Record,
     Replayed,
+    Skipped,
     Tables,
 )
 from cgtool.observe.frames import Site, chain_of, frames_of, package_part
 from cgtool.observe.origins import OriginTable
+from cgtool.recording.compiled import GraphTrees
 from cgtool.torch_compat.patches import Patches
 
 _ALWAYS_LOOKED_UP = 64
@@ -105,9 +107,11 @@ class _Capture:
 class Recorder:
     """Follows the graphs of this process and writes them to its part."""
 
-    def __init__(self, device: RecordedDevice, part: PartWriter) -> None:
+    def __init__(self, device: RecordedDevice, part: PartWriter, patches: Patches) -> None:
+        """Follow every graph from now on."""
         self.device = device
         self._part = part
+        self._trees = GraphTrees(patches, lambda reason: self.write(Skipped(reason)))
         self._table = OriginTable()
         self._written = [0, 0, 0]
         """How many frames, origins and functions are in the part."""
@@ -116,6 +120,7 @@ class Recorder:
         self._captures: dict[int, _Capture] = {}
         self._numbers = 0
         self._lock = threading.Lock()
+        self._install(patches)
 
     def forked(self, part: PartWriter) -> None:
         """This process is a copy of another, whose graphs stay that one's."""
@@ -131,8 +136,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             self._part.append(*records)
 
-    def install(self, patches: Patches) -> None:
-        """Follow every graph from now on."""
+    def _install(self, patches: Patches) -> None:
         owner = self.device.graph_class
         patches.set(owner, "replay", self._replay(owner.replay))
         for name, wrapper in (
@@ -167,11 +171,14 @@ class Recorder:
             self.write(Machine(self.device.environment()))
         frame = sys._getframe(2)
         chain = chain_of(frame)
+        key, because = self._trees.current()
         self.write(
             Capturing(
                 time.time_ns(),
                 number,
-                _owner(frame, chain),
+                "torch.compile" if key else _owner(frame, chain),
+                key,
+                because,
                 frames_of(chain),
                 threading.current_thread().name,
                 capture_error_mode,
@@ -297,18 +304,12 @@ class Recorder:
             self.write(Lost(f"{type(error).__name__}: {error}"))
 
 
-_OWNERS = {
-    "/torch/_inductor/cudagraph_trees.py": "torch.compile",
-    "/torch/_inductor/compile_fx.py": "torch.compile",
-}
-
-
 def _owner(frame: Any, chain: tuple[Site, ...]) -> str:
     """What captures: PyTorch for its user, or a function of the user's."""
     while frame is not None:
         part = package_part(frame.f_code.co_filename)
-        if part in _OWNERS:
-            return _OWNERS[part]
+        if part.startswith("/torch/_inductor/"):
+            return "torch.compile"
         if part == "/torch/cuda/graphs.py" and frame.f_code.co_name == "make_graphed_callables":
             return "make_graphed_callables"
         frame = frame.f_back

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 
-from cgtool.model import capture, capture_file, measurements
+from cgtool.model import capture, capture_file, ledger, measurements
 from cgtool.model.schema import MAX_INT, Field, fields, flat
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "capture-format.md"
@@ -33,7 +33,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 def render(kinds: list[type[msgspec.Struct]] | None = None) -> str:
     """Markdown of the structs; of all of a capture file unless some are given."""
     if kinds is None:
-        described = [*structs(capture), *structs(measurements)]
+        described = [*structs(capture), *structs(measurements), *structs(ledger)]
         kinds = [
             capture_file.Manifest,
             *(kind for kind in described if kind not in (capture.CaptureHeader, capture.Capture)),

@@ -4,6 +4,7 @@ says: one sentence, a row for each line that captures, and findings."""
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from cgtool.model.capture import (
     Origin,
     Pool,
 )
-from cgtool.model.ledger import Ledger, LedgerGraph, Process, ReplayPlace, Skip
+from cgtool.model.ledger import COMPILE, Ledger, LedgerGraph, Process, ReplayPlace, Skip
 from cgtool.model.part_files import (
     COUNTERS,
     LOG,
@@ -218,13 +219,14 @@ def merge(
                     entry,
                     graph=len(graphs) - 1,
                     same_as=None if same == len(entries) else same,
+                    holds_a_pool=entry.owner == COMPILE and not entry.key and not contents.nodes,
                 )
             entries.append(entry)
     found = [part.environment for part in parts if part.environment is not None]
     environment = found[0] if found else Environment(device="unknown")
     processes = tuple(part.process for part in parts if part.process is not None)
     return Capture(
-        entry=Entry(spec=" ".join(command), kind="program"),
+        entry=Entry(spec=shlex.join(command), kind="program"),
         environment=environment,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -308,6 +310,8 @@ class LedgerRow:
 
     owner: str
     line: str
+    keys: tuple[str, ...]
+    """What the owner calls them, where it has names."""
     graphs: int
     nodes: tuple[int, ...]
     """The fewest and the most of a graph; one number if they are equal."""
@@ -347,10 +351,12 @@ def ledger_report(capture: Capture) -> LedgerReport:
         raise ValueError("not a capture of a program")
     by_line: defaultdict[tuple[str, str], list[LedgerGraph]] = defaultdict(list)
     for entry in ledger.graphs:
+        if entry.holds_a_pool:
+            continue
         by_line[entry.owner, _line(capture, entry.frames)].append(entry)
     rows = [_row(capture, owner, line, entries) for (owner, line), entries in by_line.items()]
     return LedgerReport(
-        command=" ".join(ledger.command),
+        command=shlex.join(ledger.command),
         device=capture.environment.device,
         simulated=capture.environment.simulated,
         processes=len(ledger.processes),
@@ -387,31 +393,29 @@ def _row(capture: Capture, owner: str, line: str, entries: Sequence[LedgerGraph]
     return LedgerRow(
         owner=owner,
         line=line,
+        keys=tuple(dict.fromkeys(each.key for each in entries if each.key)),
         graphs=len(entries),
         nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=sum(reserved) if reserved else None,
         replays=sum(each.replays for each in entries),
-        unused=sum(_is_unused(each) for each in entries),
+        unused=sum(each.is_unused for each in entries),
         failed=sum(each.failure is not None for each in entries),
         mean_interval_ns=sum(span for span, _ in spans) // intervals if intervals else None,
         replayed_at=places.most_common(1)[0][0] if places else None,
     )
 
 
-def _is_unused(entry: LedgerGraph) -> bool:
-    return entry.failure is None and entry.replays == 0
-
-
 def _sentence(ledger: Ledger) -> str:
     """``6 graphs, 249 replays; 2 graphs were never replayed: 41.0 ms and 38.0 MiB for nothing``."""
-    graphs = [each for each in ledger.graphs if each.failure is None]
-    failed = len(ledger.graphs) - len(graphs)
-    if not ledger.graphs:
+    kept = [each for each in ledger.graphs if not each.holds_a_pool]
+    graphs = [each for each in kept if each.failure is None]
+    failed = len(kept) - len(graphs)
+    if not kept:
         return "the program captured no CUDA graph"
     replays = sum(each.replays for each in graphs)
     text = f"{count_text(len(graphs), 'graph')}, {count_text(replays, 'replay')}"
-    unused = [each for each in graphs if _is_unused(each)]
+    unused = [each for each in graphs if each.is_unused]
     if unused:
         cost = [time_text(sum(each.capture_ns for each in unused))]
         reserved = sum(each.reserved_bytes or 0 for each in unused)

@@ -58,7 +58,8 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _with_program(self, args: list[str]) -> list[str]:
-        """Everything from the first word on that is no option of this command is the program."""
+        """Everything from the first word on that is no option of this command is the program, with
+        the ``--`` before it if there is one; unless that word is a saved file."""
         flags = {
             name for param in self.params for name in param.opts if getattr(param, "is_flag", 0)
         }
@@ -67,13 +68,9 @@ class Command(TyperCommand):
             takes_value = args[at] not in (*flags, "-h", "--help") and "=" not in args[at]
             at += 2 if takes_value else 1
         words = args[at:]
-        as_command = words[:1] == ["--"]
-        return [
-            *args[:at],
-            *(["--as-command"] if as_command else []),
-            "--",
-            *(words[1:] if as_command else words),
-        ]
+        if words and words[0].endswith(".cgt"):
+            return args
+        return [*args[:at], "--", *words]
 
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where its result would be JSON on standard output, so is its error."""

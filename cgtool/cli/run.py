@@ -34,7 +34,6 @@ def run(
     ] = None,
     explain: opt.Explain = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
-    as_command: Annotated[bool, typer.Option("--as-command", hidden=True)] = False,
 ) -> None:
     """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
     from cgtool.analysis.ledger import ledger_report, merge
@@ -45,15 +44,19 @@ def run(
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    if not as_command and len(program) == 1 and program[0].endswith(".cgt"):
+    if program[0].endswith(".cgt"):
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
-            raise usage(f"{program[0]} is not a capture of a program", fix="cgtool run PROGRAM")
+            raise usage(
+                f"{program[0]} has no program in it",
+                why="an ENTRY was captured",
+                fix=f"cgtool dump {program[0]}",
+            )
         report = ledger_report(capture)
         table = partial(render, report, explain=explain)
         show_report("cgtool-ledger", report, table, format_, output, quiet=quiet)
         return
-    command = program if as_command else _python(program)
+    shown, command = _command(program)
     target = output or _default_file(program)
     check_places([("-o", target)], program[0])
     folder = Path(tempfile.mkdtemp(prefix=".cgtool-run-", dir=target.parent))
@@ -61,7 +64,7 @@ def run(
     try:
         status = run_program(command, folder, device or "")
         wall_ns = time.perf_counter_ns() - began
-        capture = merge(folder, command, started_ns, wall_ns, status)
+        capture = merge(folder, shown, started_ns, wall_ns, status)
         capture_file.write(target, capture)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -75,21 +78,23 @@ def run(
     raise typer.Exit(status)
 
 
-def _python(program: list[str]) -> list[str]:
-    """The command of a script or a module."""
-    if program[0] == "-m":
-        if len(program) == 1:
-            raise usage("-m without a module", fix="cgtool run -m package.module")
-        return [sys.executable, *program]
-    if not is_file(Path(program[0])):
+def _command(program: list[str]) -> tuple[list[str], list[str]]:
+    """A program as it is shown, and as it is run: a script, ``-m`` and a module, or ``--`` and a
+    command."""
+    first, *rest = program
+    if first in ("-m", "--") and not rest:
+        raise usage(f"nothing after {first}", fix="cgtool run train.py")
+    if first == "--":
+        return rest, rest
+    if first != "-m" and not is_file(Path(first)):
         raise usage(
-            f"{program[0]}: no such file",
+            f"{first}: no such file",
             fix=f"for a command that is not a Python script: cgtool run -- {' '.join(program)}",
         )
-    return [sys.executable, *program]
+    return ["python", *program], [sys.executable, *program]
 
 
 def _default_file(program: list[str]) -> Path:
     """``train.py`` is saved as ``train-run.cgt`` in the current folder."""
-    name = program[1] if program[0] == "-m" else Path(program[0]).name
+    name = Path(program[program[0] in ("-m", "--")]).name
     return Path(f"{name.removesuffix('.py')}-run.cgt")

@@ -19,6 +19,9 @@ from cgtool.model.schema import (
     Signed,
 )
 
+COMPILE = "torch.compile"
+"""The owner of graphs that compiled code captures."""
+
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Python process of the program that imported PyTorch."""
@@ -84,11 +87,18 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     replay_host_ns: DurationNs = 0
     """Host time of all replays."""
     replayed_at: tuple[ReplayPlace, ...] = ()
+    holds_a_pool: bool = False
+    """It is empty: ``torch.compile`` captures one to keep its pool of memory, and replays none."""
     end: str | None = None
     """``reset`` or ``freed``; None if it was there until the process ended."""
     ended_ns: DurationNs | None = None
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
+
+    @property
+    def is_unused(self) -> bool:
+        """It could be replayed and never was."""
+        return self.failure is None and self.replays == 0 and not self.holds_a_pool
 
 
 class Skip(msgspec.Struct, frozen=True, omit_defaults=True):

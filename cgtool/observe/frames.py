@@ -80,9 +80,9 @@ def package_part(file: str) -> str:
 @cache
 def is_internal_file(name: str) -> bool:
     """True for files of torch, of the standard library and of cgtool, and for none at all."""
-    if name.startswith("<"):
-        # Frozen modules, and text made at run time (dataclasses, torch.fx): no line to show. The
-        # frame that ran it follows further out.
+    if name.startswith("<") or "/torchinductor_" in name:
+        # Frozen modules, and text made at run time (dataclasses, torch.fx, Inductor): no line to
+        # show. The frame that ran it follows further out.
         return True
     if "/site-packages/" in name or "/dist-packages/" in name:
         # site-packages lies inside the standard library's folder: only torch is internal there.

@@ -204,6 +204,17 @@ class ModuleStack(threading.local):
         self.stack.clear()
 
 
+class RootedModuleStack(ModuleStack):
+    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself."""
+
+    def _push(self, module: torch.nn.Module, args: Any) -> None:
+        if not self.stack and id(module) not in self._paths:
+            self._paths = self._paths | paths({"": module})
+            # Kept, so that the ids of its modules stay their own.
+            self._roots = (*getattr(self, "_roots", ()), module)
+        super()._push(module, args)
+
+
 @contextlib.contextmanager
 def left_alone(first_use: bool = False) -> Iterator[None]:
     """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.

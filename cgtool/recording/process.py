@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from cgtool.model.part_files import Began, Finished, PartWriter
+from cgtool.model.part_files import Began, PartWriter
 from cgtool.recording.recorder import RecordedDevice, Recorder
 from cgtool.torch_compat.patches import Patches
 
@@ -23,7 +23,7 @@ def record(folder: Path, device_name: str) -> None:
     device = _device(device_name)
     recorder = Recorder(device, _part(folder), _patches)
     _begin(recorder, forked=False)
-    atexit.register(lambda: recorder.write(Finished(time.time_ns())))
+    atexit.register(recorder.finish)
     os.register_at_fork(after_in_child=lambda: _forked(recorder, folder))
 
 

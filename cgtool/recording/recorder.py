@@ -16,10 +16,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.ledger import COMPILE
 from cgtool.model.part_files import (
     COUNTER,
     Captured,
     Capturing,
+    Finished,
     GraphEnded,
     Lost,
     Machine,
@@ -119,6 +121,7 @@ class Recorder:
         """By ``id`` of the graph, until it is freed."""
         self._captures: dict[int, _Capture] = {}
         self._numbers = 0
+        self._finished = False
         self._lock = threading.Lock()
         self._install(patches)
 
@@ -130,6 +133,11 @@ class Recorder:
         self._numbers = 0
         self._graphs.clear()
         self._captures.clear()
+
+    def finish(self) -> None:
+        """The process ends by itself: what is freed from now on was there until the end."""
+        self.write(Finished(time.time_ns()))
+        self._finished = True
 
     def write(self, *records: Record) -> None:
         """Append to the part; what cannot be written is lost, and the program goes on."""
@@ -176,7 +184,7 @@ class Recorder:
             Capturing(
                 time.time_ns(),
                 number,
-                "torch.compile" if key else _owner(frame, chain),
+                COMPILE if key else _owner(frame, chain),
                 key,
                 because,
                 frames_of(chain),
@@ -293,7 +301,8 @@ class Recorder:
     def _gone(self, key: int, live: _Graph, end: str) -> None:
         if self._graphs.get(key) is live:
             del self._graphs[key]
-            self.write(GraphEnded(time.time_ns(), live.number, end))
+            if not self._finished:
+                self.write(GraphEnded(time.time_ns(), live.number, end))
 
     @contextlib.contextmanager
     def _protected(self) -> Any:
@@ -309,7 +318,7 @@ def _owner(frame: Any, chain: tuple[Site, ...]) -> str:
     while frame is not None:
         part = package_part(frame.f_code.co_filename)
         if part.startswith("/torch/_inductor/"):
-            return "torch.compile"
+            return COMPILE
         if part == "/torch/cuda/graphs.py" and frame.f_code.co_name == "make_graphed_callables":
             return "make_graphed_callables"
         frame = frame.f_back

@@ -11,6 +11,7 @@ from cgtool.render.table import WARNING, Column, Screen, plain
 LEDGER: Sequence[Column[LedgerRow]] = (
     Column("made by", lambda row: row.owner, explanation="what captures the graphs"),
     Column("line", lambda row: row.line),
+    Column("function", lambda row: ", ".join(row.keys), optional=True, priority=2),
     Column("graphs", lambda row: row.graphs),
     Column(
         "nodes",
@@ -65,7 +66,9 @@ def render(report: LedgerReport, *, explain: bool = False) -> Screen:
     screen = Screen(simulated=report.simulated, explain=explain)
     head = plain(report.command, "bold")
     where = "the simulated device" if report.simulated else report.device
-    processes = "" if report.processes == 1 else f", {count_text(report.processes, 'process')}"
+    processes = (
+        "" if report.processes == 1 else f", {count_text(report.processes, 'process', 'processes')}"
+    )
     head.append(f"\n{time_text(report.wall_ns)} on {where}{processes}")
     if report.exit_status:
         head.append(f", exit status {report.exit_status}")

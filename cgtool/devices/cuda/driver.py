@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from cgtool.model.failure import machine
@@ -50,6 +52,37 @@ def capturing_graph(stream: int) -> Any | None:
     if int(code) != 0 or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return None
     return graph
+
+
+def capture_query() -> Callable[[int], tuple[int, ...]]:
+    """A function that says which nodes the next one of a capturing stream will wait for, by their
+    handles; () for a stream that is not capturing. Through ``ctypes``: it is called twice an op,
+    and takes a tenth of the time of the bindings."""
+    library = ctypes.CDLL("libcuda.so.1")
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    nodes, edges, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    query = getattr(library, "cuStreamGetCaptureInfo_v3", None)
+    # The version without edges fails where one of them is programmatic.
+    results: list[Any] = [status, number, graph, nodes, edges, count]
+    if query is None:
+        query = library.cuStreamGetCaptureInfo_v2
+        results.remove(edges)
+    references = tuple(map(ctypes.byref, results))
+    sizes = [ctypes.c_void_p * length for length in range(_FEW)]
+
+    def waited_for(stream: int) -> tuple[int, ...]:
+        if query(ctypes.c_void_p(stream), *references) != 0 or not status.value:
+            return ()
+        length = count.value
+        if not length:
+            return ()
+        kind = sizes[length] if length < _FEW else ctypes.c_void_p * length
+        return tuple(kind.from_address(nodes.value or 0))
+
+    return waited_for
+
+
+_FEW = 8
 
 
 def node_count(graph: Any) -> int:

@@ -5,50 +5,59 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
 import torch
 
 from cgtool.devices.cuda.device import CudaDevice
-from cgtool.devices.cuda.driver import captured_nodes, capturing_graph, cu
+from cgtool.devices.cuda.driver import capture_query, capturing_graph, cu
 from cgtool.devices.cuda.memory import AddressBook, Trace
-from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
+from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.ops import OpRecorder, Running, paths
+from cgtool.observe.ops import OpRecorder, RootedModuleStack
 from cgtool.observe.origins import OriginTable
-from cgtool.observe.script.script import running_modules
 from cgtool.torch_compat import op_key
-from cgtool.torch_compat.private import dynamo_is_loaded
+from cgtool.torch_compat.private import current_raw_stream, dynamo_is_loaded, next_sequence_number
 
 
-class _RunningModules:
-    """Names the innermost module that is running, from the frames of its call: no hook needed."""
+class _Position:
+    """Where the capture of a stream is: the nodes that the next one would wait for."""
 
     def __init__(self) -> None:
-        self._roots: dict[int, tuple[torch.nn.Module, dict[int, str]]] = {}
-        """By id; kept, so that an id stays its own until the capture is over."""
+        self._query = capture_query()
+        self._device = torch.cuda.current_device()
+        self.seen: list[tuple[int, ...]] = []
 
-    def current(self) -> Running | None:
-        running = list(running_modules(sys._getframe(1)))
-        if not running:
-            return None
-        module, root = running[0], running[-1]
-        if id(root) not in self._roots:
-            self._roots[id(root)] = root, paths({"": root})
-        kind = type(module).__name__
-        return self._roots[id(root)][1].get(id(module), f"<{kind}>"), kind
+    def count(self) -> int:
+        """Note the position of the current stream; its number among those noted."""
+        self.seen.append(self._query(current_raw_stream(self._device)))
+        return len(self.seen) - 1
+
+    def ranges(self, handles: Sequence[int]) -> list[int]:
+        """For each position noted, how many of the nodes with these handles, in order of their
+        creation, there were."""
+        number = {handle: index + 1 for index, handle in enumerate(handles)}
+        counts: list[int] = []
+        for nodes in self.seen:
+            known = max((number.get(node, 0) for node in nodes), default=0)
+            # A stream that was forked may still be at an earlier node.
+            counts.append(max(known, counts[-1] if counts else 0))
+        return counts
 
 
 class _Recorder(OpRecorder):
-    """Names the ops of a capture; each call knows which nodes are its own."""
+    """Names the ops of a capture; ``launches`` of a call are numbers of positions."""
 
-    def __init__(self, stream: int) -> None:
-        super().__init__({}, Annotations(), partial(captured_nodes, stream))
-        self.modules = _RunningModules()  # type: ignore[assignment] # without global hooks
+    def __init__(self) -> None:
+        self.position = _Position()
+        super().__init__({}, Annotations(), self.position.count)
+        self.modules = RootedModuleStack({})
         self._home = threading.get_ident()
+        self.running.next_sequence = next_sequence_number()
 
 
 _watched = threading.Lock()
@@ -62,13 +71,17 @@ class _Watch:
         self._reader = reader
         self._table = table
         self._stream = int(torch.cuda.current_stream().cuda_stream)
-        self._recorder = _Recorder(self._stream)
+        self._recorder: _Recorder | None = None
         self._watching = contextlib.ExitStack()
+        compiled = _in_graph_trees()
         # Dynamo's guards see the thread's keys: compiled code would be compiled anew.
-        if not op_key.is_supported() or (dynamo_is_loaded() and not _in_graph_trees()):
+        if not op_key.is_supported() or (dynamo_is_loaded() and not compiled):
             return
         if _watched.acquire(blocking=False):
             self._watching.callback(_watched.release)
+            self._recorder = _Recorder()
+            if not compiled:
+                self._watching.enter_context(self._recorder.modules)
             self._watching.enter_context(op_key.watch(self._recorder.observe))
 
     def read(self) -> Contents | None:
@@ -76,20 +89,23 @@ class _Watch:
         if graph is None:
             return None
         with _relaxed():
-            contents = self._reader.read(graph, 0, self._origins())
+            handles = [int(node) for node in nodes_of(graph)]
+            contents = self._reader.read(graph, 0, self._origins(handles))
         return tuple(contents.nodes), contents.edges
 
     def stop(self) -> None:
         self._watching.close()
 
-    def _origins(self) -> list[Provenance]:
-        origins: list[Provenance] = [(None, None, None)] * captured_nodes(self._stream)
-        record = self._recorder.record
-        for call in record.calls:
-            start, end = call.launches
-            if start < end:
-                origin = self._table.add(call, record)
-                origins[start:end] = [(origin, call.index, None)] * (end - start)
+    def _origins(self, handles: Sequence[int]) -> list[Provenance]:
+        origins: list[Provenance] = [(None, None, None)] * len(handles)
+        if self._recorder is not None:
+            record = self._recorder.record
+            counts = self._recorder.position.ranges(handles)
+            for call in record.calls:
+                start, end = (counts[position] for position in call.launches)
+                if start < end:
+                    origin = self._table.add(call, record)
+                    origins[start:end] = [(origin, call.index, None)] * (end - start)
         return origins
 
 

@@ -29,7 +29,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import here
-from cgtool.observe.ops import OpCall
+from cgtool.observe.ops import OpCall, RootedModuleStack
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
@@ -58,6 +58,7 @@ class ScriptRecorder(CaptureRecorder):
         generators: set[int],
     ) -> None:
         super().__init__({}, annotations, device, RandomStates())
+        self.modules = RootedModuleStack({})
         self._pool = pool
         self._generators = generators
         """Generators registered with the graph."""

@@ -1,0 +1,331 @@
+"""``cgtool run``: what it keeps of programs, and that they run as they would without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgtool.model import capture_file
+from cgtool.model.capture import Capture
+from cgtool.model.ledger import LedgerGraph
+
+ENGINE = """
+import os, sys, threading, subprocess
+import torch
+from torch import nn
+
+class Engine:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+        self.graphs = {}
+
+    def capture(self, batch):
+        x = torch.zeros(batch, 4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = self.model(x)
+        self.graphs[batch] = graph, x, y
+
+    def run(self, x):
+        graph, static, y = self.graphs[len(x)]
+        static.copy_(x)
+        graph.replay()
+        return y.clone()
+
+@torch.no_grad()
+def main():
+    torch.manual_seed(0)
+    engine = Engine()
+    for batch in (1, 2, 4):
+        engine.capture(batch)
+    total = sum(engine.run(torch.full((1 + i % 2, 4), float(i)).cuda()).sum() for i in range(99))
+    print("total", total.item())
+    refused = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(refused):
+            torch.zeros(3, device="cuda").sum().item()
+    except RuntimeError as error:
+        print("refused", type(error).__name__)
+
+if len(sys.argv) > 1:
+    print("child", sys.argv[1:])
+    main()
+    os._exit(5)
+main()
+child = subprocess.run([sys.executable, __file__, "--lr", "3"], check=False)
+print("environment", "CGTOOL_RECORDING" in os.environ, child.returncode)
+sys.exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def run(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """``python -m cgtool run`` in ``folder``."""
+    command = [sys.executable, "-m", "cgtool", "run", "--device", "simulated", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> tuple[subprocess.CompletedProcess[str], Capture]:
+    """What a program with two processes printed, and what was kept of it."""
+    done = run(program(folder, "engine.py", ENGINE).name, folder=folder)
+    return done, capture_file.read(folder / "engine-run.cgt")
+
+
+def ledger(capture: Capture) -> list[LedgerGraph]:
+    assert capture.ledger is not None
+    return list(capture.ledger.graphs)
+
+
+def test_the_program_runs_as_it_would(engine, folder: Path) -> None:
+    done, _ = engine
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "environment True 5"
+    assert lines.count("refused AcceleratorError") + lines.count("refused RuntimeError") == 2
+    assert "child ['--lr', '3']" in lines
+    # Both processes computed the same, and the report is not in the program's own output.
+    assert len({line for line in lines if line.startswith("total")}) == 1
+    assert "graphs" not in done.stdout
+    assert "saved engine-run.cgt" in done.stderr
+    assert not [path for path in folder.iterdir() if path.name.startswith(".cgtool")]
+
+
+def test_each_graph_has_its_nodes_replays_and_lines(engine) -> None:
+    _, capture = engine
+    for process in (0, 1):
+        graphs = [each for each in ledger(capture) if each.process == process]
+        assert [each.replays for each in graphs] == [50, 49, 0, 0]
+        assert [each.owner for each in graphs] == ["Engine.capture"] * 3 + ["main"]
+        contents = [capture.graphs[each.graph] for each in graphs[:3] if each.graph is not None]
+        assert [len(graph.nodes) for graph in contents] == [3, 3, 3]
+        assert [len(graph.edges) for graph in contents] == [2, 2, 2]
+        origins = [capture.origins[node.origin or 0] for node in contents[0].nodes]
+        assert [origin.op for origin in origins] == ["aten::addmm", "aten::relu", "aten::addmm"]
+        assert [origin.module for origin in origins] == ["0", "1", "2"]
+        places = {capture.frames[place.frames[0]].function for place in graphs[0].replayed_at}
+        assert places == {"Engine.run"}
+        assert all(0 < each.capture_ns < 10**10 for each in graphs)
+        # The graphs of three batch sizes are not the same: their shapes differ.
+        assert {each.same_as for each in graphs} == {None}
+
+
+def test_a_refused_capture_is_kept_with_its_error(engine) -> None:
+    failed = [each for each in ledger(engine[1]) if each.failure is not None]
+    assert len(failed) == 2
+    assert all("not permitted when stream is capturing" in str(each.failure) for each in failed)
+    assert all(each.graph is None for each in failed)
+
+
+def test_processes_and_their_ends(engine) -> None:
+    _, capture = engine
+    assert capture.ledger is not None
+    first, second = capture.ledger.processes
+    assert second.parent == first.pid
+    assert first.ended_ns is not None
+    # It called os._exit, and nothing of it is missing but that.
+    assert second.ended_ns is None
+    assert capture.ledger.exit_status == 3
+    assert capture.ledger.lost == ()
+
+
+def test_the_table_says_what_matters_first(engine, cgtool, folder: Path) -> None:
+    done, _ = engine
+    assert "6 graphs, 198 replays; 2 graphs were never replayed" in done.stderr
+    assert "2 captures failed" in done.stderr
+    code, out, _ = cgtool("run", folder / "engine-run.cgt", "--format", "json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["schema"] == "cgtool-ledger"
+    row = next(row for row in report["rows"] if row["owner"] == "Engine.capture")
+    assert (row["graphs"], row["replays"], row["unused"]) == (6, 198, 2)
+    assert row["line"].startswith("engine.py:")
+
+
+def test_other_commands_read_it(engine, cgtool, folder: Path) -> None:
+    saved = folder / "engine-run.cgt"
+    code, out, _ = cgtool("dump", saved, "--graph", "1", "--dot")
+    assert code == 0
+    assert "addmm" in out
+    assert cgtool("diff", saved, saved)[0] == 0
+    assert cgtool("pools", saved)[0] == 0
+
+
+def test_a_killed_program_leaves_what_it_did(folder: Path) -> None:
+    killed = program(
+        folder,
+        "killed.py",
+        """
+        import os, signal, torch
+        x = torch.ones(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        for _ in range(70):
+            graph.replay()
+        late = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            late.capture_begin()
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    done = run("-o", "killed.cgt", killed.name, folder=folder)
+    assert done.returncode == 128 + signal.SIGKILL
+    first, second = ledger(capture_file.read(folder / "killed.cgt"))
+    assert (first.replays, first.failure) == (70, None)
+    assert second.failure == "the process ended during the capture"
+
+
+def test_a_fork_is_a_process_of_its_own(folder: Path) -> None:
+    forks = program(
+        folder,
+        "forks.py",
+        """
+        import os, torch
+        def capture(replays):
+            x = torch.ones(3, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                x + 1
+            for _ in range(replays):
+                graph.replay()
+        capture(3)
+        if os.fork() == 0:
+            capture(5)
+            os._exit(0)
+        os.wait()
+        """,
+    )
+    assert run(forks.name, folder=folder).returncode == 0
+    capture = capture_file.read(folder / "forks-run.cgt")
+    assert [(each.process, each.replays) for each in ledger(capture)] == [(0, 3), (1, 5)]
+    assert capture.ledger is not None
+    assert [process.forked for process in capture.ledger.processes] == [False, True]
+
+
+def test_graphs_that_are_reset_or_freed(folder: Path) -> None:
+    program(
+        folder,
+        "ends.py",
+        """
+        import torch
+        def capture():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                torch.ones(3, device="cuda")
+            return graph
+        kept, reset, freed = capture(), capture(), capture()
+        reset.reset()
+        del freed
+        """,
+    )
+    assert run("-m", "ends", folder=folder).returncode == 0
+    graphs = ledger(capture_file.read(folder / "ends-run.cgt"))
+    assert [each.end for each in graphs] == [None, "reset", "freed"]
+    # One executable graph could serve all three.
+    assert [each.same_as for each in graphs] == [None, 0, 0]
+
+
+def test_commands_that_are_not_python(folder: Path) -> None:
+    done = run("-q", "-o", "shell.cgt", "--", "sh", "-c", "echo hello; exit 4", folder=folder)
+    assert (done.returncode, done.stdout) == (4, "hello\n")
+    assert ledger(capture_file.read(folder / "shell.cgt")) == []
+    done = run("-o", "shell.cgt", "--", "no-such-command", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot run no-such-command" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.py"], "missing.py: no such file"),
+        (["-m"], "nothing after -m"),
+        (["--"], "nothing after --"),
+        (["--device", "tpu", "train.py"], "device `tpu`"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_use(cgtool, arguments: list[str], said: str) -> None:
+    code, out, err = cgtool("run", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_what_the_program_imports_is_its_own(folder: Path) -> None:
+    """Its own sitecustomize runs, and looking for PyTorch is not importing it."""
+    own = folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.own_site = True\n")
+    looks = program(
+        folder,
+        "looks.py",
+        """
+        import importlib.util, sys
+        assert sys.own_site
+        assert sys.modules["sitecustomize"].__file__.endswith("own/sitecustomize.py")
+        assert not [path for path in sys.path if "recording" in path]
+        assert importlib.util.find_spec("torch") is not None
+        assert "torch" not in sys.modules and "msgspec" not in sys.modules
+        import torch
+        assert torch.__spec__.loader is torch.__loader__
+        assert type(torch.__loader__).__module__.startswith("_frozen_importlib")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.ones(3, device="cuda")
+        """,
+    )
+    paths = str(own), os.environ.get("PYTHONPATH"), str(Path.cwd())
+    path = os.pathsep.join(filter(None, paths))
+    done = run(looks.name, folder=folder, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    assert len(ledger(capture_file.read(folder / "looks-run.cgt"))) == 1
+
+
+def test_ctrl_c_is_for_the_program(folder: Path) -> None:
+    waits = program(
+        folder,
+        "waits.py",
+        """
+        import sys, time, torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.ones(3, device="cuda")
+        print("ready", flush=True)
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            sys.exit(7)
+        """,
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "--device", "simulated", waits.name]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.wait(60) == 7
+    assert len(ledger(capture_file.read(folder / "waits-run.cgt"))) == 1

@@ -6,8 +6,7 @@ backward.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +43,17 @@ def is_host_work(args: Sequence[Any]) -> bool:
     return bool(tensors) and all(on_host(tensor) for tensor in tensors)
 
 
-@contextlib.contextmanager
-def checked(
-    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Iterator[None]:
-    """Around the kernel of an op: report the op if CUDA would refuse it, and what its kernel calls
-    where a GPU runs the same code; nothing outside a capture, and for tensors on the host.
+def run_checked(
+    region: CapturedRegion,
+    call: OpCall,
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    run: Callable[[], Any],
+) -> Any:
+    """What ``run`` returns, which runs an op: report the op if CUDA would refuse it, and what its
+    kernel calls where a GPU runs the same code; nothing outside a capture, and for tensors on the
+    host.
 
     Raises CgtoolError unless the region collects.
     """
@@ -60,8 +64,7 @@ def checked(
     is_checked = is_checked and not region.fills_mask and shares_kernel(call.name)
     is_checked = is_checked and op_key.is_supported()
     if not is_checked or _refusal_of(region, call, call.name, args, kwargs) is not None:
-        yield
-        return
+        return run()
     names: list[str] = []
     refused: list[tuple[int, Refusal]] = []
 
@@ -85,8 +88,7 @@ def checked(
     outer = region.call
     region.call = None if op_key.may_have_python_kernel(call.name) else outer
     try:
-        with op_key.inside(call.name, inspect_op):
-            yield
+        output = op_key.run_inspected(call.name, inspect_op, run)
     finally:
         region.call = outer
     if refused:
@@ -100,6 +102,7 @@ def checked(
             if not is_read or known is None or not known.isdisjoint(names[index:]):
                 region.refuse(*refusal)
                 break
+    return output
 
 
 def _refuse_op(

@@ -428,11 +428,6 @@ class _Reader:
             for node in (statement, *inner_nodes(statement))
         )
 
-    def _guard(self, position: Position, span: Position) -> None:
-        branch = self.flows.branches.get(position)
-        if branch is not None and span not in branch.spans:
-            branch.spans.append(span)
-
     # --- statements
 
     def _block(self, statements: Iterable[ast.AST]) -> None:
@@ -538,19 +533,22 @@ class _Reader:
             return
         self.control |= decision
         last = max(getattr(part, "end_lineno", 0) for part in guarded)
-        skipped = [
-            node
-            for node in inner_nodes(span)
-            if isinstance(node, ast.stmt) and (span is not self.node or node.lineno > last)
-        ]
+        end = _position(self.code, span)
         for source in decision:
             branch = self.flows.branches[source.key]
+            file, line, column, *_ = source.key
+            start = end[1:3] if span is not self.node else (line, column)
+            place = (file, *start, *end[3:])
+            if place in branch.spans:
+                continue
+            branch.spans.append(place)
+            skipped = [
+                node
+                for node in inner_nodes(span)
+                if isinstance(node, ast.stmt) and (span is not self.node or node.lineno > last)
+            ]
             branch.effects |= self.flows.change_tensors(self.code, skipped)
             branch.selects |= any(map(self._uses_tensors, skipped))
-            file, line, column, *_ = source.key
-            end = _position(self.code, span)
-            start = end[1:3] if span is not self.node else (line, column)
-            self._guard(source.key, (file, *start, *end[3:]))
 
     def _loop(self, node: Any, decision: Sources, target: Sources | None) -> None:
         before = self.control

@@ -95,6 +95,8 @@ class Flows:
         """For each function: the facts that depend on its parameters, and its ``return``."""
         self.changed = True
         """Whether a fact was added."""
+        self._changing: dict[tuple[int, int], bool] = {}
+        """By id of a function, and how deep its calls are followed: whether it changes tensors."""
         self.parents = {
             id(inner): outer
             for outer in ran.codes.values()
@@ -174,12 +176,21 @@ class Flows:
                 return not any(isinstance(each, torch.Tensor) and on_host(each) for each in owners)
         for value in self._values(code, function) if depth else ():
             inner = getattr(getattr(value, "__func__", value), "__code__", None)
-            if isinstance(inner, CodeType) and not is_internal(inner):
-                body = getattr(function_of(inner), "body", [])
-                statements = body if isinstance(body, list) else [ast.Expr(body)]
-                if self.change_tensors(inner, statements, depth - 1):
-                    return True
+            if not isinstance(inner, CodeType) or is_internal(inner):
+                continue
+            if self._changes(inner, depth - 1):
+                return True
         return False
+
+    def _changes(self, code: CodeType, depth: int) -> bool:
+        """Whether a function, which may not have run, changes tensors in place."""
+        known = self._changing.get((id(code), depth))
+        if known is None:
+            body = getattr(function_of(code), "body", [])
+            statements = body if isinstance(body, list) else [ast.Expr(body)]
+            known = self.change_tensors(code, statements, depth)
+            self._changing[id(code), depth] = known
+        return known
 
     def _is_on_device(self, code: CodeType, node: ast.expr | None) -> bool:
         if isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(code), ()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import CodeType
@@ -71,20 +71,24 @@ def _start(node: Functions) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def functions_of(code: CodeType) -> list[Functions | ast.Module]:
+@cache
+def _functions_in(file: str) -> dict[tuple[int, str], list[Functions]]:
+    """The functions of a source file, by first line and name."""
+    functions: dict[tuple[int, str], list[Functions]] = {}
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, Functions):
+            place = _start(node), getattr(node, "name", "<lambda>")
+            functions.setdefault(place, []).append(node)
+    return functions
+
+
+def functions_of(code: CodeType) -> Sequence[Functions | ast.Module]:
     """The nodes that ``code`` was compiled from: more than one where lambdas share a line."""
-    tree = tree_of(code.co_filename)
-    if tree is None:
-        return []
     if code.co_name == "<module>":
-        return [tree]
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, Functions)
-        and _start(node) == code.co_firstlineno
-        and getattr(node, "name", "<lambda>") == code.co_name
-    ]
+        tree = tree_of(code.co_filename)
+        return [] if tree is None else [tree]
+    return _functions_in(code.co_filename).get((code.co_firstlineno, code.co_name), [])
 
 
 def function_of(code: CodeType) -> Functions | None:

@@ -27,7 +27,7 @@ from cgtool.observe.frames import is_internal
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.program.places import Place, attributes, container, entries, memory
-from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS
+from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
 
 Named = tuple[str, Any]
 """An object with its path."""
@@ -214,9 +214,12 @@ def _joined(path: str, key: Any) -> str:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether there is nothing to find in it."""
-    return type(value) in (type(None), bool, int, float, complex, str, bytes) or is_a(
-        value, type | types.ModuleType | types.CodeType
+    """Whether there is nothing to find in it, or it is of no use: a wrapper of functorch that has
+    outlived its transform."""
+    return (
+        type(value) in (type(None), bool, int, float, complex, str, bytes)
+        or is_a(value, type | types.ModuleType | types.CodeType)
+        or (type(value) is torch.Tensor and is_functorch_tensor(value))
     )
 
 

@@ -145,6 +145,16 @@ class Dispatch:
         return self.redispatch(below, *tensors, **kwargs)
 
 
+def is_unconvertible(error: Exception) -> bool:
+    """Whether PyTorch could not pass an op's arguments to a kernel in Python.
+
+    It passes a wrapped number as a number, and reads it only on the CPU (pybind_utils.cpp). The
+    kernels of ``2 ** x`` and ``isin(2, x)`` wrap one on the device of the tensor and call
+    themselves with it (Pow.cpp, TensorCompare.cpp).
+    """
+    return "pybind_utils.cpp" in str(error)
+
+
 RUN_CODE = Dispatch.run.__code__
 OP_KERNEL_CODE = OpKernel.__call__.__code__
 

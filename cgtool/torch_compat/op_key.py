@@ -23,7 +23,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -33,6 +33,7 @@ from cgtool.torch_compat.dispatch_keys import (
     RUN_CODE,
     Dispatch,
     Kernels,
+    is_unconvertible,
     unused_key,
 )
 from cgtool.torch_compat.private import (
@@ -58,6 +59,7 @@ from cgtool.torch_compat.private import (
 )
 from cgtool.torch_compat.shared_kernels import shares_kernel
 
+Result = TypeVar("Result")
 Run = Callable[..., Any]
 """The op itself: ``run(*args, **kwargs)``."""
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Run, FrameType | None], Any]
@@ -181,31 +183,36 @@ class _Inside(threading.local):
 
 
 _inside = _Inside()
+_unseen: set[str] = set()
+"""Ops whose kernels call others with arguments that PyTorch cannot convert to Python."""
 
 
-@contextlib.contextmanager
-def inside(op_name: str, inspector: Inspector) -> Iterator[None]:
-    """In an observer, around ``run``: inspect what the kernel of the observed op calls, down to ops
+def run_inspected(op_name: str, inspector: Inspector, run: Callable[[], Result]) -> Result:
+    """What ``run`` returns, which runs an observed op: inspect what its kernel calls, down to ops
     whose kernel is another one on a GPU."""
+    if op_name in _unseen:
+        return run()
     _inside.inspector = inspector
     _inside.callers = [op_name]
     exclude_key(_KEY, False)
     try:
-        yield
+        return run()
+    except RuntimeError as error:
+        if not is_unconvertible(error):
+            raise
     finally:
         exclude_key(_KEY, True)
         _inside.inspector = None
+    _unseen.add(op_name)
+    return run()
 
 
-@contextlib.contextmanager
-def inside_python_kernel(op_name: str) -> Iterator[None]:
-    """In a placer, around ``run``: the placer stands before what a custom op's Python code calls,
-    too."""
+def run_python_kernel(op_name: str, run: Callable[[], Result]) -> Result:
+    """What ``run`` returns, which runs an op in a placer: the placer stands before what a custom
+    op's Python code calls, too."""
     if _inside.inspector is not None or not may_have_python_kernel(op_name):
-        yield
-        return
-    with inside(op_name, lambda *_: None):
-        yield
+        return run()
+    return run_inspected(op_name, lambda *_: None, run)
 
 
 def may_have_python_kernel(op_name: str) -> bool:
@@ -218,18 +225,26 @@ def _run_inside(op: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
     callers = _inside.callers
     _inside.inspector(op, args, kwargs, callers)
     name: str = op.name()
-    is_seen = shares_kernel(name)
     callers.append(name)
-    if not is_seen:
-        exclude_key(_KEY, True)
     try:
-        if _placer is not None:
-            return _placer(op, args, kwargs, run)
-        return run(*args, **kwargs)
+        if shares_kernel(name) and name not in _unseen:
+            try:
+                return _run_placed(op, run, args, kwargs)
+            except RuntimeError as error:
+                if not is_unconvertible(error):
+                    raise
+            _unseen.add(name)
+        exclude_key(_KEY, True)
+        try:
+            return _run_placed(op, run, args, kwargs)
+        finally:
+            exclude_key(_KEY, False)
     finally:
         callers.pop()
-        if not is_seen:
-            exclude_key(_KEY, False)
+
+
+def _run_placed(op: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return run(*args, **kwargs) if _placer is None else _placer(op, args, kwargs, run)
 
 
 def _higher_order_kernel(op: Any, *args: Any, **kwargs: Any) -> Any:

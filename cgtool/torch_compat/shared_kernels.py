@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.torch_compat.dispatch_keys import is_unconvertible
 from cgtool.torch_compat.private import (
     MissingPrivateName,
     TorchDispatchMode,
@@ -118,13 +119,17 @@ class _Rehearsal(TorchDispatchMode):
                 with self:
                     return redispatcher(func)(_CPU, *args, **(kwargs or {}))
             except RuntimeError as error:
-                if _NO_KERNEL not in str(error):
+                if not _is_at_end(error):
                     raise
         return func(*args, **(kwargs or {}))
 
 
 _CPU = key_set_of(parse_key("CPU"))
-_NO_KERNEL = "DispatchStub"
+
+
+def _is_at_end(error: Exception) -> bool:
+    """Whether a kernel has called all that it calls before it computes."""
+    return "DispatchStub" in str(error) or is_unconvertible(error)
 
 
 def rehearsed(
@@ -148,7 +153,7 @@ def rehearsed(
             with rehearsal:
                 redispatcher(op)(_CPU, *args, **kwargs)
     except Exception as error:  # whatever a kernel raises that meets meta tensors
-        if _NO_KERNEL not in str(error) and "meta tensors" not in str(error):
+        if not _is_at_end(error) and "meta tensors" not in str(error):
             return None
     return rehearsal.calls
 

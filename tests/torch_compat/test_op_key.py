@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cgtool.devices.cuda.capabilities import probe
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.private import key_set_of, parse_key, redispatcher
+from cgtool.torch_compat.shared_kernels import rehearsed
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 _SILENT = ("aten::detach", "aten::alias")
@@ -352,6 +354,33 @@ def test_only_while_it_is_entered():
     assert log.names == []
 
 
+def test_a_number_wrapped_on_a_gpu_ends_the_inspection_of_its_kernel_alone():
+    """PyTorch passes no Python kernel a number that is wrapped on another device than the CPU, and
+    the kernels of ``2 ** x`` and ``isin(2, x)`` call themselves with one. Kernels of the CPU, with
+    tensors on `meta`, do so without a GPU."""
+    power, exponents = torch.ops.aten.pow.Scalar, torch.ones(3, device="meta")
+    on_cpu = key_set_of(parse_key("CPU"))
+    called, results = [], []
+
+    def run():
+        if not results:
+            results.append("raises")
+            redispatcher(power)(on_cpu, 2.0, exponents)
+        return torch.ones(3) + 1
+
+    def observe(op, args, kwargs, run_op, caller):
+        if op.name() == "aten::neg":
+            return op_key.run_inspected("test::op", lambda op, *_: called.append(op.name()), run)
+        return run_op(*args, **kwargs)
+
+    with op_key.watch(observe):
+        first = -torch.ones(3)
+        inspected = len(called)
+        second = -torch.ones(3)
+    assert inspected and len(called) == inspected
+    assert first.tolist() == second.tolist() == [2.0] * 3
+
+
 def test_an_observer_inside_another_one_sees_the_same_ops():
     outer, inner = Log(), Log()
     with op_key.watch(outer):
@@ -421,3 +450,13 @@ def test_the_first_observer_of_a_process_sees_ops():
     op_key.is_supported.cache_clear()
     log, _ = watched(lambda: torch.ones(2).sin())
     assert log.names == ["aten::ones", "aten::sin"]
+
+
+def test_a_kernel_is_rehearsed_up_to_a_number_wrapped_on_the_device():
+    x = torch.ones(3)
+    for op, args in (
+        (torch.ops.aten.pow.Scalar, (2.0, x)),
+        (torch.ops.aten.isin.Scalar_Tensor, (2.0, x)),
+    ):
+        calls = rehearsed(op, args, {}, lambda _tensor: False)
+        assert calls is not None and calls[0].name == "aten::scalar_tensor"

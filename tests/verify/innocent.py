@@ -308,3 +308,17 @@ def wrapped_input_and_output(device):
 def opaque_output(device):
     x = torch.randn(4, device=device)
     return lambda: Wrapper(x * 2)
+
+
+def wrapper_that_outlives_its_transform(device):
+    net, x = model(device)
+    last = []
+
+    def row(values):
+        last[:] = [net(values)]
+        return last[0].square()
+
+    def batch(x):
+        return torch.func.vmap(row)(x)
+
+    return batch, (x,)

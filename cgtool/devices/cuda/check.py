@@ -20,7 +20,7 @@ import torch
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import note_pinning
 from cgtool.detectors.generator_states import sets_other_seed
-from cgtool.detectors.refused_ops import checked
+from cgtool.detectors.refused_ops import run_checked
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
@@ -102,12 +102,15 @@ class _Recorder(OpRecorder):
         dry.call, dry.record = call, self.record
         dry.on_host = bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
         known = len(dry.findings)
+
+        def run() -> Any:
+            dry.may_wait = len(dry.findings) == known
+            return self.run(func, args, kwargs)
+
         try:
             if kwargs.get("pin_memory"):
                 note_pinning(dry)
-            with checked(dry, call, func, args, kwargs):
-                dry.may_wait = len(dry.findings) == known
-                output = self.run(func, args, kwargs)
+            output = run_checked(dry, call, func, args, kwargs, run)
             results = list(tensors_in(output))
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])

@@ -10,11 +10,12 @@ itself computes nothing; here it does, and its effects stay.)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
-from cgtool.detectors.refused_ops import checked
+from cgtool.detectors.refused_ops import run_checked
 from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
@@ -144,8 +145,8 @@ class CaptureRecorder(OpRecorder):
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with checked(self.device, call, func, args, kwargs):
-            output = self.run(func, args, kwargs)
+        run = partial(self.run, func, args, kwargs)
+        output = run_checked(self.device, call, func, args, kwargs, run)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return output

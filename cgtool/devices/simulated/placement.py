@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -207,8 +208,7 @@ class Placement:
             place, args, kwargs = self._redirected(signature, args, kwargs, running.place or HOST)
 
         def run_and_mark(*args: Any, **kwargs: Any) -> Any:
-            with op_key.inside_python_kernel(signature.name):
-                result = run(*args, **kwargs)
+            result = op_key.run_python_kernel(signature.name, partial(run, *args, **kwargs))
             signature.put(result, place, args)
             return result
 

@@ -19,7 +19,7 @@ from cgtool.jobs.verify.iterations import autocast_caches, observed_iteration
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import strided, tensors_in
+from cgtool.observe.tensors import has_memory, strided, tensors_in
 from cgtool.torch_compat.private import storage_address
 from cgtool.torch_compat.storages import StorageRef
 
@@ -33,7 +33,8 @@ def _held() -> dict[int, StorageRef]:
     """Storages of all tensors that are alive in Python, by identity, held weakly."""
     storages = {}
     for tensor in gc.get_objects():
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
+        # Wrappers of functorch are plain tensors, too, and have no storage.
+        if has_memory(tensor):
             storage = StorageRef(tensor)
             storages[storage.key] = storage
     return storages

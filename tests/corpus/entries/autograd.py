@@ -204,6 +204,20 @@ def jacobian_of_a_small_net(device):
     return jacobian, (torch.randn(4, 5, device=device),)
 
 
+def wrapper_outlives_its_transform(device):
+    weight = torch.randn(3, 5, device=device)
+    last = []
+
+    def activation(row):
+        last[:] = [torch.tanh(weight @ row)]
+        return last[0]
+
+    def batch(x):
+        return torch.func.vmap(activation)(x)
+
+    return batch, (torch.randn(4, 5, device=device),)
+
+
 def anomaly_mode(device):
     model = nn.Linear(8, 1, device=device)
     x = torch.randn(4, 8, device=device)

@@ -1,20 +1,40 @@
-"""Imported once in the process that ``tests.forked_workers`` forks from."""
+"""Imported once in the process that ``tests.forked_workers`` forks from.
+
+What a command or its worker does before it comes to the user's code is done here: each of some
+thousand processes would do it anew.
+"""
 
 import gc
 import importlib
+import pkgutil
 
 import torch
-import torch.fx.experimental.symbolic_shapes
+
+import cgtool
+from cgtool.devices.simulated.device import SimulatedDevice
 
 # No thread of PyTorch's own before a fork, and the machine's cores for several workers at once.
 torch.set_num_threads(1)
+for module in pkgutil.walk_packages(cgtool.__path__, "cgtool."):
+    if not module.name.startswith("cgtool.pytest_plugin"):
+        importlib.import_module(module.name)
 for name in (
-    "cgtool.cli.workers",
-    "cgtool.devices.simulated.device",
-    "cgtool.jobs.dispatch",
-    "cgtool.jobs.verify.procedure",
+    "numpy.random",
+    "rich.markdown",
+    "rich.syntax",
+    "rich.table",
+    "torch._dynamo",
+    "torch._subclasses.schema_check_mode",
+    "torch.cuda._graph_annotations",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.utils.flop_counter",
+    "typer._adapters",
+    "yaml",
 ):
     importlib.import_module(name)
+# Registers kernels for a thousand ops on cgtool's dispatch keys, where they stay.
+with SimulatedDevice("preloaded").active():
+    pass
 # Every collection of a worker would walk through all of this anew, a quarter of a second each.
 gc.collect()
 gc.freeze()

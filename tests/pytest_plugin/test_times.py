@@ -12,6 +12,7 @@ pytest_plugins = ["pytester"]
 CAPTURE = Path(__file__).resolve().parents[2] / "samples" / "captures" / "mlp-bench.cgt"
 FILE = "tests/__cudagraphs__/test_model/test_step.json"
 WORKERS = f"""
+import contextlib
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from cgtool.cli import workers
 from cgtool.model.capture_file import read
 from cgtool.model.jobs import BenchJob
+from cgtool.worker import supervisor
 
 RECORDED = read(Path({str(CAPTURE)!r}))
 RUNS = itertools.count()
@@ -48,6 +50,8 @@ def attempt(job, output, _options):
 
 
 workers.capture_of = attempt
+# Nothing would run in the processes that import torch ahead of their runs.
+supervisor.ahead = contextlib.nullcontext
 """
 
 

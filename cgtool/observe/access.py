@@ -26,6 +26,7 @@ from cgtool.torch_compat.private import (
     packet_of,
     schema_of,
     storage_address,
+    weak_storage_expired,
 )
 from cgtool.torch_compat.storages import weak_reference
 
@@ -157,6 +158,8 @@ class AccessLog:
         """Weak references, by number: kept, so that a number is that of one storage."""
         self._free = free_weak_storage
         self._numbers: dict[int, int] = {}
+        self._made: set[int] = set()
+        """Numbers of the storages that recorded calls made."""
         self._flops = FlopCounter()
         self._argument_lists: dict[Any, tuple[int, ArgumentList]] = {}
         self._known: dict[tuple[Any, ...], _Known] = {}
@@ -187,7 +190,10 @@ class AccessLog:
                 key += tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
             else:
                 is_plain = False
-        numbers = list(map(self._number, tensors))
+        numbers = list(map(self._number, tensors[:count]))
+        first_made = len(self._numbers)
+        numbers += map(self._number, tensors[count:])
+        self._made.update(range(first_made, len(self._numbers)))
         # Tensors that share memory share numbers.
         key += map(numbers.index, numbers)
         identity = tuple(key)
@@ -211,6 +217,19 @@ class AccessLog:
             places = (tuple(map(place, each)) for each in (call.reads, call.writes, call.operands))
             self._known[identity] = _Known(call, *places)
         return call
+
+    def note_made(self, result: Any) -> None:
+        """The result of a call that launched nothing: memory that another call fills."""
+        first_made = len(self._numbers)
+        for tensor in listed_tensors((result,)):
+            if _is_plain(tensor):
+                self._number(tensor)
+        self._made.update(range(first_made, len(self._numbers)))
+
+    def used_freed(self, call: Call) -> bool:
+        """Whether a call used memory that no recorded call made, and that was freed since."""
+        used = {*call.reads, *call.writes, *call.operands}
+        return any(weak_storage_expired(self._storages[number]) for number in used - self._made)
 
     def _examine(
         self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any

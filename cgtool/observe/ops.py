@@ -25,6 +25,7 @@ from torch.nn.modules.module import (
 from cgtool.model.capture import Call
 from cgtool.observe.access import UNKNOWN, AccessLog
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.frames import Site, call_op, chain_of
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
@@ -357,6 +358,8 @@ class OpRecorder:
         self._note_made(call)
         if self.accesses is not None and call.launches[1] > start:
             call.access = self.accesses.note(call.name, func, args, kwargs, result)
+        elif self.accesses is not None and call.name.startswith(UNINITIALISED):
+            self.accesses.note_made(result)
         return result
 
     def __enter__(self) -> OpRecorder:

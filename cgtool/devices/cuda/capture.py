@@ -30,6 +30,7 @@ from cgtool.devices.device import CaptureWithDot, Device
 from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
@@ -167,7 +168,8 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         session, joined, dict.fromkeys(workspaces, "cuBLAS workspace") | labels
     )
     node_times_ns = [provenance.times_ns for provenance in joined]
-    addresses = AddressBook(session.trace, allocations, tensors, node_times_ns)
+    used_freed = [_used_freed(session.accesses, provenance) for provenance in joined]
+    addresses = AddressBook(session.trace, allocations, tensors, node_times_ns, used_freed)
     reader = GraphReader(FunctionTable(), addresses)
     graphs: list[Graph] = []
     raw: dict[str, str] = {}
@@ -296,6 +298,15 @@ def _named_allocations(
         )
 
     return tuple(map(named, session.trace.allocations))
+
+
+def _used_freed(accesses: AccessLog, provenance: Joined) -> set[int]:
+    """The nodes whose ops used memory from before the iteration that is freed now."""
+    return {
+        node
+        for node, call in enumerate(provenance.calls)
+        if call is not None and call.access is not None and accesses.used_freed(call.access)
+    }
 
 
 def _caveats(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -221,9 +221,14 @@ class AddressBook:
         allocations: Sequence[Allocation],
         tensors: Sequence[Tensor],
         node_times_ns: Sequence[Sequence[int]],
+        used_freed: Sequence[Container[int]] = (),
     ) -> None:
         """``node_times_ns[graph][node]``: one address serves many allocations in turn, and the
-        time when the node was created decides which one it was given."""
+        time when the node was created decides which one it was given.
+
+        ``used_freed[graph]``: nodes whose ops were seen to use memory that is freed now.
+        """
+        self._used_freed = used_freed
         self._moments = [
             [bisect_right(trace.event_times_ns, time_ns) for time_ns in times_ns]
             for times_ns in node_times_ns
@@ -263,12 +268,23 @@ class AddressBook:
         self.low = min((low for low, _ in ends), default=0)
         self.high = max((high for _, high in ends), default=0)
 
-    def lookup(self, address: int, graph: int, node: int) -> Place | None:
-        """The place of ``address`` as node ``node`` of graph ``graph`` saw it, or None."""
+    def lookup(
+        self, address: int, graph: int, node: int, *, in_struct: bool = False
+    ) -> Place | None:
+        """The place of ``address`` as node ``node`` of graph ``graph`` saw it, or None.
+
+        A word in a struct may be no pointer: nobody sets the member for the second result of a
+        reduction that has one result (Reduce.cuh, ``dst``), or the end of an array that is not
+        full. It has what an earlier call left on the stack, often the address of a tensor of the
+        warm-up. So it leads into freed memory only if the op was seen to use such memory, too.
+        """
         allocation = self._allocation(address, graph, node)
         if allocation is not None:
             return allocation, None
-        tensor = self._tensor(address)
+        is_sure = not in_struct or (
+            graph < len(self._used_freed) and node in self._used_freed[graph]
+        )
+        tensor = self._tensor(address, with_freed=is_sure)
         return None if tensor is None else (None, tensor)
 
     def _allocation(self, address: int, graph: int, node: int) -> int | None:
@@ -293,7 +309,7 @@ class AddressBook:
             position -= 1
         return latest
 
-    def _tensor(self, address: int) -> int | None:
+    def _tensor(self, address: int, *, with_freed: bool) -> int | None:
         position = bisect_right(self._named, (address, math.inf)) - 1
         while position >= 0 and self._named_reach[position] > address:
             start, index = self._named[position]
@@ -304,14 +320,15 @@ class AddressBook:
         if position < 0:
             return None
         start, size, state = self._blocks[position]
-        if address >= start + size:
+        is_freed = not state.startswith("active")
+        if address >= start + size or (is_freed and not with_freed):
             return None
         if start not in self._unnamed:
             self._unnamed[start] = len(self.tensors)
             self.tensors.append(
-                Tensor("block outside the graphs' pools", "other", start, size)
-                if state.startswith("active")
-                else freed_block(start, size)
+                freed_block(start, size)
+                if is_freed
+                else Tensor("block outside the graphs' pools", "other", start, size)
             )
         return self._unnamed[start]
 

@@ -61,8 +61,8 @@ Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
 NodeFields = dict[str, Any]
 """Fields of ``Node`` that a getter fills; ``graph`` is the CUgraph inside a node."""
-PlaceOf = Callable[[int], Place | None]
-"""The place of an address, as the node that is read saw it."""
+PlaceOf = Callable[..., Place | None]
+"""``AddressBook.lookup`` for the node that is read."""
 
 
 @dataclass
@@ -148,7 +148,9 @@ class GraphReader:
         for position, value in arguments_of(params, layout):
             words = array.array("Q", value[: len(value) & ~7])
             for index, word in enumerate(words):
-                place = place_of(word) if low <= word < high else None
+                if not low <= word < high:
+                    continue
+                place = place_of(word, in_struct=len(value) > 8)
                 if place is not None:
                     pointers.append(PointerArgument(position, index * 8, word, *place))
         return tuple(pointers), None

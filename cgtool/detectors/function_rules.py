@@ -21,17 +21,20 @@ from cgtool.detectors.host_read_rules import READS
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
+from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.frames import call_op, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
     HOST,
+    PINNED,
     is_cpu_device,
     is_cuda_device,
     on_host,
     place_of,
     tensors_of,
 )
+from cgtool.torch_compat.allocator import pins_in_captures
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import current_device, running_autograd_node
 
@@ -74,18 +77,39 @@ def is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
-def _refuse_move(region: CapturedRegion, tensor: torch.Tensor, target: str | None) -> None:
-    """Report a copy between the device and pageable host memory by .to, .cuda or .cpu."""
-    source = place_of(tensor)
-    crosses = target is not None and (source == DEVICE) != (target == DEVICE)
-    if crosses and HOST in (source, target):
-        to_host = target == HOST
-        _refuse_copy(
-            region,
-            SYNC_D2H_COPY if to_host else H2D_PAGEABLE_COPY,
-            "moving a tensor to the host (.cpu, .to)"
-            if to_host
-            else "moving a tensor to the device (.cuda, .to)",
+def _refuse_move(
+    region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any], target: str | None
+) -> None:
+    """Report .to, .cuda or .cpu between the device and the host."""
+    tensor, waits = args[0], not _does_not_wait(args, kwargs)
+    subject = "moving a tensor to the device (.cuda, .to)"
+    if target == HOST:
+        subject = "moving a tensor to the host (.cpu, .to)"
+        # _to_copy (TensorConversions.cpp)
+        target = HOST if waits or tensor.layout is not torch.strided else PINNED
+    _refuse_crossing(region, tensor, target, subject, waits=waits)
+
+
+def _does_not_wait(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """``non_blocking`` of ``to``, ``cuda`` and ``copy_``: the first flag among the arguments."""
+    flags = (argument for argument in args[1:] if isinstance(argument, bool))
+    return bool(next(flags, kwargs.get("non_blocking", False)))
+
+
+def _refuse_crossing(
+    region: CapturedRegion, source: torch.Tensor, target: str | None, subject: str, *, waits: bool
+) -> None:
+    """Report a copy of ``source`` between the device and the host that CUDA refuses: all but those
+    with pinned memory that the host does not wait for (cuda/Copy.cu, ``copy_kernel_cuda``)."""
+    place = place_of(source)
+    if target is None or (place == DEVICE) == (target == DEVICE) or not source.numel():
+        return
+    copy_code = SYNC_D2H_COPY if place == DEVICE else H2D_PAGEABLE_COPY
+    if HOST in (place, target):
+        _refuse_copy(region, copy_code, subject)
+    elif waits:
+        region.refuse(
+            copy_code, f"{subject} without `non_blocking=True`", "pass `non_blocking=True`"
         )
 
 
@@ -112,8 +136,11 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
     )
 
 
-def note_pinning(region: CapturedRegion) -> None:
-    """Note that pinned host memory is allocated."""
+def note_pinning(region: CapturedRegion, op: str = "") -> None:
+    """Note that pinned host memory is allocated, by ``op``, unless the device alone fills it and
+    this PyTorch permits it."""
+    if op.startswith((*UNINITIALISED, "aten::to", "aten::_to_copy")) and pins_in_captures():
+        return
     region.note(
         PIN_MEMORY_DURING_CAPTURE,
         "pinned host memory is allocated during the capture: the host fills it only once, and "
@@ -199,15 +226,10 @@ def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
-    if isinstance(source, torch.Tensor) and on_host(target) != on_host(source):
-        host = target if on_host(target) else source
-        if place_of(host) == HOST:
-            _refuse_copy(
-                region,
-                SYNC_D2H_COPY if host is target else H2D_PAGEABLE_COPY,
-                "`copy_` between host and device",
-            )
+    source = args[1] if len(args) > 1 else kwargs.get("src")
+    if isinstance(source, torch.Tensor):
+        target, waits = place_of(args[0]), not _does_not_wait(args, kwargs)
+        _refuse_crossing(region, source, target, "`copy_` between host and device", waits=waits)
 
 
 FUNCTIONS: dict[Any, Rule] = {
@@ -221,10 +243,10 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.copy_: _copy_in_place,
     torch.Tensor.new_tensor: _new_tensor,
     torch.Tensor.to: lambda region, args, kwargs: _refuse_move(
-        region, args[0], target_of(args, kwargs)
+        region, args, kwargs, target_of(args, kwargs)
     ),
-    torch.Tensor.cuda: lambda region, args, _kwargs: _refuse_move(region, args[0], DEVICE),
-    torch.Tensor.cpu: lambda region, args, _kwargs: _refuse_move(region, args[0], HOST),
+    torch.Tensor.cuda: lambda region, args, kwargs: _refuse_move(region, args, kwargs, DEVICE),
+    torch.Tensor.cpu: lambda region, args, kwargs: _refuse_move(region, args, kwargs, HOST),
     torch.Tensor.pin_memory: lambda region, _args, _kwargs: note_pinning(region),
 }
 

@@ -1,7 +1,9 @@
-"""What PyTorch's allocator can list."""
+"""What PyTorch's allocators can list, and what a capture permits them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import torch
@@ -16,3 +18,10 @@ def lists_memory() -> bool:
 def memory_segments() -> list[dict[str, Any]]:
     """``torch.cuda.memory_snapshot()``; nothing where that raises."""
     return list(torch.cuda.memory_snapshot()) if lists_memory() else []
+
+
+@functools.cache
+def pins_in_captures() -> bool:
+    """Whether a capture may allocate pinned memory (PyTorch 2.11; pull request 167507): since then
+    graphs have pools of it, for which ``torch.cuda.graph`` empties the cache of other memory."""
+    return "_host_emptyCache" in inspect.getsource(torch.cuda.graphs)

@@ -109,7 +109,7 @@ class _Recorder(OpRecorder):
 
         try:
             if kwargs.get("pin_memory"):
-                note_pinning(dry)
+                note_pinning(dry, call.name)
             output = run_checked(dry, call, func, args, kwargs, run)
             results = list(tensors_in(output))
             effect = effect_of(func)

@@ -181,12 +181,16 @@ class Placement:
         else:
             place = place_of(like) if isinstance(like, torch.Tensor) else source
             place = place if place == DEVICE else HOST
-        if signature.argument("pin_memory", args, kwargs):
-            args, kwargs = signature.replaced("pin_memory", False, args, kwargs)
-            if place != DEVICE:
-                place = PINNED
-                note_pinning(self.device)
         crosses = (source == DEVICE) != (place == DEVICE)
+        pins = signature.argument("pin_memory", args, kwargs)
+        if pins:
+            args, kwargs = signature.replaced("pin_memory", False, args, kwargs)
+        elif signature.is_move and crosses and tensors and tensors[0].layout is torch.strided:
+            # _to_copy (TensorConversions.cpp)
+            pins = signature.argument("non_blocking", args, kwargs)
+        if pins and place != DEVICE:
+            place = PINNED
+            note_pinning(self.device, signature.name)
         if crosses and signature.name == "aten::to":
             args, kwargs = signature.replaced("copy", True, args, kwargs)
         return place, args, kwargs

@@ -348,9 +348,10 @@ class VerifyTarget(ABC):
         such work. ``differs``: replay and eager differ, so that a count alone is reason enough."""
         return []
 
-    def freed_inputs(self) -> list[Finding]:
+    def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Freed memory that the graphs point into; none if the graphs keep what they read.
-        Nothing can be replayed afterwards."""
+        Nothing can be replayed afterwards. ``unexplained``: replay and eager differ and no cause is
+        known, so that an address which may be none is reason enough."""
         return []
 
     @abstractmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.devices.cuda.memory import AddressBook, Trace
-from cgtool.model.capture import Allocation, Tensor
+from cgtool.model.capture import Allocation, Block, Segment, Tensor
 
 BLOCKS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), max_size=30)
 
@@ -38,3 +39,23 @@ def test_a_tensor_behind_any_number_of_views_is_found(blocks, address):
     ]
     assert (place is None) == (not covering)
     assert place is None or place[1] in covering
+
+
+@pytest.mark.parametrize(
+    ("in_struct", "uses_live_only", "state", "kinds"),
+    [
+        (False, True, "inactive", ["freed"]),
+        (True, False, "inactive", ["freed"]),
+        (True, True, "inactive", []),
+        (True, True, "active_allocated", ["other"]),
+    ],
+)
+def test_a_word_in_a_struct_leads_into_freed_memory_only_if_the_op_may_have_used_some(
+    in_struct, uses_live_only, state, kinds
+):
+    segment = Segment(4096, 1024, None, "small", (Block(4096, 512, 512, state),))
+    nodes = [{7} if uses_live_only else set()]
+    book = AddressBook(Trace(others=(segment,)), (), (), [[0] * 8], nodes)
+    place = book.lookup(4100, 0, 7, in_struct=in_struct)
+    assert [tensor.kind for tensor in book.tensors] == kinds
+    assert place == ((None, 0) if kinds else None)

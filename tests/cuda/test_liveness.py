@@ -25,13 +25,13 @@ LIVE, DEAD = 0, 1
 FRAME = Frame("/home/me/model.py", 12, "step")
 
 
-def capture_of(*nodes, origins=(Origin("aten::copy_", frames=(0,)),)):
+def capture_of(*nodes, origins=(Origin("aten::copy_", frames=(0,)),), parameter_bytes=()):
     tensors = (Tensor("input 0", "input", 4096, 512), freed_block(8192, 512))
     return capture(
         [Graph("forward", "forward", nodes=nodes)],
         frames=(FRAME,),
         origins=origins,
-        functions=(Function("kernel"),),
+        functions=(Function("kernel", parameter_bytes=parameter_bytes),),
         memory=Memory(tensors=tensors),
     )
 
@@ -98,3 +98,28 @@ def test_live_memory_passes():
             Node(4, "empty"),
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("op", "parameter_bytes", "exit_code"),
+    [
+        (None, 8, 4),
+        ("mylib::scale", 8, 4),
+        # The address book has seen that this op uses freed memory.
+        ("aten::sum.dim_IntList", 1032, 4),
+        ("mylib::scale", 1032, 5),
+        (None, 1032, 5),
+    ],
+)
+def test_an_address_in_a_struct_is_certain_only_where_the_tensors_of_the_op_are_known(
+    op, parameter_bytes, exit_code
+):
+    captured = capture_of(
+        Node(0, origin=0, **DEADLY["kernel"]),
+        origins=(Origin(op, frames=(0,)),),
+        parameter_bytes=(parameter_bytes,),
+    )
+    with pytest.raises(CgtoolError) as raised:
+        require_live_inputs(captured)
+    assert raised.value.failure.exit_code == exit_code
+    assert raised.value.failure.frames == (FRAME,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 from cgtool.analysis.graph.places import Places  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
 from cgtool.program.workload import Workload, WorkloadPart  # noqa: E402
+from tests.forked_workers import run_cgtool  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -469,3 +471,45 @@ def test_empty_graph(body, word, tmp_path):
     assert word in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.cgt"))
+
+
+def test_a_reduction_is_not_said_to_read_freed_memory():
+    """The member of its arguments for a second result has what the warm-up left on the stack."""
+    from cgtool.devices.cuda.device import CudaDevice
+    from cgtool.jobs.verify.procedure import verify
+    from cgtool.model.options import VerifyOptions
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Mish(), torch.nn.Linear(8, 1))
+    model.cuda()
+    scale = torch.ones(8, device="cuda", requires_grad=True)
+    x, y = torch.randn(16, 4, device="cuda"), torch.randn(16, 1, device="cuda")
+
+    def step():
+        loss = torch.nn.functional.smooth_l1_loss(model(x), y) + (x.repeat(1, 2) * scale).mean()
+        return loss, *torch.autograd.grad(loss, [*model.parameters(), scale])
+
+    workload = Workload("test", "step", (WorkloadPart("step", step),))
+    target = CudaDevice().verify_target(workload, CaptureOptions())
+    assert not verify(target, VerifyOptions(), quiet).findings
+
+
+HIDDEN = """\
+import torch
+held = [torch.randn(4096, device="cuda")]
+@torch.library.custom_op("tests_gpu::hidden", mutates_args=())
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    source = held[0]
+    if torch.cuda.is_current_stream_capturing():
+        held[0] = torch.zeros_like(source)
+    return x + source
+def build(device):
+    return lambda x: hidden(x) * 2, (torch.ones(4096, device=device),)
+"""
+
+
+def test_what_a_custom_op_reads_by_itself_is_named_where_a_replay_differs(tmp_path):
+    (tmp_path / "model.py").write_text(HIDDEN)
+    done = run_cgtool("verify", "model.py:build", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["code"] == "input-freed-before-replay"

@@ -289,3 +289,26 @@ def test_many_tensors_on_one_storage_count_each_part_once():
     assert (recorded.read_bytes, recorded.written_bytes) == (1200, 1200 + 84)
     # At the same place of another storage.
     assert access(lambda: torch.ones(4) + torch.ones(4)).read_bytes == 32
+
+
+def test_memory_from_before_that_was_freed_is_told_from_what_the_iteration_made():
+    held = {"state": torch.ones(8), "table": torch.ones(8)}
+    log = AccessLog()
+    launched = count()
+
+    def launches():
+        is_empty = recorder.running.call.name.startswith("aten::empty")
+        return 0 if is_empty else next(launched)
+
+    def iteration():
+        scaled = torch.empty(8).fill_(2.0) * held["table"]
+        held["state"] = held["state"] * 0.5 + scaled.sum()
+
+    recorder = OpRecorder({}, Annotations(), launches, log)
+    with recorder:
+        iteration()
+    calls = [call for call in recorder.record.calls if call.access is not None]
+    assert [call.name.partition(".")[0] for call in calls] == [
+        *("aten::fill_", "aten::mul", "aten::mul", "aten::sum", "aten::add")
+    ]
+    assert [log.used_freed(call.access) for call in calls] == [False, False, True, False, False]

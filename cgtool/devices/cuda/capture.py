@@ -15,7 +15,12 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import node_times
 from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.cupti import CuptiUnavailable
-from cgtool.devices.cuda.memory import FREED, AddressBook, cublas_workspaces, require_live_inputs
+from cgtool.devices.cuda.memory import (
+    AddressBook,
+    cublas_workspaces,
+    freed_uses,
+    require_live_inputs,
+)
 from cgtool.devices.cuda.nodes import (
     RAW_DOT_NODES,
     FunctionTable,
@@ -43,6 +48,7 @@ from cgtool.program.description import (
 )
 from cgtool.program.phases import seed_all, warmup_iters
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.op_key import may_have_python_kernel
 
 LAUNCHES = 20
 """How many launches of each graph are timed on the host."""
@@ -168,8 +174,8 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         session, joined, dict.fromkeys(workspaces, "cuBLAS workspace") | labels
     )
     node_times_ns = [provenance.times_ns for provenance in joined]
-    used_freed = [_used_freed(session.accesses, provenance) for provenance in joined]
-    addresses = AddressBook(session.trace, allocations, tensors, node_times_ns, used_freed)
+    live_only = [_uses_live_only(session.accesses, provenance) for provenance in joined]
+    addresses = AddressBook(session.trace, allocations, tensors, node_times_ns, live_only)
     reader = GraphReader(FunctionTable(), addresses)
     graphs: list[Graph] = []
     raw: dict[str, str] = {}
@@ -230,9 +236,17 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         caveats=(
             *session.caveats,
             *described.caveats,
-            *_caveats(session, joined, addresses),
+            *_caveats(session, joined),
         ),
     )
+    dead = sum(use.is_certain for use in freed_uses(capture))
+    if dead:
+        caveat = Caveat(
+            "dead-input",
+            f"{dead} nodes point into memory that was already freed when the capture ended: a "
+            "replay reads whatever is stored there by then",
+        )
+        capture = msgspec.structs.replace(capture, caveats=(*capture.caveats, caveat))
     return capture, raw
 
 
@@ -300,18 +314,20 @@ def _named_allocations(
     return tuple(map(named, session.trace.allocations))
 
 
-def _used_freed(accesses: AccessLog, provenance: Joined) -> set[int]:
-    """The nodes whose ops used memory from before the iteration that is freed now."""
+def _uses_live_only(accesses: AccessLog, provenance: Joined) -> set[int]:
+    """The nodes of ops whose tensors are all known, and none of them was freed since."""
     return {
         node
         for node, call in enumerate(provenance.calls)
-        if call is not None and call.access is not None and accesses.used_freed(call.access)
+        if call is not None
+        and not may_have_python_kernel(call.name)
+        and call.access is not None
+        and call.access.writes
+        and not accesses.used_freed(call.access)
     }
 
 
-def _caveats(
-    session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
-) -> list[Caveat]:
+def _caveats(session: CudaSession, joined: Sequence[Joined]) -> list[Caveat]:
     graphs = list(zip(session.graphs, joined, strict=True))
     caveats: list[Caveat] = []
     unmatched = sum(len(known.unmatched) for graph, known in graphs if graph.exact is None)
@@ -338,15 +354,6 @@ def _caveats(
             Caveat(
                 "recorded-in-capture",
                 f"ops were recorded during the capture, which slows it down ({why})",
-            )
-        )
-    dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
-    if dead:
-        caveats.append(
-            Caveat(
-                "dead-input",
-                f"nodes point into {dead} blocks that were already freed when the capture ended: "
-                "a replay reads whatever is stored there by then",
             )
         )
     if session.trace.problem:

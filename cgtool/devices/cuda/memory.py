@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import cannot_tell, user_code
 from cgtool.torch_compat.allocator import lists_memory, memory_segments
+from cgtool.torch_compat.op_key import may_have_python_kernel
 from cgtool.torch_compat.private import (
     MissingPrivateName,
     clear_cublas_workspaces,
@@ -221,14 +222,14 @@ class AddressBook:
         allocations: Sequence[Allocation],
         tensors: Sequence[Tensor],
         node_times_ns: Sequence[Sequence[int]],
-        used_freed: Sequence[Container[int]] = (),
+        uses_live_only: Sequence[Container[int]] = (),
     ) -> None:
         """``node_times_ns[graph][node]``: one address serves many allocations in turn, and the
         time when the node was created decides which one it was given.
 
-        ``used_freed[graph]``: nodes whose ops were seen to use memory that is freed now.
+        ``uses_live_only[graph]``: nodes whose ops were seen to use no memory that is freed now.
         """
-        self._used_freed = used_freed
+        self._uses_live_only = uses_live_only
         self._moments = [
             [bisect_right(trace.event_times_ns, time_ns) for time_ns in times_ns]
             for times_ns in node_times_ns
@@ -276,15 +277,15 @@ class AddressBook:
         A word in a struct may be no pointer: nobody sets the member for the second result of a
         reduction that has one result (Reduce.cuh, ``dst``), or the end of an array that is not
         full. It has what an earlier call left on the stack, often the address of a tensor of the
-        warm-up. So it leads into freed memory only if the op was seen to use such memory, too.
+        warm-up. So it does not lead into freed memory if the op was seen to use none.
         """
         allocation = self._allocation(address, graph, node)
         if allocation is not None:
             return allocation, None
-        is_sure = not in_struct or (
-            graph < len(self._used_freed) and node in self._used_freed[graph]
+        is_stale = in_struct and any(
+            node in nodes for nodes in self._uses_live_only[graph : graph + 1]
         )
-        tensor = self._tensor(address, with_freed=is_sure)
+        tensor = self._tensor(address, with_freed=not is_stale)
         return None if tensor is None else (None, tensor)
 
     def _allocation(self, address: int, graph: int, node: int) -> int | None:
@@ -344,6 +345,11 @@ FREED = "freed"
 _POINTING = frozenset({"kernel", "memcpy", "memset", "batch_mem_op", "conditional"})
 """Node types that contain device addresses."""
 _SHOWN = 3
+_WORD = 8
+_IN_STRUCT = (
+    "a word in a struct of kernel arguments is an address in freed memory; it may be a member that "
+    "nobody sets"
+)
 
 
 def freed_block(address: int, size: int) -> Tensor:
@@ -351,38 +357,66 @@ def freed_block(address: int, size: int) -> Tensor:
     return Tensor("freed block outside the graphs' pools", FREED, address, size)
 
 
-def require_live_inputs(capture: Capture) -> None:
-    """Require that no node points into freed memory.
+class FreedUse(NamedTuple):
+    """A node that points into freed memory."""
+
+    graph: Graph
+    node: Node
+    is_certain: bool
+    """False where the address is a word in a struct, and the op's tensors are not all known."""
+    frames: tuple[Frame, ...]
+
+    @property
+    def text(self) -> str:
+        verbs = "reads or writes" if self.is_certain else "may read or write"
+        return (
+            f"node {self.node.id} of {self.graph.name} {verbs} memory that was already freed when "
+            "the capture ended"
+        )
+
+
+def freed_uses(capture: Capture) -> list[FreedUse]:
+    """Every node that points into freed memory.
 
     PyTorch's own liveness check (torch 2.13) sees what passes through the dispatcher. The nodes of
     the graph show Triton and custom kernels too, on every release.
-
-    Raises CgtoolError: exit 4 for a node that does, exit 5 when the addresses of some nodes could
-    not be read and those of the others are valid.
     """
-    dead = {index for index, tensor in enumerate(capture.memory.tensors) if tensor.kind == FREED}
-    unread: list[tuple[Graph, Node, str]] = []
+    freed = {index for index, tensor in enumerate(capture.memory.tensors) if tensor.kind == FREED}
+    return [
+        FreedUse(graph, node, any(certain), _frames(capture, node))
+        for graph in capture.graphs
+        for node in graph.nodes
+        if (certain := [sure for tensor, sure in _pointees(capture, node) if tensor in freed])
+    ]
+
+
+def require_live_inputs(capture: Capture) -> None:
+    """Require that no node points into freed memory.
+
+    Raises CgtoolError: exit 4 for a node that does, exit 5 where that is unknown of some nodes, and
+    the others do not.
+    """
+    uses = freed_uses(capture)
+    for use in uses:
+        if use.is_certain:
+            raise user_code(
+                use.text,
+                frames=use.frames,
+                why="a replay would use whatever is allocated at that address by then",
+                fix="keep the tensor alive as long as the graph, as a static input",
+                phase=f"capture {use.graph.name}",
+            )
+    unknown = [(use.graph, use.node, _IN_STRUCT) for use in uses]
     for graph in capture.graphs:
-        for node in graph.nodes:
-            if not dead.isdisjoint(_tensors_of(node)):
-                raise user_code(
-                    f"node {node.id} of {graph.name} reads or writes memory that was already "
-                    "freed when the capture ended",
-                    frames=_frames(capture, node),
-                    why="a replay would use whatever is allocated at that address by then",
-                    fix="keep the tensor alive as long as the graph, as a static input",
-                    phase=f"capture {graph.name}",
-                )
-            why = _unread(node)
-            if why is not None:
-                unread.append((graph, node, why))
-    if unread:
-        shown = [f"node {node.id} of {graph.name} ({node.type})" for graph, node, _ in unread]
+        unread = ((node, _unread(node)) for node in graph.nodes)
+        unknown += [(graph, node, why) for node, why in unread if why is not None]
+    if unknown:
+        shown = [f"node {node.id} of {graph.name} ({node.type})" for graph, node, _ in unknown]
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-        graph, node, why = unread[0]
+        graph, node, why = unknown[0]
         raise cannot_tell(
-            f"the addresses of {len(unread)} nodes could not be read, and their inputs may be "
-            f"freed: {', '.join(shown[:_SHOWN])}{more}",
+            f"whether {len(unknown)} nodes use freed memory is unknown: "
+            f"{', '.join(shown[:_SHOWN])}{more}",
             frames=_frames(capture, node),
             why=why,
             fix="leave out --check-input-liveness to capture without the check",
@@ -390,14 +424,21 @@ def require_live_inputs(capture: Capture) -> None:
         )
 
 
-def _tensors_of(node: Node) -> Iterator[int | None]:
-    """Indices of the tensors that existed before the capture and that a node points into."""
+def _pointees(capture: Capture, node: Node) -> Iterator[tuple[int | None, bool]]:
+    """Indices of the tensors that existed before the capture and that a node points into, each
+    with whether its address is certainly one."""
     if node.kernel is not None:
-        yield from (pointer.tensor for pointer in node.kernel.pointers)
+        op = None if node.origin is None else capture.origins[node.origin].op
+        # The address book has decided what structs of these lead to.
+        is_known = op is not None and not may_have_python_kernel(op)
+        sizes = capture.functions[node.kernel.function].parameter_bytes
+        for pointer in node.kernel.pointers:
+            in_struct = any(size > _WORD for size in sizes[pointer.parameter :][:1])
+            yield pointer.tensor, is_known or not in_struct
     if node.copy is not None:
-        yield from (node.copy.source_tensor, node.copy.destination_tensor)
+        yield from ((node.copy.source_tensor, True), (node.copy.destination_tensor, True))
     if node.fill is not None:
-        yield node.fill.destination_tensor
+        yield node.fill.destination_tensor, True
 
 
 def _unread(node: Node) -> str | None:

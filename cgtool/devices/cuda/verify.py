@@ -14,12 +14,12 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
 from cgtool.devices.cuda.driver import captured_nodes
-from cgtool.devices.cuda.memory import require_live_inputs
+from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.devices.device import Device, OpResults, ResultRecorder, VerifyTarget
 from cgtool.findings import code
-from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -94,25 +94,25 @@ class CudaVerifyTarget(VerifyTarget):
             keep_graph=False,
         )
 
-    def freed_inputs(self) -> list[Finding]:
+    def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Memory that captured nodes point into and that was freed. The graphs cannot be replayed
         afterwards: finding the workspaces of cuBLAS frees them."""
         try:
             capture, _ = assemble(self._session)
-            require_live_inputs(capture)
-        except RuntimeError:
+        except (RuntimeError, CgtoolError):
             # The nodes cannot be read; an earlier attempt has reported that.
             return []
-        except CgtoolError as error:
-            failure = error.failure
-            if failure.exit_code != EXIT_USER_CODE:
-                return []
-            return [
-                Finding(
-                    INPUT_FREED_BEFORE_REPLAY, failure.message, failure.frames, phase=failure.phase
-                )
-            ]
-        return []
+        uses = sorted(freed_uses(capture), key=lambda use: not use.is_certain)
+        return [
+            Finding(
+                INPUT_FREED_BEFORE_REPLAY,
+                use.text,
+                use.frames,
+                phase=f"capture {use.graph.name}",
+            )
+            for use in uses[:1]
+            if use.is_certain or unexplained
+        ]
 
     def probe(self) -> _Probes:
         return _Probes(self, self._again())

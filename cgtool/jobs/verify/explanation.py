@@ -69,7 +69,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
     known = {finding.frames[:1] for finding in log.findings}
-    freed = subject.target.freed_inputs()
+    freed = subject.target.freed_inputs(bool(differing) and not log.findings)
     log.add(*(finding for finding in freed if finding.frames[:1] not in known))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import signal
 
 import pytest
@@ -28,6 +31,18 @@ def pytest_configure() -> None:
     # A shell's background job is deaf to it, and so is all that the tests start in one.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collect garbage as fast as a forked worker does: a check does so again and again, and would
+    walk through all of PyTorch each time."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        return  # the process that starts the workers of xdist runs no test
+    with contextlib.suppress(ImportError):
+        for name in ("cgtool.devices.simulated.device", "torch._dynamo"):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,6 @@ from cgtool.model.options import CaptureOptions, VerifyOptions
 from cgtool.program.load import load
 
 FOLDER = Path(__file__).parent
-
-
-@pytest.fixture(scope="session", autouse=True)
-def imported_objects_are_not_collected():
-    """As in a worker that was forked: a verification collects garbage after each run, and would
-    walk through all of PyTorch."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def silent(_text):

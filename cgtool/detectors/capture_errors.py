@@ -254,8 +254,8 @@ RULES = (
     Rule(
         code("conditional-node-limits"),
         _REFUSED,
-        "torch.cond reads its predicate on the host in this version of PyTorch (900)",
-        "use PyTorch 2.12 or newer, or compute both branches and select with torch.where",
+        "`torch.cond` or `while_loop` reads its condition on the host (900)",
+        "compute both branches and select with torch.where; give a loop a fixed number of steps",
         when=lambda error: error.ran("/torch/_higher_order_ops/"),
     ),
     Rule(

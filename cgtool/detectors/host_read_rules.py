@@ -95,6 +95,11 @@ _LIBRARIES: dict[str, Refusal] = {
         "batch norm with momentum=None, which reads its counter on the host,",
         "give it a fixed momentum",
     ),
+    "/torch/_higher_order_ops/": Refusal(
+        code("conditional-node-limits"),
+        "`torch.cond` or `while_loop`, which reads its condition on the host,",
+        "compute both branches and select with torch.where; give a loop a fixed number of steps",
+    ),
     "/torch/autograd/": _BACKWARD,
     "/torch/nn/modules/transformer.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,

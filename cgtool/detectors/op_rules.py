@@ -93,6 +93,14 @@ def _is_rectangular(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
     return bool(args[0].numel() and args[0].shape[-1] != args[0].shape[-2])
 
 
+def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+    return any(
+        matrix.is_sparse and not matrix.is_coalesced() and sparse_indices(matrix).shape[1] > 1
+        for matrix in args[-2:]
+        if isinstance(matrix, torch.Tensor)
+    )
+
+
 _MASK = OpRule(
     SYNC_MASKED_ASSIGNMENT,
     "indexing with a boolean mask, whose output shape depends on values,",
@@ -168,6 +176,17 @@ OPS: dict[str, OpRule] = {
         "`coalesce`, which counts the distinct indices on the host,",
         "use the tensor uncoalesced, or a dense gradient (sparse=False)",
         when=lambda args, _kwargs: sparse_indices(args[0]).shape[1] > 1,
+    ),
+    # sparse/cuda/SparseCUDATensorMath.cu, s_addmm_out_sparse_dense_cuda
+    **dict.fromkeys(
+        ("aten::mm", "aten::addmm", "aten::addmm_"),
+        OpRule(
+            SYNC_DYNAMIC_SHAPE_OP,
+            "`mm` with a sparse tensor that is not coalesced, whose distinct indices it counts on "
+            "the host,",
+            "coalesce the tensor once, outside the captured code, or use index_add_",
+            when=_multiplies_uncoalesced,
+        ),
     ),
     # cuda/Indexing.cu, masked_fill__cuda
     "aten::masked_fill_.Tensor": OpRule(

@@ -22,15 +22,13 @@ from cgtool.detectors.op_rules import (
     Refusal,
 )
 from cgtool.detectors.reporting import COPIES, CapturedRegion
-from cgtool.findings import code
 from cgtool.observe.frames import position_of
 from cgtool.observe.ops import OpCall, op_name
 from cgtool.observe.source import called_at
 from cgtool.observe.tensors import on_host, runs_on_the_cpu, tensors_of
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.private import higher_order_ops
 from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shares_kernel
-
-CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
 
 # Sorting.cpp, quantile_checks
 _QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
@@ -61,8 +59,8 @@ def run_checked(
     with watch_index(region, call, args):
         if is_checked:
             _refuse_op(region, call, func, args, kwargs)
-    is_checked = is_checked and not region.fills_mask and shares_kernel(call.name)
-    is_checked = is_checked and op_key.is_supported()
+    is_checked = is_checked and not region.fills_mask and op_key.is_supported()
+    is_checked = is_checked and (shares_kernel(call.name) or call.name in higher_order_ops)
     if not is_checked or _refusal_of(region, call, call.name, args, kwargs) is not None:
         return run()
     names: list[str] = []
@@ -110,19 +108,16 @@ def _refuse_op(
 ) -> None:
     if is_host_work(args):
         return
-    if call.name == "cond" and len(args) == 4:
-        _refuse_random_branches(region, args)
-    else:
-        _refuse(region, call, call.name, args, kwargs)
-        # function_rules has a rule for an assignment.
-        is_assigned = region.function is torch.Tensor.__setitem__
-        if not is_assigned and copies_to_device(func, args, kwargs, on_host):
-            region.refuse(
-                H2D_PAGEABLE_COPY,
-                f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
-                "create the tensor on the device once, outside the captured code",
-                why=COPIES,
-            )
+    _refuse(region, call, call.name, args, kwargs)
+    # function_rules has a rule for an assignment.
+    is_assigned = region.function is torch.Tensor.__setitem__
+    if not is_assigned and copies_to_device(func, args, kwargs, on_host):
+        region.refuse(
+            H2D_PAGEABLE_COPY,
+            f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
+            "create the tensor on the device once, outside the captured code",
+            why=COPIES,
+        )
 
 
 def _refuse(
@@ -182,21 +177,3 @@ def _checks_quantiles(region: CapturedRegion, call: OpCall) -> bool:
     size = len(_QUANTILE_CHECKS)
     before = region.record.calls[max(0, call.index - size) : call.index]
     return tuple(each.name.partition(".")[0] for each in before) == _QUANTILE_CHECKS
-
-
-def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None:
-    """Random ops in a branch of torch.cond, which becomes a conditional node."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    branches, operands = args[1:3], args[3]
-    for branch in branches:
-        traced = make_fx(branch, tracing_mode="fake", _allow_non_fake_inputs=True)(*operands)
-        for node in traced.graph.nodes:
-            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-                region.refuse(
-                    CONDITIONAL_NODE_LIMITS,
-                    f"{op_name(node.target).partition('.')[0]} in a branch of `torch.cond`",
-                    why="PyTorch: 'RNG within data-dependent conditional nodes is not supported "
-                    "yet'",
-                )
-                break

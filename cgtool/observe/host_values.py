@@ -86,7 +86,7 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     ``depth`` limits how deep containers are compared.
     """
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
-        return Value("number", value, _short(value))
+        return Value("number", _comparable(value), _short(value))
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, enum.Enum):
@@ -115,6 +115,11 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     return None
 
 
+def _comparable(number: Any) -> Any:
+    """A number or text that is equal to itself, which NaN is not."""
+    return number if number == number else repr(number)
+
+
 def _short(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) < 60 else shown[:57] + "..."
@@ -127,16 +132,16 @@ def _container(value: Any, depth: int) -> Value:
     if isinstance(value, dict):
         parts += [key for key, _ in items if type(key) is not str]
     has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
-    numbers = [part for part in parts if type(part) in _NUMBERS]
+    numbers = [_comparable(part) for part in parts if type(part) in _NUMBERS]
     if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
-        return Value("number", tuple(value), _short(value))
+        return Value("number", tuple(numbers), _short(value))
     others = [part for part in parts if type(part) not in _NUMBERS]
     content = _Content(
         len(items),
         numbers,
         tuple(_part(part, depth) for part in others[: _MANY if depth else 0]),
         {
-            key: part if type(part) in _NUMBERS else _part(part, depth)
+            key: _comparable(part) if type(part) in _NUMBERS else _part(part, depth)
             for key, part in items[: _MANY if depth else 0]
             if type(key) is str
         },

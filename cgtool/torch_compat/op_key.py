@@ -249,6 +249,9 @@ def _run_placed(op: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _higher_order_kernel(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of ``torch.cond`` and its like, which PyTorch dispatches in Python."""
+    dense = op.py_kernels.get(parse_key("CompositeExplicitAutograd"))
+    if _inside.inspector is not None and dense is not None and not mode_count():
+        return dense(*args, **kwargs)
     exclude_key(_KEY, True)
     try:
         if _observer is None:

@@ -870,3 +870,20 @@ class CountingBehindADecorator(nn.Module):
 
 def counter_behind_a_decorator(device):
     return CountingBehindADecorator().to(device), (rows(device),)
+
+
+NOT_A_NUMBER = float("nan")
+
+
+def nan_is_not_equal_to_itself(device):
+    """NumPy's `linspace` reads a global NaN."""
+    fills = {"low": [float("nan")], "high": NOT_A_NUMBER}
+
+    def run(x):
+        for share in np.linspace(0.0, 1.0, 4):
+            x = x * (1 + float(share))
+        x = torch.where(x > 2, fills["low"][0], x)
+        fills["low"] = [float("nan")]
+        return x.masked_fill(x < 0, NOT_A_NUMBER).nanmean() + torch.nan_to_num(x, fills["high"])
+
+    return run, (rows(device),)

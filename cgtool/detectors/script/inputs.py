@@ -110,10 +110,13 @@ class Inputs(Detector):
             if graph.callable is not None and key in graph.callable.static_keys:
                 continue
             rebound = self._is_rebound(graph, use, stack) or self._is_resized(use)
-            # What another graph allocated lies in its pool, which keeps it.
-            own = use.buffer.allocated_in is None and use not in self._casts
-            if not rebound and own and self.script.device.is_dead(use.buffer.ref):
+            if not rebound and self._is_freed(use):
                 self._report_freed(graph, use)
+
+    def _is_freed(self, use: ExternalUse) -> bool:
+        # What another graph allocated lies in its pool, which keeps it.
+        own = use.buffer.allocated_in is None and use not in self._casts
+        return own and self.script.device.is_dead(use.buffer.ref)
 
     @on(events.EagerOp)
     def _note_resize(self, event: events.EagerOp) -> None:
@@ -153,6 +156,8 @@ class Inputs(Detector):
 
     def _replaces(self, graph: WatchedGraph, use: ExternalUse, now: torch.Tensor, key: int) -> bool:
         """A new tensor under the old name is a mistake only if the graph was meant to read it."""
+        if self._is_freed(use):
+            return True
         if tuple(now.shape) != use.shape or self.script.device.place(now) != use.buffer.place:
             return False
         since = graph.began if graph.last_replay is None else graph.last_replay.time
@@ -170,6 +175,7 @@ class Inputs(Detector):
         else:
             module = path.module()
             frames = self._moved.since(module, graph) if module is not None else ()
+            frames = frames or _bound_at(path, stack, graph)
         with no_torch_function():
             address = now.data_ptr()
         self.report(
@@ -242,7 +248,9 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> tuple[Frame, ...
     """The line that bound the path to another tensor since the capture; () if it is not known."""
     target = path.steps[-1] if path.steps else ("name", path.text)
     local_to = None if path.steps else path.frame
-    return changed_at([target], stack.values(), graph.outer_frames, local_to=local_to)
+    return changed_at(
+        [target], stack.values(), graph.outer_frames, local_to=local_to, only_bound=True
+    )
 
 
 def _value(tensor: torch.Tensor) -> Any:

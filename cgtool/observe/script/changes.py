@@ -163,29 +163,45 @@ def changed_at(
     began: dict[int, int],
     *,
     local_to: int | None = None,
+    only_bound: bool = False,
 ) -> tuple[Frame, ...]:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
     ``stack``: the user's frames, innermost first. ``began``: ``WatchedGraph.outer_frames``.
-    ``local_to``: identity of the frame whose local variable it is.
+    ``local_to``: identity of the frame whose local variable it is. ``only_bound``: it leads to
+    another object now, so lines that change an object in place do not count.
     """
     frames = [frame for frame in stack if local_to in (None, id(frame))]
     for target in targets:
-        found = _latest(target, frames, began, is_local=local_to is not None)
+        changes = {
+            file: [
+                change
+                for change in _changes_of(file).get(target, ())
+                if not (only_bound and change.in_place)
+            ]
+            for file in {frame.f_code.co_filename for frame in frames}
+        }
+        found = _latest(target, changes, frames, began, is_local=local_to is not None)
         if found:
             return found
     return ()
 
 
 def _latest(
-    target: Target, frames: list[FrameType], began: dict[int, int], *, is_local: bool
+    target: Target,
+    changes: dict[str, list[_Change]],
+    frames: list[FrameType],
+    began: dict[int, int],
+    *,
+    is_local: bool,
 ) -> tuple[Frame, ...]:
+    """``changes`` of the target, by file."""
     repeated: list[tuple[Frame, ...]] = []
     for frame in frames:
         code = frame.f_code
         own = [
             change
-            for change in _changes_of(code.co_filename).get(target, ())
+            for change in changes[code.co_filename]
             if change.function == code.co_qualname
             and (is_local or target[0] != "name" or change.scope == _MODULE)
         ]
@@ -201,19 +217,19 @@ def _latest(
     if is_local:
         return repeated[0] if repeated else ()
     running = {(frame.f_code.co_filename, frame.f_code.co_qualname) for frame in frames}
-    called = list(_in_functions(target, {file for file, _ in running}, running))
+    called = list(_in_functions(changes, running))
     if len(called) == 1:
         return called[0]
     return repeated[0] if repeated else ()
 
 
 def _in_functions(
-    target: Target, files: set[str], running: set[tuple[str, str]]
+    changes: dict[str, list[_Change]], running: set[tuple[str, str]]
 ) -> Iterator[tuple[Frame, ...]]:
     """Lines of functions that were called and have returned."""
-    for file in files:
-        for change in _changes_of(file).get(target, ()):
-            is_global = target[0] != "name" or change.scope == _MODULE
+    for file, of_file in changes.items():
+        for change in of_file:
+            is_global = change.target[0] != "name" or change.scope == _MODULE
             name = change.function.rpartition(".")[2]
             if change.function == _MODULE or name in _CONSTRUCTORS or not is_global:
                 continue

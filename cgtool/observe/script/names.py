@@ -178,7 +178,7 @@ def _inside(value: Any, key: int) -> Iterator[Step]:
         items = ((name, item) for name, item in value.items() if isinstance(name, str | int))
     elif isinstance(value, list | tuple):
         items = enumerate(value)
-    elif not callable(value) and not isinstance(value, torch.Tensor | ModuleType):
+    elif not isinstance(value, torch.Tensor | ModuleType):
         kind, items = "attribute", getattr(value, "__dict__", {}).items()
     for name, item in list(itertools.islice(items, _ATTRIBUTES)):
         if _has_storage(item, key):

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional
 
 
@@ -189,6 +190,47 @@ def coalesces_a_sparse_tensor(device):
         return torch.sparse_coo_tensor(indices, x, (4,)).coalesce().values()  # guilty: it counts
 
     return forward, (torch.randn(3, device=device),)
+
+
+def multiplies_an_uncoalesced_matrix(device):
+    indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]], device=device)
+
+    def forward(x, values):
+        adjacency = torch.sparse_coo_tensor(indices, values, (4, 4), check_invariants=False)
+        return torch.sparse.mm(adjacency, x)  # guilty: it sorts the indices and counts them
+
+    return forward, (torch.randn(4, 6, device=device), torch.randn(4, device=device))
+
+
+def multiplies_a_coalesced_matrix(device):
+    indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]], device=device)
+    adjacency = torch.sparse_coo_tensor(indices, torch.ones(4, device=device), (4, 4)).coalesce()
+
+    def forward(x):
+        return torch.sparse.mm(adjacency, x)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def branches_with_cond(device):
+    def forward(x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # guilty: reads the condition
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def loops_while_a_tensor_says_so(device):
+    def forward(x):
+        def goes_on(count, _):
+            return count < 5
+
+        def improve(count, root):
+            return count + 1, (root + x / root) / 2
+
+        start = torch.zeros((), dtype=torch.int64, device=x.device), torch.ones_like(x)
+        return while_loop(goes_on, improve, start)[1]  # guilty: reads the condition
+
+    return forward, (torch.rand(4, device=device) + 1,)
 
 
 def fills_a_mask_with_the_maximum(device):

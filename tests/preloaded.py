@@ -23,6 +23,7 @@ for name in (
     "rich.markdown",
     "rich.syntax",
     "rich.table",
+    "tests.forked_workers",
     "torch._dynamo",
     "torch._subclasses.schema_check_mode",
     "torch.cuda._graph_annotations",

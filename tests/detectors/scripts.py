@@ -1,13 +1,15 @@
-"""Run scripts under ``cgtool check`` on the simulated device, and read what was found."""
+"""What ``cgtool check`` says of a script on the simulated device."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from cgtool.devices.simulated.cudagraph import check_script
+from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.model.failure import CgtoolError
 
 _MARK = re.compile(r"# <- ([\w-]+)")
 
@@ -39,22 +41,25 @@ def marks(source: str) -> frozenset[tuple[str, int]]:
     )
 
 
-def check_all(jobs: dict[Path, dict[str, str]]) -> dict[Path, Outcome]:
-    """Check scripts, each with its settings of the environment."""
-    answer = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name("forked.py"))],
-        input=json.dumps({str(path): settings for path, settings in jobs.items()}),
-        capture_output=True,
-        text=True,
-        check=True,
+def check(path: Path) -> Outcome:
+    """Check a script in this process, which does nothing else."""
+    os.chdir(path.parent)
+    looked: tuple[str, ...] = ()
+    failure = failed_at = None
+    try:
+        findings, looked = check_script(str(path), (), lambda _phase: None, ScriptDevice())
+    except CgtoolError as error:
+        findings = error.failure.findings
+        failure = error.failure.message
+        frames = error.failure.frames
+        failed_at = next((frame.line for frame in frames if frame.file == str(path)), None)
+    return Outcome(
+        frozenset(
+            (finding.code, finding.frames[0].line if finding.frames else None)
+            for finding in findings
+        ),
+        tuple(finding.reason for finding in findings),
+        looked,
+        failure,
+        failed_at,
     )
-    return {
-        Path(path): Outcome(
-            frozenset((code, line) for code, line, _ in outcome["findings"]),
-            tuple(reason for _, _, reason in outcome["findings"]),
-            tuple(outcome["looked"]),
-            outcome["failure"],
-            outcome["failed_at"],
-        )
-        for path, outcome in json.loads(answer.stdout).items()
-    }

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.catalog import Entry, entries
-from tests.detectors.scripts import Outcome, check_all, marks
+from tests.detectors.scripts import Outcome, check, marks
+from tests.forked_workers import in_fork
 
 _HERE = Path(__file__).parent
 INNOCENT = sorted((_HERE / "innocent").glob("*.py"))
@@ -27,28 +28,27 @@ CORPUS = entries(
 )
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[Path, Outcome]:
-    return check_all({path: {} for path in (*INNOCENT, *GUILTY, *(entry.file for entry in CORPUS))})
+def checked(path: Path) -> Outcome:
+    return in_fork(check, path, timeout=120)
 
 
 @pytest.mark.parametrize("path", INNOCENT, ids=lambda path: path.stem)
-def test_innocent(path: Path, outcomes: dict[Path, Outcome]) -> None:
-    outcome = outcomes[path]
+def test_innocent(path: Path) -> None:
+    outcome = checked(path)
     assert outcome.failure is None
     assert outcome.findings == frozenset(), outcome.reasons
     assert not any("ended with" in part for part in outcome.looked)
 
 
 @pytest.mark.parametrize("path", GUILTY, ids=lambda path: path.stem)
-def test_guilty(path: Path, outcomes: dict[Path, Outcome]) -> None:
-    outcome = outcomes[path]
+def test_guilty(path: Path) -> None:
+    outcome = checked(path)
     assert outcome.findings == marks(path.read_text()), outcome.reasons
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
-def test_corpus(entry: Entry, outcomes: dict[Path, Outcome]) -> None:
-    outcome = outcomes[entry.file]
+def test_corpus(entry: Entry) -> None:
+    outcome = checked(entry.file)
     if entry.guilty:
         assert any(map(entry.is_guilty_line, outcome.lines))
     else:

@@ -30,12 +30,15 @@ class Outcome:
     """Marks that nothing was found at."""
     findings: tuple[tuple[str, int | None], ...]
     """All that was found: (code, line)."""
+    unmarked: tuple[tuple[str, int | None], ...] = ()
+    """What was found in a wrong script, and has no mark."""
     error: str = ""
     """Why there is no answer."""
 
     @property
     def ok(self) -> bool:
-        return not self.error and not self.missed and (self.example == "wrong" or not self.findings)
+        wrong = self.missed or self.unmarked or (self.example == "right" and self.findings)
+        return not self.error and not wrong
 
 
 def command_of(document: Page, device: str) -> str | None:
@@ -49,7 +52,7 @@ def pages_for(device: str) -> list[str]:
     return [code for code in codes() if command_of(page(code), device)]
 
 
-def marks_of(source: str) -> list[tuple[str, int]]:
+def marks_of(source: str) -> list[tuple[str, int | None]]:
     return [
         (mark[1], number)
         for number, line in enumerate(source.splitlines(), 1)
@@ -80,18 +83,24 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
             env=os.environ | dict(word.split("=", 1) for word in settings),
         )
     except subprocess.TimeoutExpired:
-        return Outcome(code, example, (), (), "no answer within 240 s")
+        return Outcome(code, example, (), (), error="no answer within 240 s")
     try:
-        findings = json.loads(done.stdout)["findings"]
+        report = json.loads(done.stdout)
+        findings = report["findings"]
     except (ValueError, KeyError):
-        return Outcome(code, example, (), (), f"exit {done.returncode}: {done.stderr[-400:]}")
+        return Outcome(code, example, (), (), error=f"exit {done.returncode}: {done.stderr[-400:]}")
     findings_at = tuple(
         (each["code"], each["frames"][0][1] if each.get("frames") else None) for each in findings
     )
-    missed: list[tuple[str, int | None]] = []
-    if example == "wrong":
-        marks = marks_of(source)
-        missed += [mark for mark in marks if mark not in findings_at]
-        if not marks and code not in {name for name, _ in findings_at}:
-            missed.append((code, None))
-    return Outcome(code, example, tuple(missed), findings_at)
+    if example == "right":
+        ended = [part for part in report["looked_at"] if "ended with" in part]
+        return Outcome(code, example, (), findings_at, error="; ".join(ended))
+    marks = marks_of(source)
+    missed = [mark for mark in marks if mark not in findings_at]
+    if not marks and code not in {name for name, _ in findings_at}:
+        missed.append((code, None))
+    is_script = f"{example}.py" in words
+    unmarked = [
+        at for at in findings_at if is_script and (at not in marks if marks else at[0] != code)
+    ]
+    return Outcome(code, example, tuple(missed), findings_at, tuple(unmarked))

@@ -39,6 +39,7 @@ from cgtool.model.part_files import (
     Began,
     Captured,
     Capturing,
+    Command,
     Finished,
     GraphEnded,
     Lost,
@@ -175,7 +176,13 @@ class _Part:
         return msgspec.structs.replace(node, **changes) if changes else node
 
     def _count(self, path: Path) -> None:
-        for number, (count, first, last, host) in enumerate(read_counters(path)):
+        counters = read_counters(path)
+        if counters.lost:
+            self.lost.append(f"{count_text(counters.lost, 'record')} could not be written")
+        uncounted = sum(number >= len(counters.graphs) for number in self.graphs)
+        if uncounted:
+            self.lost.append(f"the replays of {count_text(uncounted, 'graph')} are not counted")
+        for number, (count, first, last, host) in enumerate(counters.graphs):
             if not count:
                 continue
             places = self.places.get(number, {})
@@ -189,22 +196,24 @@ class _Part:
             )
 
 
-def merge(
-    folder: Path, command: Sequence[str], started_ns: int, wall_ns: int, status: int
-) -> Capture:
-    """The parts that the processes of a command left in ``folder``, as one capture.
-
-    ``started_ns`` is the time when the command was started, by the system clock.
-    """
+def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> Capture:
+    """The parts that the processes of a command left in ``folder``, as one capture."""
     tables = _Tables()
     parts: list[_Part] = []
-    lost = [path.read_text(errors="replace") for path in sorted(folder.glob(f"*{LOST}"))]
+    lost = [_lost(path) for path in sorted(folder.glob(f"*{LOST}"))]
     for path in sorted(folder.glob(f"*{LOG}")):
-        part = _Part(len(parts), started_ns, tables)
+        part = _Part(len(parts), command.started_ns, tables)
         part.read(path)
         if part.process is not None:
             parts.append(part)
-            lost += part.lost
+            lost += (f"process {part.process.pid}: {reason}" for reason in part.lost)
+    if not folder.is_dir():
+        lost.append(f"the folder {folder} was removed while the program ran")
+    elif not parts and not lost:
+        lost.append(
+            "no process that cgtool could follow has imported PyTorch (python -I, -E and -S cannot "
+            "be followed)"
+        )
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
     for part in parts:
@@ -226,7 +235,7 @@ def merge(
     environment = found[0] if found else Environment(device="unknown")
     processes = tuple(part.process for part in parts if part.process is not None)
     return Capture(
-        entry=Entry(spec=shlex.join(command), kind="program"),
+        entry=Entry(spec=shlex.join(command.command), kind="program"),
         environment=environment,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -241,7 +250,7 @@ def merge(
             exact=False,
         ),
         ledger=Ledger(
-            command=tuple(command),
+            command=command.command,
             wall_ns=wall_ns,
             exit_status=status,
             processes=processes,
@@ -254,6 +263,11 @@ def merge(
             lost=tuple(dict.fromkeys(lost)),
         ),
     )
+
+
+def _lost(path: Path) -> str:
+    reason = path.read_text(errors="replace")
+    return reason or f"process {path.name.partition('-')[0]}: its files could not be written"
 
 
 def _graph(
@@ -336,7 +350,7 @@ class LedgerReport:
     simulated: bool
     processes: int
     wall_ns: int
-    exit_status: int
+    exit_status: int | None
     sentence: str
     rows: tuple[LedgerRow, ...]
     caveats: tuple[Caveat, ...]

@@ -114,8 +114,9 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     command: tuple[str, ...]
     wall_ns: DurationNs
-    exit_status: Signed
-    """As of a shell: 128 and the number of the signal that ended it."""
+    exit_status: Signed | None
+    """As of a shell: 128 and the number of the signal that ended it. None if cgtool was ended
+    before the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()

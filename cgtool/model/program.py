@@ -1,24 +1,25 @@
-"""What ``cgtool run`` tells the Python processes of the program that it starts."""
+"""What ``cgtool run`` tells the Python processes of the program that it starts.
+
+Every one of them reads this when it starts, so it imports nothing.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 VARIABLE = "CGTOOL_RECORDING"
-"""The environment variable that holds ``Settings``, one a line."""
+"""The environment variable that holds the text of ``Settings``."""
 
 
-class Settings(NamedTuple):
-    """Read before anything else is imported, so it is plain text."""
+class Settings:
+    """Where the tool and the parts of the processes are."""
 
-    home: str
-    """The folder that holds the package cgtool."""
-    folder: str
-    """Where the processes leave their parts."""
-    device: str
-    """``--device``; empty without one."""
+    def __init__(self, home: str, folder: str, device: str) -> None:
+        """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
+        leave their parts, and ``device`` is ``--device``, empty without one."""
+        self.home = home
+        self.folder = folder
+        self.device = device
 
     @property
     def text(self) -> str:
-        """The value of ``VARIABLE``."""
-        return "\n".join(self)
+        """The value of ``VARIABLE``: one a line."""
+        return "\n".join((self.home, self.folder, self.device))

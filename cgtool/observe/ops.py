@@ -164,6 +164,9 @@ class ModuleStack(threading.local):
     backward to forward instead.
     """
 
+    # An attribute of all threads: another one may leave than has entered.
+    __slots__ = ("_hooks",)
+
     def __init__(self, roots: Mapping[str, torch.nn.Module]) -> None:
         # threading.local runs __init__ once a thread, with the same arguments.
         self._paths = paths(roots)

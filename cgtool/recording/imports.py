@@ -1,12 +1,15 @@
-"""Calls back when the program has imported a module. Needs nothing but Python: most of the
-processes that a command starts never import PyTorch."""
+"""Calls back when the program has imported a module. Imports nothing: most of the processes that a
+command starts never import PyTorch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
 
 
 def after_import(name: str, callback: Callable[[ModuleType], None]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from cgtool.model.part_files import Began, PartWriter
+from cgtool.model.program import Settings
 from cgtool.recording.recorder import RecordedDevice, Recorder
 from cgtool.torch_compat.patches import Patches
 
@@ -18,9 +19,10 @@ _patches = Patches()
 """Never undone: the process is the program's."""
 
 
-def record(folder: Path, device_name: str) -> None:
+def record(settings: Settings) -> None:
     """Follow the graphs of this process, and of those that it forks."""
-    device = _device(device_name)
+    device = _device(settings.device)
+    folder = Path(settings.folder)
     recorder = Recorder(device, _part(folder), _patches)
     _begin(recorder, forked=False)
     atexit.register(recorder.finish)
@@ -50,9 +52,7 @@ def _begin(recorder: Recorder, *, forked: bool) -> None:
 
 def _device(name: str) -> RecordedDevice:
     """The GPU if there is one, without initialising CUDA: the program may fork first."""
-    from cgtool.torch_compat.private import visible_gpus
-
-    if name != "simulated" and torch.version.cuda is not None and visible_gpus() > 0:
+    if name != "simulated" and torch.version.cuda is not None and _may_have_a_gpu():
         from cgtool.devices.cuda.recording import CudaRecording
 
         return CudaRecording()
@@ -60,3 +60,11 @@ def _device(name: str) -> RecordedDevice:
 
     because = "--device simulated" if name else "PyTorch sees no usable GPU"
     return SimulatedRecording(_patches, because)
+
+
+def _may_have_a_gpu() -> bool:
+    from cgtool.torch_compat.private import visible_gpus
+
+    count = visible_gpus()
+    # NVML does not answer for the parts of a GPU (MIG), nor where it is not installed.
+    return count > 0 or (count < 0 and Path("/dev/nvidiactl").exists())

@@ -85,8 +85,17 @@ class _Graph:
 class _Capture:
     """A capture in progress."""
 
-    def __init__(self, number: int, watch: Watch, reserved: int | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        watch: Watch,
+        reserved: int | None,
+        graph: Any,
+        abandoned: Callable[[Any], None],
+    ) -> None:
+        """``abandoned`` is called when the graph is freed while it is being captured."""
         self.number = number
+        self.reference = weakref.ref(graph, abandoned)
         self.watch = watch
         self.reserved = reserved
         self.handled = sys.exc_info()[1]
@@ -113,7 +122,7 @@ class Recorder:
         """Follow every graph from now on."""
         self.device = device
         self._part = part
-        self._trees = GraphTrees(patches, lambda reason: self.write(Skipped(reason)))
+        self._trees = GraphTrees(patches, self._skipped)
         self._table = OriginTable()
         self._written = [0, 0, 0]
         """How many frames, origins and functions are in the part."""
@@ -122,16 +131,23 @@ class Recorder:
         self._captures: dict[int, _Capture] = {}
         self._numbers = 0
         self._finished = False
-        self._lock = threading.Lock()
+        # The collector may run anywhere in here, and free graphs.
+        self._lock = threading.RLock()
         self._install(patches)
+
+    def _skipped(self, reason: str) -> None:
+        self.write(Skipped(reason))
 
     def forked(self, part: PartWriter) -> None:
         """This process is a copy of another, whose graphs stay that one's."""
         self._part = part
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._written = [0, 0, 0]
         self._numbers = 0
         self._graphs.clear()
+        for capture in self._captures.values():
+            with self._protected():
+                capture.stop()
         self._captures.clear()
 
     def finish(self) -> None:
@@ -139,10 +155,9 @@ class Recorder:
         self.write(Finished(time.time_ns()))
         self._finished = True
 
-    def write(self, *records: Record) -> None:
-        """Append to the part; what cannot be written is lost, and the program goes on."""
-        with contextlib.suppress(OSError):
-            self._part.append(*records)
+    def write(self, *records: Record) -> bool:
+        """Append to the part. False if the records are lost."""
+        return self._part.append(*records)
 
     def _install(self, patches: Patches) -> None:
         owner = self.device.graph_class
@@ -157,7 +172,9 @@ class Recorder:
     # Captures.
 
     def _capture_begin(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
-        reserved = self.device.reserved_bytes()
+        reserved = None
+        with self._protected():
+            reserved = self.device.reserved_bytes()
         original(graph, *args, **kwargs)
         with self._protected():
             self._begun(graph, reserved, *args, **kwargs)
@@ -193,7 +210,10 @@ class Recorder:
             )
         )
         watch = self.device.watch(graph, self._table)
-        self._captures[id(graph)] = _Capture(number, watch, reserved)
+        known = id(graph)
+        self._captures[known] = _Capture(
+            number, watch, reserved, graph, lambda _: self._abandoned(known, number)
+        )
 
     def _capture_end(self, original: Any, graph: Any) -> None:
         capture = self._captures.pop(id(graph), None)
@@ -204,8 +224,11 @@ class Recorder:
         raised = None if error is capture.handled else error
         contents = None
         read_ns = time.perf_counter_ns()
-        with self._protected():
-            contents = capture.watch.read()
+        if raised is None:
+            with self._protected(), self._lock:
+                contents = capture.watch.read()
+        else:
+            _leave_out_our_frames(raised)
         end_ns = time.perf_counter_ns()
         try:
             original(graph)
@@ -216,6 +239,7 @@ class Recorder:
             over_ns = time.perf_counter_ns()
             with self._protected():
                 capture.stop()
+            with self._protected(), self._lock:
                 self._ended(graph, capture, contents, raised, (read_ns, end_ns, over_ns))
 
     def _ended(
@@ -253,15 +277,20 @@ class Recorder:
             None if contents is None else contents[0],
             () if contents is None else contents[1],
         )
-        self.write(self._new_entries(), captured)
-
-    def _new_entries(self) -> Tables:
         lists = self._table.frames, self._table.origins, self.device.functions()
         frames, origins, functions = (
             entries[written:] for entries, written in zip(lists, self._written, strict=True)
         )
-        self._written = [len(entries) for entries in lists]
-        return Tables(frames, origins, functions)  # type: ignore[arg-type] # of three types
+        new = Tables(frames, origins, functions)  # type: ignore[arg-type] # of three types
+        if self.write(new, captured):
+            self._written = [len(entries) for entries in lists]
+
+    def _abandoned(self, key: int, number: int) -> None:
+        capture = self._captures.get(key)
+        if capture is not None and capture.number == number:
+            del self._captures[key]
+            with self._protected():
+                capture.stop()
 
     # Graphs.
 
@@ -276,12 +305,13 @@ class Recorder:
             live = graphs.get(id(graph))
             if live is None:
                 return
-            live.host += clock() - begin
+            last, spent = now(), clock() - begin
+            # Python changes threads only at calls: other threads may replay the same graph.
+            live.host += spent
             live.count = count = live.count + 1
-            last = now()
             if count == 1:
                 live.first = last
-            pack(live.chunk, live.offset, count, live.first, last, live.host)
+            pack(live.chunk, live.offset, live.count, live.first, last, live.host)
             if count <= always or not count & some:
                 self._looked_up(live, chain_of(sys._getframe(1)))
 
@@ -311,6 +341,21 @@ class Recorder:
             yield
         except Exception as error:
             self.write(Lost(f"{type(error).__name__}: {error}"))
+
+
+def _leave_out_our_frames(error: BaseException) -> None:
+    """A traceback as it would be without us: without the frames around the ops of a capture."""
+    before = error.__traceback__
+    while before is not None:
+        following = before.tb_next
+        while following is not None and _is_ours(following.tb_frame.f_code.co_filename):
+            following = following.tb_next
+        before.tb_next = following
+        before = following
+
+
+def _is_ours(file: str) -> bool:
+    return package_part(file).startswith("/cgtool/")
 
 
 def _owner(frame: Any, chain: tuple[Site, ...]) -> str:

@@ -15,8 +15,22 @@ from cgtool.model.failure import usage
 from cgtool.model.program import VARIABLE, Settings
 
 _SITE = Path(cgtool.__file__).parent / "recording" / "site"
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""Ctrl-C and Ctrl-\\: the terminal sends them to the program as well."""
 _BY_SIGNAL = 128
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine runs; one that nobody has waited for does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def run_program(command: Sequence[str], folder: Path, device: str) -> int:
@@ -29,38 +43,50 @@ def run_program(command: Sequence[str], folder: Path, device: str) -> int:
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
     settings = Settings(home, str(folder), device)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with _interrupts_ignored():
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with _signals() as received:
         try:
             process = subprocess.Popen(command, env=environment)
-        except OSError as error:
-            raise usage(f"cannot run {command[0]}: {error.strerror}") from None
-        with _passing_on(process):
-            status = process.wait()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise usage(f"cannot run {command[0]}: {reason}") from None
+        received.pass_on_to(process)
+        status = process.wait()
     return status if status >= 0 else _BY_SIGNAL - status
 
 
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C goes to the program, which is in the same group; its report is still written."""
-    # A handler, because a signal that is ignored would be ignored in the program too.
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+class _Received:
+    """The signals that this process gets instead of the program."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
+
+    def pass_on_to(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
 
 
 @contextlib.contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals that end this process go to the program instead."""
-    before = {
-        number: signal.signal(number, lambda number, _frame: process.send_signal(number))
-        for number in _PASSED_ON
-    }
+def _signals() -> Iterator[_Received]:
+    """Signals that would end this process go to the program, and its report is still written."""
+    received = _Received()
+    # Handlers, because a signal that is ignored would be ignored in the program too.
+    handlers = dict.fromkeys(_PASSED_ON, received) | dict.fromkeys(
+        _FROM_THE_TERMINAL, lambda _number, _frame: None
+    )
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,26 +3,22 @@ this name."""
 
 import os
 import sys
-import time
 
 
 def _begin(settings: str) -> None:
+    home = settings.partition("\n")[0]
+    sys.path.insert(0, home)
     try:
-        try:
-            from cgtool.recording.begin import begin
-        except ImportError:
-            # cgtool is not installed for this Python: at the end, where it shadows nothing.
-            sys.path.append(settings.partition("\n")[0])
-            try:
-                from cgtool.recording.begin import begin
-            finally:
-                sys.path.pop()
+        from cgtool.recording.begin import begin
+
         begin(settings)
-    except Exception as error:
-        folder = settings.split("\n")[1]
-        name = f"{os.getpid()}-{time.time_ns()}.lost"
-        with open(os.path.join(folder, name), "w") as file:  # noqa: PTH118, PTH123
-            file.write(f"{sys.executable}: {type(error).__name__}: {error}")
+    except Exception:
+        # Not a Python that can run cgtool: the program needs none.
+        pass
+    finally:
+        sys.path.remove(home)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "cgtool"]:
+            del sys.modules[name]
 
 
 def _start() -> None:

@@ -1,0 +1,312 @@
+"""What `cgtool run` costs a program: `python benchmarks/run_overhead.py [--rounds 3] [NAME ...]`.
+
+Each program runs by itself and under `cgtool run` in turn, in fresh processes. It times itself:
+hooks that it puts on the methods of `torch.cuda.CUDAGraph`, around whatever is there already, add
+up the time from the beginning of `capture_begin` to the end of `capture_end`, and of `replay`. So
+the recorder is inside what is timed. The whole program is timed from outside, without the time that
+cgtool takes before its start and after its end. Every figure is the median of the rounds.
+
+`start` and `import` are a Python process that imports nothing, and one that imports PyTorch; they
+need no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cgtool.model import capture_file
+
+TIMES = "RUN_OVERHEAD_TIMES"
+"""The variable that names the file for a program's own times."""
+
+
+def replay() -> None:
+    """A graph of one kernel, back to back."""
+    import torch
+
+    x = torch.ones(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x + 1
+    for _ in range(100):
+        for _ in range(500):
+            graph.replay()
+        torch.cuda.synchronize()
+
+
+def small_ops() -> None:
+    """Captures of 1,000 ops of one kernel: nothing but launches."""
+    import torch
+
+    x = torch.ones(8, device="cuda")
+    for _ in range(8):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x
+            for _ in range(1000):
+                y = y + 1
+
+
+def engine() -> None:
+    """A decoder with a graph for each of eight batch sizes."""
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda().half()
+    graphs = {}
+    # Gradients are on: without them PyTorch runs a layer as one fused op.
+    for batch in (1, 2, 4, 8, 16, 32, 48, 64):
+        x = torch.zeros(batch, 32, 512, device="cuda", dtype=torch.half)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                model(x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x)
+        graphs[batch] = graph, x, y
+    for step in range(1000):
+        graphs[1 << step % 6][0].replay()
+    torch.cuda.synchronize()
+
+
+def callables() -> None:
+    """`make_graphed_callables` in a training loop."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(
+        *(nn.Sequential(nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU()) for _ in range(12))
+    ).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    model = torch.cuda.make_graphed_callables(model, (torch.randn(64, 512, device="cuda"),))
+    for step in range(300):
+        loss = model(torch.full((64, 512), step % 7 / 7, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(loss.item())
+
+
+def compiled() -> None:
+    """`torch.compile(mode="reduce-overhead")`: training with two shapes, and inference."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU()) for _ in range(12))
+    ).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    fast = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    for step in range(200):
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = fast(torch.full((32 + step % 2 * 32, 512), 0.1, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.inference_mode():
+        for _ in range(200):
+            torch.compiler.cudagraph_mark_step_begin()
+            fast(torch.ones(32, 512, device="cuda"))
+    print(loss.item())
+
+
+def _llama() -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=512,
+    )
+    model = LlamaForCausalLM(config).cuda().eval()
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def generate() -> None:
+    """transformers: `generate` with a static cache."""
+    import torch
+
+    model = _llama()
+    model.generation_config.cache_implementation = "static"
+    tokens = torch.randint(1, 1024, (4, 16), device="cuda")
+    for _ in range(3):
+        result = model.generate(tokens, max_new_tokens=64, do_sample=False)
+    print(result.sum().item())
+
+
+def continuous() -> None:
+    """transformers: continuous batching, which captures on a thread of its own."""
+    import torch
+    from transformers import GenerationConfig
+
+    model = _llama().to(torch.bfloat16)
+    settings = GenerationConfig(max_new_tokens=32, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    prompts = [[1 + (7 * row + at) % 1000 for at in range(8 + row)] for row in range(12)]
+    done = model.generate_batch(inputs=prompts, generation_config=settings)
+    print(len(done), sum(len(each.generated_tokens) for each in done.values()))
+
+
+def vision() -> None:
+    """Training of a ResNet of timm's, forward and backward in one graph."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    model = timm.create_model("resnet18", num_classes=10).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(16, 3, 64, 64, device="cuda")
+    target = torch.zeros(16, dtype=torch.long, device="cuda")
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = torch.nn.functional.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    for _ in range(4):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = step()
+    for _ in range(500):
+        graph.replay()
+    print(loss.item())
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        replay, small_ops, engine, callables, compiled, generate, continuous, vision,
+    )
+}  # fmt: skip
+BARE = {"start": "pass", "import": "import torch"}
+
+
+def timed_by_itself(name: str) -> None:
+    """Run a program of ``PROGRAMS`` and write the times of its graphs."""
+    import torch
+
+    kind: Any = torch.cuda.CUDAGraph
+    begin, end, again = kind.capture_begin, kind.capture_end, kind.replay
+    clock = time.perf_counter_ns
+    began: dict[int, int] = {}
+    captures: list[int] = []
+    replays = [0, 0]
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        began[id(graph)] = clock()
+        begin(graph, *args, **kwargs)
+
+    def capture_end(graph: Any) -> None:
+        end(graph)
+        captures.append(clock() - began[id(graph)])
+
+    def replay(graph: Any) -> None:
+        start = clock()
+        again(graph)
+        replays[0] += 1
+        replays[1] += clock() - start
+
+    kind.capture_begin, kind.capture_end, kind.replay = capture_begin, capture_end, replay
+    PROGRAMS[name]()
+    times = {"captures": len(captures), "replays": replays[0]}
+    if captures:
+        times["capture_ms"] = sum(captures) / 1e6  # type: ignore[assignment]
+    if replays[0]:
+        times["replay_us"] = replays[1] / replays[0] / 1e3  # type: ignore[assignment]
+    Path(os.environ[TIMES]).write_text(json.dumps(times))
+
+
+def measured(name: str, folder: Path, *, recorded: bool) -> dict[str, float]:
+    """The times of one run, in a fresh process."""
+    times = folder / "times.json"
+    times.unlink(missing_ok=True)
+    command = (
+        [sys.executable, "-c", BARE[name]]
+        if name in BARE
+        else [sys.executable, str(Path(__file__).resolve()), "--run", name]
+    )
+    environment = {**os.environ, TIMES: str(times)}
+    if recorded:
+        saved = folder / "overhead.cgt"
+        ours = [sys.executable, "-m", "cgtool", "run", "-q", "-o", str(saved), "--"]
+        done = subprocess.run([*ours, *command], env=environment, capture_output=True, check=False)
+        ledger = capture_file.read(saved).ledger
+        assert ledger is not None
+        whole = ledger.wall_ns
+    else:
+        clock = time.perf_counter_ns()
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        whole = time.perf_counter_ns() - clock
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr.decode()[-2000:]}")
+    own = json.loads(times.read_text()) if times.exists() else {}
+    return {**own, "whole_ms": whole / 1e6}
+
+
+def main() -> None:
+    """Measure, and print a row for each figure of each program."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help=f"of {' '.join((*BARE, *PROGRAMS))}")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        timed_by_itself(arguments.run)
+        return
+    print(f"{'program':<12}{'':<12}{'alone':>11}{'recorded':>11}{'more':>10}{'times':>8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.names or (*BARE, *PROGRAMS):
+            pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+            try:
+                # Whatever compiles keeps what it compiled: not timed.
+                measured(name, Path(folder), recorded=False)
+                for _ in range(arguments.rounds):
+                    alone = measured(name, Path(folder), recorded=False)
+                    ours = measured(name, Path(folder), recorded=True)
+                    for figure in alone:
+                        pairs[figure].append((alone[figure], ours[figure]))
+            except (RuntimeError, ValueError) as error:
+                print(f"{name}: {error}")
+            for figure, values in pairs.items():
+                alone_median, ours_median = (median(side) for side in zip(*values, strict=True))
+                ratio = median(ours / alone for alone, ours in values) if alone_median else 1.0
+                print(
+                    f"{name:<12}{figure:<12}{alone_median:>11.3f}{ours_median:>11.3f}"
+                    f"{ours_median - alone_median:>10.3f}{ratio:>8.3f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

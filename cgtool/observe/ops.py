@@ -281,7 +281,8 @@ class OpRecorder:
         self.annotations = annotations
         self.launch_count = launch_count
         self.accesses = accesses
-        self._names: dict[Any, str] = {}
+        self._names: dict[int, tuple[str, Any]] = {}
+        """By id of the op, which is kept alive: the hash of an op is computed in Python."""
         self._home: int | None = None
         self.running = _Running()
 
@@ -298,9 +299,9 @@ class OpRecorder:
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         """Note the place of a call that is about to run."""
-        name = self._names.get(func)
-        if name is None:
-            name = self._names[func] = op_name(func)
+        known = self._names.get(id(func))
+        if known is None:
+            known = self._names[id(func)] = op_name(func), func
         chain = chain_of(caller)
         if not chain and self._home not in (None, threading.get_ident()):
             # Autograd's own threads run no Python, and a pool's none of the user: the line is that
@@ -310,7 +311,7 @@ class OpRecorder:
         calls = self.record.calls
         call = OpCall(
             len(calls),
-            name,
+            known[0],
             chain,
             innermost,
             self.modules.current(),

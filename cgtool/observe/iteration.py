@@ -19,6 +19,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import UNINITIALISED, Uninitialised, overwrites, written_by
 from cgtool.observe.flows import Ran
 from cgtool.observe.frames import (
+    call_op,
     call_user,
     chain_of,
     frames_of,
@@ -29,9 +30,10 @@ from cgtool.observe.frames import (
 )
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.host_values import random_state
-from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.ops import OpCall, OpRecorder, Record, op_name
 from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_memory, on_host, tensors_in
+from cgtool.torch_compat.op_key import may_have_python_kernel
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_address
 from cgtool.torch_compat.shared_kernels import copies_to_device
@@ -141,6 +143,34 @@ class _Recorder(OpRecorder):
         self._overwritten: dict[int, list[range]] = {}
         """By storage: memory that ops have written without reading it."""
         self._empty = Uninitialised()
+
+    def observe(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+        caller: types.FrameType | None,
+    ) -> Any:
+        profile = sys.getprofile()
+
+        def run_profiled(*args: Any, **kwargs: Any) -> Any:
+            sys.setprofile(profile)
+            try:
+                return call_op(run, args, kwargs)
+            finally:
+                sys.setprofile(None)
+
+        # The calls of this recorder are a thousand for an op. Only those of a kernel in Python are
+        # the user's.
+        sys.setprofile(None)
+        try:
+            may_be_users = may_have_python_kernel(op_name(func))
+            return super().observe(
+                func, args, kwargs, run_profiled if may_be_users else run, caller
+            )
+        finally:
+            sys.setprofile(profile)
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

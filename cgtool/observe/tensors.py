@@ -144,9 +144,9 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     layouts, functorch's wrappers, fake and meta tensors)."""
     if tensor.is_meta:
         return []
-    with unintercepted():
-        readers = _COMPRESSED.get(tensor.layout)
-        if readers is not None:
+    readers = _COMPRESSED.get(tensor.layout)
+    if readers is not None:
+        with unintercepted():
             return [(f".{reader.__name__.lstrip('_')}", reader(tensor)) for reader in readers]
     wraps: bool = is_traceable_wrapper_subclass(tensor)
     if wraps:

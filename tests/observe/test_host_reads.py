@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import torch
 
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.host_values import value_of
-from cgtool.observe.iteration import observe
+from cgtool.observe.iteration import CallProfile, observe
 
 
 class Meter:
@@ -48,6 +49,29 @@ def test_autograd_needs_no_other_thread():
     x.register_hook(lambda _gradient: seen.append(torch._C._is_multithreading_enabled()))
     observe(lambda: x.sum().backward(), {}, Annotations(), HostReads(), set())
     assert seen == [False] and torch._C._is_multithreading_enabled()
+
+
+def test_calls_in_the_kernel_of_a_custom_op_are_noted_and_those_of_the_recorder_are_not(
+    monkeypatch,
+):
+    files = set()
+    call = CallProfile.__call__
+
+    def note(profile, frame, event, argument):
+        files.add(frame.f_code.co_filename.rpartition("/cgtool/")[2])
+        call(profile, frame, event, argument)
+
+    @torch.library.custom_op("cgtool_test::stamped", mutates_args=())
+    def stamped(x: torch.Tensor) -> torch.Tensor:
+        return x * time.time()
+
+    monkeypatch.setattr(CallProfile, "__call__", note)
+    iteration = observe(lambda: stamped(torch.ones(2)) + 1, {}, Annotations(), HostReads(), set())
+    assert "clock" in iteration.ran.drawn.values()
+    assert [code.co_name for code in map(iteration.ran.codes.get, iteration.ran.hidden)] == [
+        "stamped"
+    ]
+    assert __file__ in files and "observe/tensors.py" not in files
 
 
 def test_a_module_that_takes_the_address_of_a_dead_one_is_another():

@@ -25,6 +25,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.tensors import strided_parts
 from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
@@ -55,8 +56,8 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        address = StorageRef(tensor).address
-        return tensor.is_cuda and any(address in pool for pool in self._pools)
+        addresses = [StorageRef(part).address for _, part in strided_parts(tensor)]
+        return any(address in pool for address in addresses for pool in self._pools)
 
     def uncaptured_work(self, differs: bool) -> list[Finding]:
         fewer = any(

@@ -98,6 +98,11 @@ def explain(exception: BaseException, phase: str) -> Finding | None:
     )
 
 
+def is_refusal(exception: BaseException) -> bool:
+    """Whether CUDA refused a call because a stream is capturing."""
+    return re.search(_REFUSED, _read(exception, "").text) is not None
+
+
 def at_checkpoint(finding: Finding) -> Finding:
     """A finding about checkpointing at the line that called ``checkpoint``; any other as it is."""
     frames = checkpointed_at()
@@ -185,6 +190,11 @@ _WAITS: Lines = (
     (code("pin-memory-during-capture"), r"pin_memory"),
 )
 
+_COMPILES = (
+    "/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py", "/torch/_inductor/runtime/"
+)  # fmt: skip
+"""What runs only while a function is compiled, or is tuned in its first call. The rest of these
+packages is also behind compiled code, and behind each custom op of Python."""
 _REFUSED = "operation not permitted when stream is capturing"
 _COPY = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 _INVALIDATED = "previous error during capture"
@@ -323,7 +333,7 @@ RULES = (
         code("first-compile-in-capture"),
         rf"{_REFUSED}|{_COPY}|CUDAGeneratorImpl::|{_INVALIDATED}",
         "`torch.compile` compiles during the capture, because the function did not run before",
-        when=lambda error: error.ran("/torch/_dynamo/") or error.ran("/torch/_inductor/"),
+        when=lambda error: any(map(error.ran, _COMPILES)),
         only_in_capture=True,
     ),
     Rule(

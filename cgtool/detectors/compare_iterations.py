@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ def _key(call: OpCall) -> tuple[Any, ...]:
     return call.name, *((id(code_object), lasti) for code_object, lasti in call.chain)
 
 
+def _in_order(ops: Sequence[Op]) -> list[Op]:
+    """Those of this thread as they ran; then those of others, which run in any order, by line."""
+    here = threading.get_ident()
+    others = [op for op in ops if op.call.thread != here]
+    others.sort(key=lambda op: _key(op.call))
+    return [*(op for op in ops if op.call.thread == here), *others]
+
+
 class _Comparison:
     def __init__(
         self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
@@ -122,7 +131,8 @@ class _Comparison:
 
     def findings(self) -> Iterator[Finding]:
         before, after = (
-            [op for op in iteration.ops if not op.host] for iteration in (self.first, self.second)
+            _in_order([op for op in iteration.ops if not op.host])
+            for iteration in (self.first, self.second)
         )
         different: list[Op] = []
         """Ops that get other numbers in the second iteration."""

@@ -36,7 +36,7 @@ from cgtool.observe.tensors import (
 )
 from cgtool.torch_compat.allocator import pins_in_captures
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import current_device, running_autograd_node
+from cgtool.torch_compat.private import current_device
 
 H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -138,7 +138,9 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
 
 def note_pinning(region: CapturedRegion, op: str = "") -> None:
     """Note that pinned host memory is allocated, by ``op``, unless the device alone fills it and
-    this PyTorch permits it."""
+    this PyTorch permits it. It is not permitted in other threads."""
+    if region.in_other_thread:
+        region.refuse(PIN_MEMORY_DURING_CAPTURE, "pinning host memory in another thread")
     if op.startswith((*UNINITIALISED, "aten::to", "aten::_to_copy")) and pins_in_captures():
         return
     region.note(
@@ -273,14 +275,12 @@ def watch_functions(region: CapturedRegion) -> Patches:
     Functions of PyTorch are replaced by name. A function mode would see them all, but make
     ``has_torch_function`` true, for which PyTorch takes other paths.
     """
-    home = threading.get_ident()
     running = threading.local()
 
     def call(function: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
         # What a function calls itself is not the user's call.
         is_inner = getattr(running, "inside", False)
-        is_other = threading.get_ident() != home and running_autograd_node() is None
-        if is_inner or is_other or not region.capturing:
+        if is_inner or not region.capturing:
             return call_op(original, args, kwargs)
         before = region.function, region.fills_mask, region.is_refused
         running.inside, around = True, region.call

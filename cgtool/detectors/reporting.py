@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from cgtool.model.finding import NOTE, Code, Finding
 from cgtool.observe.frames import chain_of, columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.script.script import ObservedScript
+from cgtool.torch_compat.private import running_autograd_node
 
 Event = TypeVar("Event")
 Handler = TypeVar("Handler", bound=Callable[..., None])
@@ -95,7 +97,18 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
 class _OfThread(threading.local):
     """What a thread is running."""
 
+    call: OpCall | None = None
+    record: Record | None = None
     on_host = False
+    function: Any = None
+    fills_mask = False
+    is_refused = False
+
+
+def _of_thread(name: str) -> Any:
+    """An attribute of a region that each thread has for itself."""
+    of = operator.attrgetter(f"_of_thread.{name}")
+    return property(of, lambda region, value: setattr(region._of_thread, name, value))
 
 
 class CapturedRegion:
@@ -104,30 +117,37 @@ class CapturedRegion:
     Rules read its state and report to it.
     """
 
+    call: OpCall | None = _of_thread("call")
+    """The op that is running."""
+    record: Record | None = _of_thread("record")
+    """The record that ``call`` belongs to."""
+    on_host: bool = _of_thread("on_host")
+    """The running function has only tensors on the host: no work for the device."""
+    function: Any = _of_thread("function")
+    """The outermost torch function that is running."""
+    fills_mask: bool = _of_thread("fills_mask")
+    """The running function is ``x[mask] = number``, which a GPU executes as a masked fill."""
+    is_refused: bool = _of_thread("is_refused")
+    """The running function is refused: what it calls is refused for no other reason."""
+
     def __init__(self) -> None:
         self.findings = FindingLog()
         self.collecting = False
         """Continue after a finding, so that one run collects all; else the first one raises."""
         self.phase = "capture"
         """``capture forward``."""
+        self.thread = threading.get_ident()
+        """The thread that captures; it waits for one without a line of its own."""
+        self.mode = "global"
+        """The ``capture_error_mode``."""
         self._of_thread = _OfThread()
-        self.fills_mask = False
-        """The running function is ``x[mask] = number``, which a GPU executes as a masked fill."""
-        self.function: Any = None
-        """The outermost torch function that is running."""
         self.capturing_queries: list[tuple[Frame, ...]] = []
         """Where the code queried whether a stream is capturing, and the result was True."""
-        self.call: OpCall | None = None
-        """The op that is running."""
-        self.record: Record | None = None
-        """The record that ``call`` belongs to."""
         self.refusal: CgtoolError | None = None
         """The first refusal of this capture: CUDA invalidates it although the code catches the
         error."""
         self.refusals: list[Code] = []
-        """Codes of the calls that CUDA would refuse."""
-        self.is_refused = False
-        """The running function is refused: what it calls is refused for no other reason."""
+        """Codes that were reported as ending the capture."""
 
     @property
     def capturing(self) -> bool:
@@ -135,14 +155,9 @@ class CapturedRegion:
         return False
 
     @property
-    def on_host(self) -> bool:
-        """The function that this thread runs has only tensors on the host: no work for the
-        device."""
-        return self._of_thread.on_host
-
-    @on_host.setter
-    def on_host(self, on_host: bool) -> None:
-        self._of_thread.on_host = on_host
+    def in_other_thread(self) -> bool:
+        """Whether this thread is not the one that captures, nor works for its backward."""
+        return threading.get_ident() != self.thread and running_autograd_node() is None
 
     def answer_capturing(self) -> None:
         """Record that the user's code queries whether a stream is capturing; the result is True."""
@@ -168,6 +183,7 @@ class CapturedRegion:
 
         Without ``frames`` it is at the op that is running, else at the line that is.
         """
+        self.refusals.append(code)
         finding = self._placed(
             Finding(
                 code,
@@ -206,16 +222,23 @@ class CapturedRegion:
             raise self.refusal
 
     def refuse(
-        self, code: Code, call: str, fix: str | None = None, *, why: str = _HOST_WAITS
+        self,
+        code: Code,
+        call: str,
+        fix: str | None = None,
+        *,
+        why: str = _HOST_WAITS,
+        in_all_modes: bool = False,
     ) -> None:
         """Report a call that CUDA does not permit during capture; nothing outside a capture, and
         inside a function that is refused.
 
-        ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...".
+        ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...". In other
+        threads, modes other than ``global`` permit all but a few calls (``in_all_modes``).
         """
-        if self.capturing and not self.is_refused:
+        is_permitted = self.in_other_thread and self.mode != "global" and not in_all_modes
+        if self.capturing and not self.is_refused and not is_permitted:
             reason = f"{call} is not permitted when a stream is capturing"
-            self.refusals.append(code)
             self.report(code, reason, why=why, fix=fix)
 
     def _placed(self, finding: Finding) -> Finding:
@@ -223,7 +246,7 @@ class CapturedRegion:
             return at_call(finding, self.call, self.record)
         if finding.frames:
             return finding
-        chain = chain_of(sys._getframe(1))
+        chain = chain_of(sys._getframe(1)) or chain_of(sys._current_frames().get(self.thread))
         return msgspec.structs.replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 
 

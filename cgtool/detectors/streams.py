@@ -39,6 +39,8 @@ SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 UNJOINED_SIDE_STREAM = code("unjoined-side-stream")
 WAIT_ON_PRECAPTURE_WORK = code("wait-on-precapture-work")
 
+NOT_CAPTURED = frozenset((KERNEL_ON_STREAM_ZERO, SIDE_STREAM_NOT_FORKED))
+"""Work that is not part of the capture, which may succeed without it."""
 Frontier = frozenset[int]
 
 _UNFORKED = (
@@ -130,10 +132,10 @@ class CaptureInProgress(CapturedRegion):
         """Whether the current stream is part of the capture."""
         return self.capturing and self.current.joined == self.capture_id
 
-    def begin(self, lane: Lane, phase: str) -> None:
+    def begin(self, lane: Lane, phase: str, mode: str = "global") -> None:
         """Begin a capture on ``lane``."""
         self.captures += 1
-        self.refusal = None
+        self.refusal, self.thread, self.mode = None, threading.get_ident(), mode
         self.capture_id, self.phase = self.captures, phase
         self.streams, self.nodes, self._joins, self._recorded = [lane], [], [], []
         self._clocks, self._races = [], StreamRaces()
@@ -296,9 +298,11 @@ class CaptureInProgress(CapturedRegion):
 
 
 @contextlib.contextmanager
-def capturing(device: CaptureInProgress, lane: Lane, phase: str) -> Iterator[None]:
+def capturing(
+    device: CaptureInProgress, lane: Lane, phase: str, mode: str = "global"
+) -> Iterator[None]:
     """Capture on ``lane``, which is the current stream while entered."""
-    device.begin(lane, phase)
+    device.begin(lane, phase, mode)
     before, device.current = device.current, lane
     try:
         yield

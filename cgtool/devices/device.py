@@ -77,6 +77,11 @@ class Device(ABC):
         """``torch.cuda`` is this device while entered; to be entered before the user's file is
         loaded."""
 
+    def observable(self) -> AbstractContextManager[object]:
+        """What the user's file makes while entered can be observed later: its streams and threads;
+        to be entered before it is loaded."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def capture(
         self, workload: Workload, options: CaptureOptions, progress: Progress

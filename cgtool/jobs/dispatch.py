@@ -106,7 +106,7 @@ def _capture(job: jobs.CaptureJob, context: JobContext) -> JobResult:
 
 
 def _check(job: jobs.CheckJob, context: JobContext) -> JobResult:
-    with context.device.active(), call_sites.recorded():
+    with context.device.active(), context.device.observable(), call_sites.recorded():
         workload = context.load(job)
         checked, captured = context.device.check(workload, job.capture_options, context.progress)
         entry = entry_of(workload, job.capture_options)

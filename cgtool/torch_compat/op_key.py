@@ -6,8 +6,8 @@ composite ops whole. Kernels on an unused key see what plain eager runs. The key
 that changes or replaces ops: autocast, autograd, functorch, modes and tensor subclasses. So a
 result is complete before autograd's hooks run (checkpointing stops its recomputation by raising in
 one), and for a tensor subclass the ops on its inner tensors are seen. The key lies above
-BackendSelect, so a factory has no backend yet. It is switched on per thread, and autograd's threads
-inherit it.
+BackendSelect, so a factory has no backend yet. It is switched on per thread: autograd's threads
+inherit it, other new ones are patched.
 
 Composite ops are not reported; the ops that they call are. The ops inside another op's kernel are
 not seen. So this sees what a mode sees, except ops that plain eager never runs. If PyTorch has no
@@ -36,6 +36,7 @@ from cgtool.torch_compat.dispatch_keys import (
     is_unconvertible,
     unused_key,
 )
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     ExcludedKeys,
     MissingPrivateName,
@@ -350,7 +351,8 @@ class _Mode(TorchDispatchMode):
 
 @contextlib.contextmanager
 def watch(observer: Observer) -> Iterator[None]:
-    """While entered, ``observer`` runs every op of this thread, and of autograd's threads for it.
+    """While entered, ``observer`` runs every op of this thread, of autograd's threads for it, and
+    of the threads that start meanwhile.
 
     Of two observers the inner one runs an op by the outer one, which runs the op itself.
     """
@@ -365,7 +367,10 @@ def watch(observer: Observer) -> Iterator[None]:
 
     _observer = observer if outer is None else chained
     try:
-        with watch_thread() if outer is None else contextlib.nullcontext():
+        with contextlib.ExitStack() as entered:
+            if outer is None:
+                entered.enter_context(watch_thread())
+                entered.enter_context(watch_new_threads())
             yield
     finally:
         _observer = outer
@@ -380,6 +385,20 @@ def watch_thread() -> Iterator[None]:
             yield
     finally:
         _watched.here = before
+
+
+@contextlib.contextmanager
+def watch_new_threads() -> Iterator[None]:
+    """``watch_thread`` for every thread that starts while entered, also in a later ``watch``."""
+
+    def run_thread(original: Any, thread: threading.Thread) -> None:
+        with watch_thread():
+            original(thread)
+
+    with Patches() as patches:
+        # Around `run`, the traceback of a thread would begin here.
+        patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
+        yield
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import warnings
@@ -139,8 +140,96 @@ def raises_like_torch(sentence: str) -> Any:
     """A function of a file of torch's."""
     file = Path(torch.__file__).with_name("random.py")
     names: dict[str, Any] = {}
-    exec(compile(f"def draw():\n    raise RuntimeError({sentence!r})\n", str(file), "exec"), names)
+    exec(
+        compile(f"def draw(*_):\n    raise RuntimeError({sentence!r})\n", str(file), "exec"), names
+    )
     return names["draw"]
+
+
+REFUSED = "CUDA error: operation not permitted when stream is capturing"
+INVALIDATED = "CUDA error: operation failed due to a previous error during capture"
+
+
+def calls(function: Any) -> Any:
+    function()
+
+
+def runs_in_a_thread(function: Any) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def waits_and_says_nothing() -> None:
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("function", [calls, waits_and_says_nothing], ids=["raises", "swallows"])
+def test_a_call_of_another_thread_that_cuda_refuses_ends_the_capture(
+    function: Any, findings: FindingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = raises_like_torch(REFUSED)
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    monkeypatch.setattr(threading, "excepthook", lambda _failure: None)
+    with Patches() as patches:
+        script = ObservedScript(GPU(), patches.enter_context(watch_annotations()))
+        observe(script, findings, patches)
+        graph = script.device.graph_class()
+        graph.error = INVALIDATED
+        graph.capture_begin()
+        runs_in_a_thread(functools.partial(function, *[refuse] * (function is calls)))
+        with pytest.raises(RuntimeError):
+            graph.capture_end()
+    at = function.__code__.co_firstlineno + (1 if function is calls else 2)
+    assert at_lines(findings) == [("other-thread-cuda-call", at)]
+
+
+def test_an_error_of_a_thread_that_is_not_about_a_capture_is_none_of_a_capture(
+    script: ObservedScript, findings: FindingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _failure: None)
+    with Captured(script.device.graph_class()):
+        runs_in_a_thread(raises_like_torch("no such file"))
+    assert at_lines(findings) == []
+
+
+def test_ops_of_a_thread_class_with_its_own_run_are_not_captured(
+    script: ObservedScript, published: list[Any]
+) -> None:
+    class Worker(threading.Thread):
+        def run(self) -> None:
+            torch.ones(2) * 2
+
+    worker = Worker()
+    with Captured(script.device.graph_class()):
+        worker.start()
+        worker.join()
+    kinds = {type(event) for event in published}
+    assert events.ThreadWorked in kinds
+    assert events.OpCaptured not in kinds
+
+
+OPERATOR_LINE = line() + 3
+
+
+@torch.library.custom_op("script_observers::refused", mutates_args=())
+def refused_operator(x: torch.Tensor) -> torch.Tensor:
+    item = raises_like_torch(REFUSED)
+    return x * item()
+
+
+def test_an_error_in_a_custom_op_has_the_line_of_the_op(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    graph = script.device.graph_class()
+    graph.error = INVALIDATED
+    graph.capture_begin()
+    with contextlib.suppress(RuntimeError):
+        refused_operator(torch.ones(2))
+    with pytest.raises(RuntimeError):
+        graph.capture_end()
+    assert at_lines(findings) == [("sync-item", OPERATOR_LINE + 3)]
 
 
 def test_an_error_has_the_line_of_its_op_when_the_capture_ends_well(
@@ -380,7 +469,7 @@ def test_an_op_that_is_refused_is_reported_although_the_code_catches_the_error(
     refuse = raises_like_torch("CUDA error: operation not permitted when stream is capturing")
     graph.error = "CUDA error: operation failed due to a previous error during capture"
     graph.capture_begin()
-    monkeypatch.setattr(script.device.recorder, "execute", lambda *_: refuse())
+    monkeypatch.setattr(script.device.recorder, "execute", refuse)
     line = sys._getframe().f_lineno + 2
     with contextlib.suppress(RuntimeError):
         tensor.sum()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
+import pytest
+
 from cgtool.detectors.streams import CaptureInProgress, Lane, capturing
+from cgtool.findings import code
 from cgtool.observe.ops import OpCall
+
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
 
 def op(index, **fields):
@@ -41,6 +47,44 @@ def test_each_thread_has_a_current_stream():
         thread.start()
         thread.join()
     assert seen == [region.default]
+
+
+@pytest.mark.parametrize(
+    ("mode", "in_all_modes", "is_refused"),
+    [
+        ("global", False, True),
+        ("thread_local", False, False),
+        ("relaxed", False, False),
+        ("thread_local", True, True),  # torch.cuda.synchronize()
+    ],
+)
+def test_the_mode_of_a_capture_decides_what_another_thread_may_call(mode, in_all_modes, is_refused):
+    region = CaptureInProgress()
+    region.collecting = True
+
+    def call():
+        region.refuse(EXPLICIT_SYNCHRONIZE, "Event.synchronize()", in_all_modes=in_all_modes)
+
+    with capturing(region, Lane("capture"), "capture forward", mode):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert len(region.findings) == is_refused
+        call()
+    assert len(region.findings) == is_refused + 1
+
+
+def test_a_refused_call_without_a_line_has_that_of_the_thread_that_waits_for_it():
+    region = CaptureInProgress()
+    region.collecting = True
+    # A function of the standard library stands for one of PyTorch's.
+    call = functools.partial(region.refuse, EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")
+    with capturing(region, Lane("capture"), "capture forward"):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    (finding,) = region.findings
+    assert finding.frames[0].file == __file__
 
 
 def test_what_a_thread_runs_is_its_own():

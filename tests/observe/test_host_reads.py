@@ -75,12 +75,13 @@ def test_calls_in_the_kernel_of_a_custom_op_are_noted_and_those_of_the_recorder_
 
 
 def test_a_module_that_takes_the_address_of_a_dead_one_is_another():
-    layer = torch.nn.ReLU()
-    before, address = value_of(layer), id(layer)
-    assert value_of(layer) == before
-    del layer
-    others = []
-    while len(others) < 1000 and (not others or id(others[-1]) != address):
-        others.append(torch.nn.ReLU())
-    assert id(others[-1]) == address
-    assert value_of(others[-1]) != before
+    for _ in range(1000):
+        layer = torch.nn.ReLU()
+        before, address = value_of(layer), id(layer)
+        assert value_of(layer) == before
+        del layer
+        other = torch.nn.ReLU()
+        if id(other) == address:
+            break
+    assert id(other) == address
+    assert value_of(other) != before

@@ -392,29 +392,35 @@ def test_an_observer_inside_another_one_sees_the_same_ops():
     assert outer.callers[0] == inner.callers[0]
 
 
-def test_other_threads_are_not_watched():
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_a_thread_that_starts_meanwhile_is_watched():
+    log, _ = watched(lambda: in_thread(X.sin).join())
+    assert log.names == ["aten::sin"]
+    in_thread(X.cos).join()
+    assert log.names == ["aten::sin"]
+
+
+def test_a_thread_that_started_before_is_watched_on_request():
+    go, done = threading.Event(), threading.Event()
+
+    def work():
+        go.wait()
+        X.sin()
+        done.set()
+
     def run():
-        thread = threading.Thread(target=lambda: X.sin())
-        thread.start()
-        thread.join()
-        X.cos()
+        go.set()
+        done.wait()
 
+    with op_key.watch_new_threads():
+        thread = in_thread(work)
     log, _ = watched(run)
-    assert log.names == ["aten::cos"]
-
-
-def test_a_thread_is_watched_on_request():
-    def in_thread():
-        with op_key.watch_thread():
-            X.sin()
-        X.cos()
-
-    def run():
-        thread = threading.Thread(target=in_thread)
-        thread.start()
-        thread.join()
-
-    log, _ = watched(run)
+    thread.join()
     assert log.names == ["aten::sin"]
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.detectors.capture_errors import is_refusal
 from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.preflight import disabled_caching
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector, is_reported, mark_reported, on
 from cgtool.detectors.stream_races import (
     STREAM_RACE_IN_CAPTURE,
     StreamRaces,
@@ -18,11 +19,12 @@ from cgtool.detectors.stream_races import (
     other_line,
 )
 from cgtool.findings import code
-from cgtool.observe.frames import frames_of
+from cgtool.observe.frames import exception_frames, frames_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import tensors_in
+from cgtool.program.boundary import first_line
 from cgtool.torch_compat.private import pins_memory
 
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
@@ -85,6 +87,14 @@ class Misuse(Detector):
             )
 
 
+def other_thread(name: str) -> str:
+    """The reason of a finding about a call that CUDA has refused in another thread."""
+    return (
+        f"thread `{name}` makes a call that no thread may make while another one captures: it ends "
+        "the capture"
+    )
+
+
 class Disturbances(Detector):
     """What disturbs a capture, or does not belong in one: a graph that dies, another thread, a host
     callback, compilation."""
@@ -111,6 +121,22 @@ class Disturbances(Detector):
             self.report(
                 MIXED_EAGER_WORK_DURING_CAPTURE,
                 f"thread `{event.thread}` runs work on the device while another thread captures",
+            )
+
+    @on(events.ThreadRaised)
+    def _look_at_error(self, event: events.ThreadRaised) -> None:
+        if not is_refusal(event.error) or is_reported(event.error):
+            return
+        mark_reported(event.error)
+        event.graph.disturbed = True
+        place = exception_frames(event.error) or self.script.place()
+        known = ((finding.code, finding.frames[:1]) for finding in self.findings)
+        if (OTHER_THREAD_CUDA_CALL, place[:1]) not in known:
+            self.report(
+                OTHER_THREAD_CUDA_CALL,
+                other_thread(event.thread),
+                place,
+                evidence=(f"{type(event.error).__name__}: {first_line(event.error)}",),
             )
 
     @on(events.HostCallbackAdded)

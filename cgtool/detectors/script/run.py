@@ -31,8 +31,14 @@ from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
 from cgtool.observe.script import calls, events, graphs
 from cgtool.observe.script.script import ObservedScript
-from cgtool.program.boundary import first_line, innermost, load_error, own_fault
-from cgtool.program.objects import short
+from cgtool.program.boundary import (
+    first_line,
+    innermost,
+    is_consequence,
+    load_error,
+    own_fault,
+)
+from cgtool.program.objects import short, text_of
 from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
@@ -72,17 +78,20 @@ class Errors(Detector):
         # The script may catch this; the capture fails nevertheless.
         # After the first such op all others of the capture fail too.
         graph = event.graph
-        if not graph.disturbed and self.explain(event.error, "capture", self.script.place()):
+        # The code of a custom op is not observed: its line is in the traceback alone.
+        place = (*exception_frames(event.error), *self.script.place())
+        if not graph.disturbed and self.explain(event.error, "capture", place):
             graph.disturbed = True
 
     @on(events.CaptureFailed)
     def _explain_capture(self, event: events.CaptureFailed) -> None:
-        inside = event.code_error
-        if inside is not None:
+        graph, inside = event.graph, event.code_error
+        if inside is None and not graph.disturbed:
+            self.explain(event.end_error, "capture", graph.unjoined_at() or self.script.place())
+        elif inside is not None and graph.disturbed and is_consequence(text_of(inside)):
+            mark_reported(inside)
+        elif inside is not None:
             self.explain(inside, "capture")
-        elif not event.graph.disturbed:
-            place = event.graph.unjoined_at() or self.script.place()
-            self.explain(event.end_error, "capture", place)
         if event.end_error is not inside:
             # It says only that there was an error before it.
             mark_reported(event.end_error)

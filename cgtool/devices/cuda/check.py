@@ -17,16 +17,17 @@ from typing import Any
 
 import torch
 
+from cgtool.analysis.graph.places import frames_of
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import note_pinning
 from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.refused_ops import run_checked
-from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
+from cgtool.detectors.streams import NOT_CAPTURED, CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
 from cgtool.devices.device import CaptureWithDot, Checked, Device, PhaseGraph, Session
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -42,6 +43,7 @@ from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
+from cgtool.torch_compat.streams import Event, Stream, handle_of
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -68,7 +70,7 @@ class Dry(CaptureInProgress):
 
     def lane(self, stream: Any) -> Lane:
         """The model of a real stream."""
-        handle = int(stream.cuda_stream)
+        handle = handle_of(stream)
         lane = self._lanes.get(handle)
         if lane is None:
             name = f"stream {len(self._lanes)}"
@@ -193,17 +195,28 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         dry.note_record_stream(tensor)
         return original(tensor, stream)
 
-    cuda = torch.cuda
+    cuda, accelerator = torch.cuda, torch.accelerator
+    of_streams = {
+        "synchronize": refused(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()"),
+        "query": refused(EVENT_OR_STREAM_QUERY, "Stream.query()"),
+        "wait_stream": wait_stream,
+        "wait_event": wait_event,
+    }
+    of_events = {
+        "synchronize": refused(EXPLICIT_SYNCHRONIZE, "Event.synchronize()"),
+        "query": refused(EVENT_OR_STREAM_QUERY, "Event.query()"),
+        "record": record,
+        "wait": wait,
+    }
     return [
+        *((owner, *item) for owner in (cuda.Stream, Stream) for item in of_streams.items()),
+        *((owner, *item) for owner in (cuda.Event, Event) for item in of_events.items()),
         (cuda, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")),
-        (cuda.Stream, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()")),
-        (cuda.Event, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "Event.synchronize()")),
-        (cuda.Stream, "query", refused(EVENT_OR_STREAM_QUERY, "Stream.query()")),
-        (cuda.Event, "query", refused(EVENT_OR_STREAM_QUERY, "Event.query()")),
-        (cuda.Stream, "wait_stream", wait_stream),
-        (cuda.Stream, "wait_event", wait_event),
-        (cuda.Event, "record", record),
-        (cuda.Event, "wait", wait),
+        (
+            accelerator,
+            "synchronize",
+            refused(EXPLICIT_SYNCHRONIZE, "torch.accelerator.synchronize()"),
+        ),
         (cuda, "is_current_stream_capturing", is_capturing),
         (cuda, "manual_seed", seed),
         (cuda, "manual_seed_all", seed),
@@ -260,9 +273,7 @@ def check(
     try:
         captured = capture(device, workload, options, progress)
         looked = (*looked, "a capture")
-        # What CUDA has captured, it does not refuse.
-        accepted = (each for each in dry.findings if each.code not in dry.refusals)
-        return (tuple(accepted), looked), captured
+        return (_not_refuted(dry, captured[0]), looked), captured
     except CgtoolError as error:
         entries = {part.frames[:1] for part in workload.parts}
         for finding in error.failure.findings:
@@ -274,6 +285,19 @@ def check(
             raise
         looked = (*looked, f"a capture, which failed: {error.failure.message}")
     return (dry.findings.all(), looked), captured
+
+
+def _not_refuted(dry: Dry, captured: Capture) -> tuple[Finding, ...]:
+    """The findings of a dry run that a successful capture leaves: what CUDA has captured, it does
+    not refuse, and work that became nodes is part of the capture."""
+    nodes = (node for graph in captured.graphs for node in graph.nodes)
+    chains = {frames_of(captured, node.origin) for node in nodes}
+    return tuple(
+        finding
+        for finding in dry.findings
+        if finding.code not in dry.refusals
+        or (finding.code in NOT_CAPTURED and finding.frames not in chains)
+    )
 
 
 def is_same_cause(
@@ -305,7 +329,8 @@ class DrySession(Session[PhaseGraph]):
 
     @contextlib.contextmanager
     def capturing(self, graph: PhaseGraph) -> Iterator[None]:
-        with dry_capture(self.dry, self.dry.lane(self.stream), graph.name):
+        mode = self.options.capture_error_mode
+        with dry_capture(self.dry, self.dry.lane(self.stream), graph.name, mode):
             yield
             self.dry.follow()
             self.dry.check_joins()

@@ -30,6 +30,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import pytree
+from cgtool.torch_compat.streams import observable_streams
 
 _MOST_BLOCKS = 4096
 """Maximum number of free blocks to overwrite."""
@@ -45,6 +46,13 @@ class CudaDevice(Device):
 
     def active(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def observable(self) -> Iterator[None]:
+        from cgtool.torch_compat.op_key import watch_new_threads
+
+        with observable_streams(), watch_new_threads():
+            yield
 
     def capture(
         self, workload: Workload, options: CaptureOptions, progress: Progress

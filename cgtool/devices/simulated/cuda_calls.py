@@ -191,7 +191,9 @@ def accelerator_calls(device: DeviceModel) -> dict[str, Any]:
 
 
 def _synchronize(device: DeviceModel, module: str) -> Callable[..., None]:
-    return lambda *_: device.refuse(EXPLICIT_SYNCHRONIZE, f"{module}.synchronize()")
+    return lambda *_: device.refuse(
+        EXPLICIT_SYNCHRONIZE, f"{module}.synchronize()", in_all_modes=True
+    )
 
 
 def _set_stream(device: DeviceModel) -> Callable[[Stream], None]:

@@ -184,7 +184,7 @@ class CUDAGraph:
         else:
             self._pool = device.add_pool((int(pool[0]), int(pool[1])))
         self._stream = device.current
-        device.begin(device.current, "capture")
+        device.begin(device.current, "capture", capture_error_mode)
         device.invalid = False
         device.memory.sweep()
         self.recorder = ScriptRecorder(

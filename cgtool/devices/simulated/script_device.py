@@ -6,11 +6,13 @@ raises, so that its ``try`` statements work; the finding is collected.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import Counter
 from typing import Any
 
+import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import (
@@ -25,6 +27,7 @@ from cgtool.detectors.function_rules import (
     SYNC_D2H_COPY,
 )
 from cgtool.detectors.reporting import mark_reported
+from cgtool.detectors.script.capture_misuse import OTHER_THREAD_CUDA_CALL, other_thread
 from cgtool.detectors.streams import (
     DEFAULT_STREAM_DEPENDENCY,
     UNJOINED_SIDE_STREAM,
@@ -184,6 +187,11 @@ class ScriptDevice(DeviceModel):
         self.uncompiled = (UNCOMPILED_NOTE,)
 
     def fail(self, finding: Finding, why: str) -> None:
+        if self.in_other_thread:
+            reason = other_thread(threading.current_thread().name)
+            finding = msgspec.structs.replace(
+                finding, code=OTHER_THREAD_CUDA_CALL, reason=reason, fix=None
+            )
         self.findings.add(finding)
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:

@@ -73,7 +73,8 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
 
     @contextlib.contextmanager
     def capturing(self, graph: SimulatedPhaseGraph) -> Iterator[None]:
-        with capturing(self.model, self.stream, self.activity(graph.name)):
+        mode = self.options.capture_error_mode
+        with capturing(self.model, self.stream, self.activity(graph.name), mode):
             yield
             self.model.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.model.streams]

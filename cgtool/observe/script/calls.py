@@ -110,19 +110,25 @@ class OpObserver:
 
     def observe_thread(self, original: Any, thread: threading.Thread) -> None:
         """Run a thread that the script starts."""
-        with op_key.watch_thread():
-            self.threads.add(threading.get_ident())
-            try:
-                call_user(original, thread)
-            finally:
-                self.threads.discard(threading.get_ident())
+        self.threads.add(threading.get_ident())
+        try:
+            original(thread)
+        finally:
+            self.threads.discard(threading.get_ident())
+
+    def thread_ended(self, original: Any, failure: Any) -> None:
+        """A thread ends with an exception, which Python prints."""
+        self.script.thread_raised(failure.exc_value)
+        call_user(original, failure)
 
 
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
-    """Ops of the script's threads."""
+    """Ops of the script's threads, and what ends these threads."""
     observer = OpObserver(script)
     patches.enter_context(op_key.watch(observer))
-    patches.wrap(threading.Thread, "run", observer.observe_thread)
+    # Around `run`, the traceback of a thread would begin here.
+    patches.wrap(threading.Thread, "_bootstrap_inner", observer.observe_thread)
+    patches.wrap(threading, "excepthook", observer.thread_ended)
 
 
 def observe_host_reads(script: ObservedScript, patches: Patches) -> None:

@@ -198,6 +198,15 @@ class ThreadWorked(NamedTuple):
     thread: str
 
 
+class ThreadRaised(NamedTuple):
+    """A call has raised in a thread while another thread captures, or right after."""
+
+    graph: WatchedGraph
+    """The graph of the capture in progress, or of the last one."""
+    thread: str
+    error: BaseException
+
+
 # Other calls of the script (calls.py).
 
 

@@ -25,6 +25,7 @@ from cgtool.observe.script.state import GraphedCallable, StreamOrder, WatchedGra
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, no_torch_function, pytree
+from cgtool.torch_compat.streams import handle_of, observable_streams
 
 _OTHER_METHODS = (
     "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode", "get_graph_data",
@@ -65,7 +66,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         watched = script.graph_of(graph)
         ending = watched if watched is script.capture else None
         code_error = sys.exc_info()[1]
-        if watched is not None and id(code_error) == watched.handled_error:
+        if watched is not None and code_error is watched.handled_error:
             code_error = None
         if ending is not None:
             script.publish(events.CaptureEnds(ending))
@@ -298,7 +299,7 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         return script.order if script.capture is None else script.capture.order
 
     def handle(stream: Any) -> int:
-        return script.device.stream() if stream is None else int(stream.cuda_stream)
+        return script.device.stream() if stream is None else handle_of(stream)
 
     def after(
         owner: Any, name: str, note: Callable[..., None], *, in_captures: bool = True
@@ -307,7 +308,11 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         parameters have PyTorch's names: the script may pass them by keyword."""
 
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
-            result = call_user(original, *args, **kwargs)
+            try:
+                result = call_user(original, *args, **kwargs)
+            except Exception as error:
+                script.thread_raised(error)
+                raise
             if not script.closed and (in_captures or script.capture is None):
                 note(result, *args, **kwargs)
             return result
@@ -320,7 +325,7 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.HostWaited("torch.cuda.synchronize", None))
 
     def synchronize_stream(_result: Any, self: Any) -> None:
-        script.order.host_waits(self.cuda_stream)
+        script.order.host_waits(handle_of(self))
         script.publish(events.HostWaited("Stream.synchronize", None))
 
     def synchronize_event(_result: Any, self: Any) -> None:
@@ -329,21 +334,21 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
 
     def query_stream(done: bool, self: Any) -> None:
         if done:
-            script.order.host_waits(self.cuda_stream)
+            script.order.host_waits(handle_of(self))
 
     def query_event(done: bool, self: Any) -> None:
         if done:
             script.order.host_waits_for_event(self)
 
     def wait_stream(_result: Any, self: Any, stream: Any) -> None:
-        order().wait_stream(self.cuda_stream, stream.cuda_stream)
+        order().wait_stream(handle_of(self), handle_of(stream))
 
     def wait_event(_result: Any, self: Any, event: Any) -> None:
-        order().wait_event(self.cuda_stream, event)
+        order().wait_event(handle_of(self), event)
 
     def record_event(result: Any, self: Any, event: Any = None) -> None:
         # PyTorch returns the event, made if need be.
-        order().record(event or result, self.cuda_stream)
+        order().record(event or result, handle_of(self))
 
     def record(_result: Any, self: Any, stream: Any = None) -> None:
         order().record(self, handle(stream))
@@ -351,13 +356,18 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
     def wait(_result: Any, self: Any, stream: Any = None) -> None:
         order().wait_event(handle(stream), self)
 
+    if not script.device.simulated:
+        patches.enter_context(observable_streams())
     after(torch.cuda, "synchronize", synchronize, in_captures=False)
-    after(torch.cuda.Stream, "synchronize", synchronize_stream, in_captures=False)
-    after(torch.cuda.Stream, "query", query_stream, in_captures=False)
-    after(torch.cuda.Stream, "wait_stream", wait_stream)
-    after(torch.cuda.Stream, "wait_event", wait_event)
-    after(torch.cuda.Stream, "record_event", record_event)
-    after(torch.cuda.Event, "synchronize", synchronize_event, in_captures=False)
-    after(torch.cuda.Event, "query", query_event, in_captures=False)
-    after(torch.cuda.Event, "record", record)
-    after(torch.cuda.Event, "wait", wait)
+    after(torch.accelerator, "synchronize", synchronize, in_captures=False)
+    for owner in dict.fromkeys((torch.cuda.Stream, torch.Stream)):
+        after(owner, "synchronize", synchronize_stream, in_captures=False)
+        after(owner, "query", query_stream, in_captures=False)
+        after(owner, "wait_stream", wait_stream)
+        after(owner, "wait_event", wait_event)
+        after(owner, "record_event", record_event)
+    for owner in dict.fromkeys((torch.cuda.Event, torch.Event)):
+        after(owner, "synchronize", synchronize_event, in_captures=False)
+        after(owner, "query", query_event, in_captures=False)
+        after(owner, "record", record)
+        after(owner, "wait", wait)

@@ -177,7 +177,6 @@ class ObservedScript(events.Publisher):
         """``capture_begin`` has returned."""
         stack = stack_of(self.frame())
         innermost = next(iter(stack.values()), None)
-        handled = sys.exc_info()[1]
         graph = WatchedGraph(
             number=len(self.graphs) + 1,
             graph=weakref.ref(cuda_graph, lambda _: self.drop(graph)),
@@ -187,7 +186,7 @@ class ObservedScript(events.Publisher):
             mode=mode,
             stream=self.device.stream(),
             began=self.clock,
-            handled_error=None if handled is None else id(handled),
+            handled_error=sys.exc_info()[1],
             outer_frames={number: frame.f_lasti for number, frame in stack.items()},
             lines=(0, 0) if innermost is None else region_of(innermost),
         )
@@ -245,7 +244,7 @@ class ObservedScript(events.Publisher):
 
     def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
         """``capture_end`` has returned."""
-        self._capture_over()
+        self._capture_over(graph)
         graph.state = "captured"
         graph.keep_graph = self.device.keeps_graph(cuda_graph)
         with contextlib.suppress(Exception):
@@ -256,12 +255,19 @@ class ObservedScript(events.Publisher):
         self, graph: WatchedGraph, end_error: BaseException, code_error: BaseException | None
     ) -> None:
         """``capture_end`` has raised, or ends a capture whose code has raised."""
-        self._capture_over()
+        self._capture_over(graph)
         graph.state = "failed"
         self.publish(events.CaptureFailed(graph, end_error, code_error))
 
-    def _capture_over(self) -> None:
-        self.capture = self.capture_thread = None
+    def thread_raised(self, error: BaseException) -> None:
+        """A call has raised: a fact only where this thread is not the one that captures."""
+        graph = self.capture or next(reversed(self.graphs), None)
+        if graph is not None and self.capture_thread != threading.get_ident():
+            name = threading.current_thread().name
+            self.publish(events.ThreadRaised(graph, name, error))
+
+    def _capture_over(self, graph: WatchedGraph) -> None:
+        self.capture = self.capture_thread = graph.handled_error = None
         self._stop_watcher()
 
     def _stop_watcher(self) -> None:

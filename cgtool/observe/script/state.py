@@ -240,8 +240,8 @@ class WatchedGraph:
     stream: int
     began: int
     """``ObservedScript.clock`` at ``capture_begin``."""
-    handled_error: int | None = None
-    """Identity of the exception that was handled at ``capture_begin``: the capture is in an
+    handled_error: BaseException | None = None
+    """The exception that was handled at ``capture_begin``, until the capture is over: it is in an
     ``except`` block."""
     outer_frames: dict[int, int] = field(default_factory=dict)
     """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""

@@ -22,6 +22,7 @@ from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import note_pinning
 from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.refused_ops import run_checked
+from cgtool.detectors.reporting import CapturedRegion
 from cgtool.detectors.streams import NOT_CAPTURED, CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
@@ -273,7 +274,7 @@ def check(
     try:
         captured = capture(device, workload, options, progress)
         looked = (*looked, "a capture")
-        return (_not_refuted(dry, captured[0]), looked), captured
+        return (not_refuted(dry, captured[0]), looked), captured
     except CgtoolError as error:
         entries = {part.frames[:1] for part in workload.parts}
         for finding in error.failure.findings:
@@ -287,7 +288,7 @@ def check(
     return (dry.findings.all(), looked), captured
 
 
-def _not_refuted(dry: Dry, captured: Capture) -> tuple[Finding, ...]:
+def not_refuted(dry: CapturedRegion, captured: Capture) -> tuple[Finding, ...]:
     """The findings of a dry run that a successful capture leaves: what CUDA has captured, it does
     not refuse, and work that became nodes is part of the capture."""
     nodes = (node for graph in captured.graphs for node in graph.nodes)
@@ -313,7 +314,10 @@ def is_same_cause(
     if failed.code == known.code or (place and known.frames[:1] == place):
         return True
     is_elsewhere = place in entries or any(map(is_consequence, failed.evidence))
-    return is_elsewhere and known.code in refusals and known.phase == failed.phase
+    # What was not captured fails where something captured waits for it, in a later phase too.
+    phase = (failed.phase or "").removeprefix("capture ")
+    is_in_phase = known.phase == phase or known.code in NOT_CAPTURED
+    return is_elsewhere and known.code in refusals and is_in_phase
 
 
 @dataclass(kw_only=True)

@@ -360,13 +360,13 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         patches.enter_context(observable_streams())
     after(torch.cuda, "synchronize", synchronize, in_captures=False)
     after(torch.accelerator, "synchronize", synchronize, in_captures=False)
-    for owner in dict.fromkeys((torch.cuda.Stream, torch.Stream)):
+    for owner in set[Any]((torch.cuda.Stream, torch.Stream)):
         after(owner, "synchronize", synchronize_stream, in_captures=False)
         after(owner, "query", query_stream, in_captures=False)
         after(owner, "wait_stream", wait_stream)
         after(owner, "wait_event", wait_event)
         after(owner, "record_event", record_event)
-    for owner in dict.fromkeys((torch.cuda.Event, torch.Event)):
+    for owner in set[Any]((torch.cuda.Event, torch.Event)):
         after(owner, "synchronize", synchronize_event, in_captures=False)
         after(owner, "query", query_event, in_captures=False)
         after(owner, "record", record)

@@ -183,6 +183,7 @@ def test_a_bug_in_a_detector_is_not_the_scripts(
             "import torch\ng = torch.cuda.CUDAGraph()\n"
             "with torch.cuda.stream(torch.cuda.Stream()):\n    g.capture_begin()\n",
         )
+    assert sys.getprofile() is None
 
 
 def _patched_owners() -> list[dict[str, object]]:

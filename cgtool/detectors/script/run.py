@@ -140,6 +140,8 @@ def run(
     progress("run the script")
     module: Any = None
     with Patches() as patches:
+        # A capture that never ends is followed until here.
+        patches.callback(sys.setprofile, sys.getprofile())
         patches.enter_context(recorded())
         errors = observe(script, findings, patches)
         try:

@@ -30,6 +30,15 @@ from cgtool.model.capture import (
     Stream,
     Tensor,
 )
+from cgtool.model.ledger import (
+    COMPILE,
+    Diagnosis,
+    Ledger,
+    LedgerGraph,
+    Process,
+    ReplayPlace,
+    Skip,
+)
 
 ADD = (
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEE"
@@ -449,3 +458,85 @@ def huge(count: int = 100_000, *, layers: int = 96) -> Capture:
         streams=(Stream(1, "capture stream"), Stream(2, "side stream")),
         memory=Memory((pool,), allocations),
     )
+
+
+# --- programs
+
+
+def program(entries: Sequence[LedgerGraph], *, skips: Sequence[Skip] = ()) -> Capture:
+    """The graphs of a program on a GPU. Those whose ``graph`` is 0 have the one of ``small``."""
+    base = small()
+    graphs = [
+        structs.replace(base.graphs[0], name=f"graph {at}", phase="step")
+        for at, entry in enumerate(entries)
+        if entry.failure is None
+    ]
+    numbers = iter(range(len(graphs)))
+    return structs.replace(
+        base,
+        entry=Entry("python serve.py --port 8000", kind="program"),
+        recorder="program",
+        memory=Memory(exact=False),
+        graphs=tuple(graphs),
+        ledger=Ledger(
+            ("python", "serve.py", "--port", "8000"),
+            wall_ns=71_400_000_000,
+            exit_status=0,
+            processes=(Process(4711, 1, ("python", "serve.py"), 900_000_000),),
+            graphs=tuple(
+                structs.replace(entry, number=at, graph=None if entry.failure else next(numbers))
+                for at, entry in enumerate(entries)
+            ),
+            skips=tuple(skips),
+        ),
+    )
+
+
+def serving() -> Capture:
+    """A program with every kind of graph: compiled code that was recorded again and skipped, an
+    engine with a graph for each batch size, graphed callables, and a capture that failed."""
+    engine = LedgerGraph(
+        0, 0, "Engine.capture", frames=(1, 2), capture_ns=41_000_000, reserved_bytes=2 * MIB
+    )
+    used = {
+        "first_replay_ns": 10**9,
+        "last_replay_ns": 31 * 10**9,
+        "replayed_at": (ReplayPlace((3,), 64),),
+    }
+    compiled = LedgerGraph(0, 0, COMPILE, frames=(0, 2), capture_ns=9_000_000, **used)
+    moved = (
+        "static input data pointer changed.\ninput name: primals_3. data pointer changed from 1 to "
+        '2. input stack trace:   File "/home/me/model.py", line 12, in forward\n'
+    )
+    batches = [
+        structs.replace(
+            engine,
+            replays=replays,
+            same_as=None if at == 0 else 0,
+            instantiate_ns=700_000,
+            **(used if replays else {}),
+        )
+        for at, replays in enumerate((1200, 310, 0, 0))
+    ]
+    trees = [
+        structs.replace(compiled, key="0/0 inference", replays=4000),
+        structs.replace(compiled, key="0/0 inference", replays=70, because=moved),
+        structs.replace(compiled, key="0/1 inference", replays=1),
+        LedgerGraph(0, 0, COMPILE, holds_a_pool=True),
+    ]
+    callables = LedgerGraph(
+        0, 0, "make_graphed_callables", frames=(2,), capture_ns=30_000_000,
+        collector_ns=12_000_000, replays=640, **used,
+    )  # fmt: skip
+    failed = LedgerGraph(
+        0, 0, "Engine.capture", frames=(1, 2), capture_ns=5_000_000,
+        failure="AcceleratorError: CUDA error: operation not permitted when stream is capturing",
+        diagnosis=Diagnosis(
+            "sync-item", "`item()` makes the host wait for a stream that is capturing", None, (1, 2)
+        ),
+    )  # fmt: skip
+    skip = (
+        "skipping cudagraphs due to mutated inputs (1 instances). Found from : \n   File "
+        '"/home/me/train.py", line 7, in loss\n    total += x\n'
+    )
+    return program([*batches, *trees, callables, failed], skips=[Skip(0, skip, 3)])

@@ -1,12 +1,11 @@
-"""The graphs of a program (``cgtool run``): the parts of its processes as one capture, and what it
-says: one sentence, a row for each line that captures, and findings."""
+"""The parts that the processes of a program left behind (``cgtool run``), as one capture."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +13,7 @@ from pathlib import Path
 import msgspec
 
 import cgtool
-from cgtool.analysis.graph.places import file_line
-from cgtool.analysis.reports import place_of
-from cgtool.analysis.units import bytes_text, count_text, time_text
+from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
     Caveat,
@@ -31,7 +28,15 @@ from cgtool.model.capture import (
     Origin,
     Pool,
 )
-from cgtool.model.ledger import COMPILE, Ledger, LedgerGraph, Process, ReplayPlace, Skip
+from cgtool.model.ledger import (
+    COMPILE,
+    Diagnosis,
+    Ledger,
+    LedgerGraph,
+    Process,
+    ReplayPlace,
+    Skip,
+)
 from cgtool.model.part_files import (
     COUNTERS,
     LOG,
@@ -161,6 +166,14 @@ class _Part:
             pool=record.pool,
             reserved_bytes=record.reserved_bytes,
             failure=record.failure,
+            diagnosis=None
+            if record.diagnosis is None
+            else Diagnosis(
+                record.diagnosis.code,
+                record.diagnosis.reason,
+                record.diagnosis.fix,
+                self.tables.frame_indices(record.diagnosis.frames),
+            ),
         )
         if record.nodes is not None and record.failure is None:
             nodes = tuple(map(self._moved, record.nodes))
@@ -313,133 +326,3 @@ def _caveats(environment: Environment) -> tuple[Caveat, ...]:
             "GPU times; code of torch.compile captures no graphs there",
         ),
     )
-
-
-# --- what a ledger says
-
-
-@dataclass(frozen=True)
-class LedgerRow:
-    """The graphs that one line captures."""
-
-    owner: str
-    line: str
-    keys: tuple[str, ...]
-    """What the owner calls them, where it has names."""
-    graphs: int
-    nodes: tuple[int, ...]
-    """The fewest and the most of a graph; one number if they are equal."""
-    capture_ns: int
-    reserved_bytes: int | None
-    replays: int
-    unused: int
-    """Graphs that were never replayed."""
-    failed: int
-    mean_interval_ns: int | None
-    """Between two replays of one graph."""
-    replayed_at: str | None
-    """The line that replays most of them."""
-
-
-@dataclass(frozen=True)
-class LedgerReport:
-    """The screen of ``cgtool run``."""
-
-    command: str
-    device: str
-    simulated: bool
-    processes: int
-    wall_ns: int
-    exit_status: int | None
-    sentence: str
-    rows: tuple[LedgerRow, ...]
-    caveats: tuple[Caveat, ...]
-    skips: tuple[Skip, ...]
-    lost: tuple[str, ...]
-
-
-def ledger_report(capture: Capture) -> LedgerReport:
-    """What the ledger of a capture says. Raises ValueError for a capture without one."""
-    ledger = capture.ledger
-    if ledger is None:
-        raise ValueError("not a capture of a program")
-    by_line: defaultdict[tuple[str, str], list[LedgerGraph]] = defaultdict(list)
-    for entry in ledger.graphs:
-        if entry.holds_a_pool:
-            continue
-        by_line[entry.owner, _line(capture, entry.frames)].append(entry)
-    rows = [_row(capture, owner, line, entries) for (owner, line), entries in by_line.items()]
-    return LedgerReport(
-        command=shlex.join(ledger.command),
-        device=capture.environment.device,
-        simulated=capture.environment.simulated,
-        processes=len(ledger.processes),
-        wall_ns=ledger.wall_ns,
-        exit_status=ledger.exit_status,
-        sentence=_sentence(ledger),
-        rows=tuple(sorted(rows, key=lambda row: -row.replays)),
-        caveats=capture.caveats,
-        skips=ledger.skips,
-        lost=ledger.lost,
-    )
-
-
-def _line(capture: Capture, frames: Sequence[int]) -> str:
-    """The innermost line outside installed packages, as ``file.py:12``."""
-    own = [capture.frames[index] for index in frames]
-    place = place_of(tuple(own))
-    return file_line(place)
-
-
-def _row(capture: Capture, owner: str, line: str, entries: Sequence[LedgerGraph]) -> LedgerRow:
-    sizes = [len(capture.graphs[each.graph].nodes) for each in entries if each.graph is not None]
-    reserved = [each.reserved_bytes for each in entries if each.reserved_bytes is not None]
-    places: Counter[str] = Counter()
-    for each in entries:
-        for place in each.replayed_at:
-            places[_line(capture, place.frames)] += place.seen
-    spans = [
-        (each.last_replay_ns - each.first_replay_ns, each.replays - 1)
-        for each in entries
-        if each.replays > 1 and each.first_replay_ns is not None and each.last_replay_ns is not None
-    ]
-    intervals = sum(count for _, count in spans)
-    return LedgerRow(
-        owner=owner,
-        line=line,
-        keys=tuple(dict.fromkeys(each.key for each in entries if each.key)),
-        graphs=len(entries),
-        nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
-        capture_ns=sum(each.capture_ns for each in entries),
-        reserved_bytes=sum(reserved) if reserved else None,
-        replays=sum(each.replays for each in entries),
-        unused=sum(each.is_unused for each in entries),
-        failed=sum(each.failure is not None for each in entries),
-        mean_interval_ns=sum(span for span, _ in spans) // intervals if intervals else None,
-        replayed_at=places.most_common(1)[0][0] if places else None,
-    )
-
-
-def _sentence(ledger: Ledger) -> str:
-    """``6 graphs, 249 replays; 2 graphs were never replayed: 41.0 ms and 38.0 MiB for nothing``."""
-    kept = [each for each in ledger.graphs if not each.holds_a_pool]
-    graphs = [each for each in kept if each.failure is None]
-    failed = len(kept) - len(graphs)
-    if not kept:
-        return "the program captured no CUDA graph"
-    replays = sum(each.replays for each in graphs)
-    text = f"{count_text(len(graphs), 'graph')}, {count_text(replays, 'replay')}"
-    unused = [each for each in graphs if each.is_unused]
-    if unused:
-        cost = [time_text(sum(each.capture_ns for each in unused))]
-        reserved = sum(each.reserved_bytes or 0 for each in unused)
-        if reserved:
-            cost.append(bytes_text(reserved))
-        verb = "was" if len(unused) == 1 else "were"
-        text += (
-            f"; {count_text(len(unused), 'graph')} {verb} never replayed: {' and '.join(cost)} for "
-            "nothing"
-        )
-    if failed:
-        text += f"; {count_text(failed, 'capture')} failed"
-    return text

@@ -37,11 +37,17 @@ def run(
         str | None,
         typer.Option(help="`simulated`: no GPU; by default a GPU if there is one."),
     ] = None,
+    graphs: Annotated[bool, typer.Option("--graphs", help="A row for each graph.")] = False,
+    rows: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Rows of the table; 0 shows all."),
+    ] = 20,
     explain: opt.Explain = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
 ) -> None:
     """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
-    from cgtool.analysis.ledger import ledger_report, merge
+    from cgtool.analysis.ledger import merge
+    from cgtool.analysis.ledger_report import ledger_report
     from cgtool.cli.output import check_places, show_report, show_table
     from cgtool.model import capture_file
     from cgtool.render.ledger_table import render
@@ -58,7 +64,7 @@ def run(
                 fix=f"cgtool dump {program[0]}",
             )
         report = ledger_report(capture)
-        table = partial(render, report, explain=explain)
+        table = partial(render, report, graphs=graphs, rows=rows, explain=explain)
         show_report("cgtool-ledger", report, table, format_, output, quiet=quiet)
         return
     folder = Path(program[0])
@@ -89,7 +95,8 @@ def run(
         show_report("cgtool-ledger", report, partial(render, report), format_, None)
     elif not quiet:
         # Standard output is the program's.
-        show_table(render(report, explain=explain), None, stderr=True)
+        screen = render(report, graphs=graphs, rows=rows, explain=explain)
+        show_table(screen, None, stderr=True)
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:

@@ -47,6 +47,16 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of the replays whose line was looked up: the first 64 of a graph, and every 32nd."""
 
 
+class Diagnosis(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What ended a capture, as a finding says it."""
+
+    code: str
+    reason: str
+    fix: str | None
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to the error, innermost first."""
+
+
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph, from its capture to its end."""
 
@@ -81,6 +91,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """What PyTorch's allocator reserved from the device during the capture."""
     failure: str | None = None
     """The error that ended the capture."""
+    diagnosis: Diagnosis | None = None
+    """What the error means, if it is about the capture."""
     replays: Count = 0
     first_replay_ns: DurationNs | None = None
     last_replay_ns: DurationNs | None = None
@@ -96,9 +108,14 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
 
     @property
+    def uses(self) -> int:
+        """Its replays, without the one with which ``torch.compile`` ends a recording."""
+        return max(self.replays - (self.owner == COMPILE and self.key != ""), 0)
+
+    @property
     def is_unused(self) -> bool:
         """It could be replayed and never was."""
-        return self.failure is None and self.replays == 0 and not self.holds_a_pool
+        return self.failure is None and self.uses == 0 and not self.holds_a_pool
 
 
 class Skip(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
+from cgtool.model.finding import Finding
 
 LOG, COUNTERS, LOST = ".log", ".counters", ".lost"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
@@ -82,6 +83,7 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     pool: tuple[int, int] | None
     reserved_bytes: int | None
     failure: str | None
+    diagnosis: Finding | None
     nodes: tuple[Node, ...] | None
     edges: tuple[Edge, ...]
 

@@ -15,7 +15,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.finding import Finding
 from cgtool.model.ledger import COMPILE
 from cgtool.model.part_files import (
     COUNTER,
@@ -31,7 +34,7 @@ from cgtool.model.part_files import (
     Skipped,
     Tables,
 )
-from cgtool.observe.frames import Site, chain_of, frames_of, package_part
+from cgtool.observe.frames import Site, chain_of, exception_frames, frames_of, package_part
 from cgtool.observe.origins import OriginTable
 from cgtool.recording.compiled import GraphTrees
 from cgtool.torch_compat.patches import Patches
@@ -274,6 +277,7 @@ class Recorder:
             if reserved is None or capture.reserved is None
             else max(reserved - capture.reserved, 0),
             None if raised is None else f"{type(raised).__name__}: {raised}".split("\n")[0],
+            None if raised is None else _diagnosis(raised),
             None if contents is None else contents[0],
             () if contents is None else contents[1],
         )
@@ -368,3 +372,16 @@ def _owner(frame: Any, chain: tuple[Site, ...]) -> str:
             return "make_graphed_callables"
         frame = frame.f_back
     return chain[0][0].co_qualname if chain else ""
+
+
+def _diagnosis(raised: BaseException) -> Finding | None:
+    """What the error that ended a capture means, at the line that raised it; None if it is not
+    about the capture."""
+    # Slow to import, and most programs never need it.
+    from cgtool.detectors.capture_errors import explain
+
+    with contextlib.suppress(Exception):  # methods of the user's exception may raise
+        finding = explain(raised, "capture")
+        if finding is not None:
+            return msgspec.structs.replace(finding, frames=exception_frames(raised))
+    return None

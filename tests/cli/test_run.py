@@ -136,6 +136,10 @@ def test_a_refused_capture_is_kept_with_its_error(engine) -> None:
     assert len(failed) == 2
     assert all("not permitted when stream is capturing" in str(each.failure) for each in failed)
     assert all(each.graph is None for each in failed)
+    causes = [each.diagnosis for each in failed]
+    assert [cause and cause.code for cause in causes] == ["sync-item"] * 2
+    lines = {engine[1].frames[cause.frames[0]].line for cause in causes if cause is not None}
+    assert lines == {1 + ENGINE[: ENGINE.index("torch.zeros(3")].count("\n")}
 
 
 def test_processes_and_their_ends(engine) -> None:
@@ -158,7 +162,7 @@ def test_the_table_says_what_matters_first(engine, cgtool, folder: Path) -> None
     assert code == 0
     report = json.loads(out)
     assert report["schema"] == "cgtool-ledger"
-    row = next(row for row in report["rows"] if row["owner"] == "Engine.capture")
+    row = next(row for row in report["lines"] if row["owner"] == "Engine.capture")
     assert (row["graphs"], row["replays"], row["unused"]) == (6, 198, 2)
     assert row["line"].startswith("engine.py:")
 

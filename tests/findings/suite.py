@@ -68,16 +68,15 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
     words = command_of(document, device).replace("wrong.py", f"{example}.py").split()
     settings = [word for word in words if _SETTING.fullmatch(word)]
     words = [word for word in words if word not in settings]
-    if device == "simulated":
-        words += ["--device", "simulated"]
+    options = ["--format", "json", *(["--device", "simulated"] if device == "simulated" else ())]
+    # What follows the name of a program is the program's own.
+    words[1:1] = options
     # Variables that PyTorch reads when it is imported take a fresh process.
     fresh = device == "gpu" or bool(settings)
     run_command = run_fresh_cgtool if fresh else run_cgtool
     try:
         done = run_command(
             *words,
-            "--format",
-            "json",
             cwd=folder,
             timeout=240,
             env=os.environ | dict(word.split("=", 1) for word in settings),

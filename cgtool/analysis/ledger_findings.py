@@ -1,0 +1,354 @@
+"""What is wrong with the graphs of a program, from its ledger alone: each with its counts, times
+and bytes, at the line that captures them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from cgtool.analysis.reports import place_of
+from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text
+from cgtool.findings import code
+from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.finding import Code, Finding
+from cgtool.model.ledger import COMPILE, Ledger, LedgerGraph, Skip
+
+CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+COLLECTOR_IN_CAPTURE = code("collector-in-capture")
+CUDAGRAPHS_SKIPPED = code("cudagraphs-skipped")
+GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
+GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
+MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
+RECAPTURED_AFTER_RECOMPILE = code("recaptured-after-recompile")
+RERECORDED_GRAPH_INPUT = code("rerecorded-graph-input")
+RERECORDED_LIVE_OUTPUT = code("rerecorded-live-output")
+RERECORDED_STATIC_INPUT = code("rerecorded-static-input")
+
+_RERECORDED: Sequence[tuple[str, Code, str]] = (
+    (
+        "static input data pointer changed",
+        RERECORDED_STATIC_INPUT,
+        "a parameter, a buffer or another static input was at another address than when the graph "
+        "was recorded",
+    ),
+    (
+        "cudagraph managed tensor data pointer changed",
+        RERECORDED_GRAPH_INPUT,
+        "an input that another graph wrote was at another address than when this graph was "
+        "recorded",
+    ),
+    (
+        "expected dead indices before graph are live",
+        RERECORDED_LIVE_OUTPUT,
+        "an output of an earlier graph was still referenced, which was not when this graph was "
+        "recorded",
+    ),
+)
+"""What ``CheckInvariantStatus`` of Inductor's graph trees says, and what it means."""
+
+_SKIPS: Sequence[tuple[str, str]] = (
+    ("mutated inputs", "return the new value instead of writing to the input, or copy the input"),
+    ("cpu device", "create the tensor on the GPU, or move the op out of the compiled function"),
+    ("multiple devices", "compile the part of each device by itself"),
+    ("re-recording limit", "remove the cause of the recordings before it"),
+    ("caching allocator", "leave PyTorch's caching allocator enabled"),
+    ("incompatible op", "move the op out of the compiled function"),
+    ("dynamic shape", "compile with dynamic=False, or pad the inputs to a few sizes"),
+)
+"""Words of a reason of PyTorch's for capturing nothing, and what to write instead."""
+
+_COMPILATION = re.compile(r"(?P<function>\d+)/\d+")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+_INPUT = re.compile(r"input name: (\S+)\.")
+_MANY_SHAPES = 16
+_RECAPTURES = 5
+_SHOWN = 5
+_COLLECTOR_SHARE = 0.2
+_COLLECTOR_NS = 1_000_000
+"""A collection of less than this is not worth a sentence."""
+
+
+class LineGraphs(NamedTuple):
+    """The graphs that one line captures for one owner, in order of their capture."""
+
+    owner: str
+    frames: tuple[Frame, ...]
+    """The calls that lead to the captures, as of the first, innermost first."""
+    entries: list[LedgerGraph]
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost line outside installed packages."""
+        return place_of(self.frames)
+
+    @property
+    def captured(self) -> int:
+        """How many captures did not fail."""
+        return sum(each.failure is None for each in self.entries)
+
+
+def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
+    """The graphs of a program by owner and line, without those that only hold a pool."""
+    lines: dict[tuple[str, Frame | None], LineGraphs] = {}
+    for entry in ledger.graphs:
+        if not entry.holds_a_pool:
+            frames = tuple(capture.frames[frame] for frame in entry.frames)
+            graphs = LineGraphs(entry.owner, frames, [])
+            lines.setdefault((entry.owner, graphs.place), graphs).entries.append(entry)
+    return list(lines.values())
+
+
+def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
+    """The findings of a program's graphs. Raises ValueError for a capture of an ENTRY."""
+    ledger = capture.ledger
+    if ledger is None:
+        raise ValueError("not a capture of a program")
+    work = _Work(capture)
+    findings: list[Finding] = []
+    for line in by_line(capture, ledger):
+        findings += _failed(capture, line)
+        findings += _rerecorded(line)
+        findings += _recompiled(line)
+        findings += _unused(line)
+        findings += _repeated(line, work)
+        findings += _many_shapes(line, work)
+        if not capture.environment.simulated:
+            # Of the simulated device, times are those of the simulation, and nodes are ops.
+            findings += _collected(line)
+            findings += _of_one_topology(line, ledger)
+    return (*findings, *_skipped(ledger.skips))
+
+
+def _failed(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
+    """Captures that an error ended, by what it means."""
+    causes = Counter(each.diagnosis for each in line.entries if each.diagnosis is not None)
+    for cause, times in causes.items():
+        yield Finding(
+            Code(cause.code),
+            cause.reason,
+            tuple(capture.frames[frame] for frame in cause.frames) or line.frames,
+            fix=cause.fix,
+            phase="capture",
+            evidence=_errors(each for each in line.entries if each.diagnosis == cause),
+            times=times,
+        )
+
+
+def _errors(entries: Iterable[LedgerGraph]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(entry.failure for entry in entries if entry.failure))[:_SHOWN]
+
+
+def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
+    """Graphs that graph trees recorded again, by the reason that they give."""
+    for words, name, reason in _RERECORDED:
+        again = [each for each in line.entries if each.because and each.because.startswith(words)]
+        if not again:
+            continue
+        evidence = [_cost(again, "recording")]
+        moved = Counter(tensor for each in again for tensor in _INPUT.findall(each.because or ""))
+        if moved:
+            inputs = (f"{tensor} ({count_text(n, 'time')})" for tensor, n in moved.most_common(5))
+            evidence.append(f"inputs: {', '.join(inputs)}")
+        evidence.append(_keys(again))
+        yield Finding(
+            name,
+            f"torch.compile recorded {count_text(len(again), 'graph')} again here: {reason}",
+            line.frames,
+            evidence=tuple(filter(None, evidence)),
+        )
+
+
+def _recompiled(line: LineGraphs) -> Iterator[Finding]:
+    """Functions that Dynamo compiled several times, each time with graphs of its own."""
+    compilations: dict[tuple[int, str], dict[str, list[LedgerGraph]]] = defaultdict(dict)
+    for entry in line.entries:
+        if entry.owner == COMPILE and (match := _COMPILATION.match(entry.key)):
+            versions = compilations[entry.process, match["function"]]
+            versions.setdefault(match[0], []).append(entry)
+    for versions in compilations.values():
+        if len(versions) > 1:
+            _, *later = versions.values()
+            graphs = [entry for entries in later for entry in entries]
+            yield Finding(
+                RECAPTURED_AFTER_RECOMPILE,
+                f"a function was compiled {count_text(len(versions), 'time')}, and each "
+                "compilation captured graphs of its own",
+                line.frames,
+                evidence=(_cost(graphs, "capture"), f"compilations {', '.join(versions)}"),
+            )
+
+
+def _unused(line: LineGraphs) -> Iterator[Finding]:
+    unused = [each for each in line.entries if each.is_unused]
+    if unused:
+        verb = "was" if len(unused) == 1 else "were"
+        yield Finding(
+            GRAPH_NEVER_REPLAYED,
+            f"{len(unused):,} of {count_text(line.captured, 'graph')} captured here {verb} never "
+            "replayed" + (" after the recording" if line.owner == COMPILE else ""),
+            line.frames,
+            evidence=tuple(filter(None, (_cost(unused, "capture"), _keys(unused)))),
+        )
+
+
+def _repeated(line: LineGraphs, work: _Work) -> Iterator[Finding]:
+    """The same work captured again each time that the graph of it had been dropped."""
+    for entries in work.groups(line.entries, work.identity):
+        again = [
+            after
+            for before, after in pairwise(entries)
+            if before.ended_ns is not None and before.ended_ns <= after.began_ns
+        ]
+        if len(again) + 1 >= _RECAPTURES and all(each.uses <= 1 for each in entries):
+            yield Finding(
+                CAPTURE_TIME_NOT_AMORTISED,
+                f"{count_text(len(entries), 'capture')} of the same work, each replayed at most "
+                "once and dropped before the next",
+                line.frames,
+                evidence=(_cost(again, "capture"),),
+            )
+
+
+def _many_shapes(line: LineGraphs, work: _Work) -> Iterator[Finding]:
+    for entries in work.groups(line.entries, work.ops):
+        shapes = len(work.groups(entries, work.identity))
+        if shapes >= _MANY_SHAPES:
+            yield Finding(
+                MANY_GRAPHS_FOR_MANY_SHAPES,
+                f"{count_text(len(entries), 'graph')} of the same ops are captured here, for "
+                f"{shapes:,} sets of shapes",
+                line.frames,
+                evidence=(_cost(entries, "capture"),),
+            )
+
+
+def _collected(line: LineGraphs) -> Iterator[Finding]:
+    spent = sum(each.capture_ns for each in line.entries)
+    collected = sum(each.collector_ns for each in line.entries)
+    if collected >= max(_COLLECTOR_NS, _COLLECTOR_SHARE * spent):
+        yield Finding(
+            COLLECTOR_IN_CAPTURE,
+            f"Python's garbage collector takes {percent_text(collected / spent)} of the capture "
+            "time here",
+            line.frames,
+            evidence=(
+                f"{time_text(collected)} of {time_text(spent)}, in "
+                f"{count_text(len(line.entries), 'capture')}",
+            ),
+        )
+
+
+def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
+    """Graphs that differ in parameters alone, and are there at the same time."""
+    again = []
+    for entry in line.entries:
+        first = None if entry.same_as is None else ledger.graphs[entry.same_as]
+        if first is not None and (first.ended_ns is None or first.ended_ns > entry.began_ns):
+            again.append(entry)
+    if again:
+        verb = "has" if len(again) == 1 else "have"
+        yield Finding(
+            GRAPHS_OF_ONE_TOPOLOGY,
+            f"{len(again):,} of {count_text(line.captured, 'graph')} captured here {verb} the "
+            "nodes and dependencies of an earlier graph, which is still there",
+            line.frames,
+            evidence=(
+                f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
+                + ("it" if len(again) == 1 else "them"),
+            ),
+        )
+
+
+def _skipped(skips: Iterable[Skip]) -> Iterator[Finding]:
+    """Why compiled code runs without graphs, at the line that PyTorch names."""
+    times = Counter[str]()
+    for skip in skips:
+        times[skip.reason] += skip.times
+    for text, count in times.items():
+        places = _FRAME.finditer(text)
+        frames = [Frame(at["file"], int(at["line"]), at["function"]) for at in places]
+        first = text.strip().partition("\n")[0]
+        words = re.sub(r"\.? *Found from ?:.*", "", first).strip()
+        words = re.sub(r"^skipping cudagraphs? due to ", "", words)
+        fixes = (fix for sign, fix in _SKIPS if sign in words)
+        yield Finding(
+            CUDAGRAPHS_SKIPPED,
+            f"compiled code runs without a CUDA graph: {words}",
+            tuple(reversed(frames)),
+            fix=next(fixes, None),
+            times=count,
+        )
+
+
+# --- sentences
+
+
+def _cost(entries: Sequence[LedgerGraph], noun: str) -> str:
+    """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has."""
+    text = (
+        f"{count_text(len(entries), noun)}: {time_text(sum(each.capture_ns for each in entries))}"
+    )
+    reserved = sum(each.reserved_bytes or 0 for each in entries)
+    return text + (f" and {bytes_text(reserved)} more reserved" if reserved else "")
+
+
+def _keys(entries: Sequence[LedgerGraph]) -> str:
+    """``graphs 0/0 forward, 0/1 forward``; empty where they have no names."""
+    keys = list(dict.fromkeys(each.key for each in entries if each.key))
+    more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
+    return f"graphs {', '.join(keys[:_SHOWN])}{more}" if keys else ""
+
+
+# --- what graphs do
+
+_EMPTY = Graph("", "step")
+
+
+class _Work:
+    """What the graphs of a ledger do, so that they can be compared."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def of(self, entry: LedgerGraph) -> Graph:
+        return _EMPTY if entry.graph is None else self._capture.graphs[entry.graph]
+
+    def groups(
+        self, entries: Iterable[LedgerGraph], key: Callable[[LedgerGraph], Hashable]
+    ) -> list[list[LedgerGraph]]:
+        """Those whose nodes are known, by process and key."""
+        groups: dict[Hashable, list[LedgerGraph]] = defaultdict(list)
+        for entry in entries:
+            if self.of(entry).nodes:
+                groups[entry.process, key(entry)].append(entry)
+        return list(groups.values())
+
+    def identity(self, entry: LedgerGraph) -> bytes:
+        """Its nodes with their sizes, and its edges; no address."""
+        nodes = [
+            (node.type, node.origin, node.shape, _sizes(node)) for node in self.of(entry).nodes
+        ]
+        return msgspec.msgpack.encode((nodes, self.of(entry).edges))
+
+    def ops(self, entry: LedgerGraph) -> tuple[str | None, ...]:
+        """The ops that it was captured from, in their order."""
+        calls = dict.fromkeys((node.call, node.origin) for node in self.of(entry).nodes)
+        return tuple(self._ops[origin] for _, origin in calls)
+
+    @cached_property
+    def _ops(self) -> dict[int | None, str | None]:
+        return {None: None, **{at: each.op for at, each in enumerate(self._capture.origins)}}
+
+
+def _sizes(node: Node) -> tuple[object, ...]:
+    """What a kernel, a copy or a fill is called with, addresses apart."""
+    if node.kernel is not None:
+        return node.kernel.function, node.kernel.grid, node.kernel.block
+    work = node.copy or node.fill
+    return () if work is None else (work.bytes,)

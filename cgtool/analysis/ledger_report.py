@@ -1,0 +1,150 @@
+"""What a program's ledger says: one sentence, a row for each line that captures (or for each
+graph), and findings."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cgtool.analysis.graph.places import file_line
+from cgtool.analysis.ledger_findings import LineGraphs, by_line, ledger_findings
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
+from cgtool.analysis.units import bytes_text, count_text, time_text, total_of
+from cgtool.model.capture import Capture, Caveat
+from cgtool.model.ledger import Ledger, LedgerGraph
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """The graphs that one line captures, or one of them."""
+
+    owner: str
+    line: str
+    keys: tuple[str, ...]
+    """What the owner calls them, where it has names."""
+    number: int | None
+    """Of one graph: its number for ``dump --graph``; None if it has no nodes."""
+    graphs: int
+    nodes: tuple[int, ...]
+    """The fewest and the most of a graph; one number if they are equal."""
+    capture_ns: int
+    reserved_bytes: int | None
+    replays: int
+    rerecords: int
+    """Graphs that were recorded again, because one that there was did not fit."""
+    unused: int
+    """Graphs that were never replayed."""
+    failed: int
+    mean_interval_ns: int | None
+    """Between two replays of one graph."""
+    replayed_at: str | None
+    """The line that replays most of them."""
+    end: str | None
+    """Of one graph: ``reset``, ``freed``, or the error that ended its capture."""
+
+
+@dataclass(frozen=True)
+class LedgerReport:
+    """The screen of ``cgtool run``."""
+
+    command: str
+    device: str
+    simulated: bool
+    processes: int
+    wall_ns: int
+    exit_status: int | None
+    sentence: str
+    lines: tuple[LedgerRow, ...]
+    graphs: tuple[LedgerRow, ...]
+    """The same, graph by graph, in order of their capture."""
+    findings: tuple[ExplainedFinding, ...]
+    caveats: tuple[Caveat, ...]
+    lost: tuple[str, ...]
+
+
+def ledger_report(capture: Capture) -> LedgerReport:
+    """What the ledger of a capture says. Raises ValueError for a capture without one."""
+    ledger = capture.ledger
+    if ledger is None:
+        raise ValueError("not a capture of a program")
+    groups = by_line(capture, ledger)
+    lines = [_row(capture, group, group.entries) for group in groups]
+    graphs = [(entry, _row(capture, group, [entry])) for group in groups for entry in group.entries]
+    graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
+    return LedgerReport(
+        command=shlex.join(ledger.command),
+        device=capture.environment.device,
+        simulated=capture.environment.simulated,
+        processes=len(ledger.processes),
+        wall_ns=ledger.wall_ns,
+        exit_status=ledger.exit_status,
+        sentence=_sentence(ledger),
+        lines=tuple(sorted(lines, key=lambda row: (-row.replays, -row.capture_ns))),
+        graphs=tuple(row for _, row in graphs),
+        findings=explain_findings(ledger_findings(capture)),
+        caveats=capture.caveats,
+        lost=ledger.lost,
+    )
+
+
+def _row(capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph]) -> LedgerRow:
+    sizes = [len(capture.graphs[each.graph].nodes) for each in entries if each.graph is not None]
+    places: Counter[str] = Counter()
+    for each in entries:
+        for replay in each.replayed_at:
+            frames = tuple(capture.frames[frame] for frame in replay.frames)
+            places[file_line(place_of(frames))] += replay.seen
+    spans = [
+        (each.last_replay_ns - each.first_replay_ns, each.replays - 1)
+        for each in entries
+        if each.replays > 1 and each.first_replay_ns is not None and each.last_replay_ns is not None
+    ]
+    intervals = sum(count for _, count in spans)
+    only = entries[0] if len(entries) == 1 else None
+    return LedgerRow(
+        owner=group.owner,
+        line=file_line(group.place),
+        keys=tuple(dict.fromkeys(each.key for each in entries if each.key)),
+        number=only.graph if only else None,
+        graphs=sum(each.failure is None for each in entries),
+        nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
+        capture_ns=sum(each.capture_ns for each in entries),
+        reserved_bytes=total_of(each.reserved_bytes for each in entries),
+        replays=sum(each.replays for each in entries),
+        rerecords=sum(each.because is not None for each in entries),
+        unused=sum(each.is_unused for each in entries),
+        failed=sum(each.failure is not None for each in entries),
+        mean_interval_ns=sum(span for span, _ in spans) // intervals if intervals else None,
+        replayed_at=places.most_common(1)[0][0] if places else None,
+        end=(only.failure or only.end) if only else None,
+    )
+
+
+def _sentence(ledger: Ledger) -> str:
+    """``6 graphs, 249 replays; 2 graphs were never replayed: 41.0 ms and 38.0 MiB for nothing``."""
+    captures = [each for each in ledger.graphs if not each.holds_a_pool]
+    skips = sum(skip.times for skip in ledger.skips)
+    graphs = [each for each in captures if each.failure is None]
+    replays = sum(each.replays for each in graphs)
+    parts = [f"{count_text(len(graphs), 'graph')}, {count_text(replays, 'replay')}"]
+    if not captures:
+        parts = ["the program captured no CUDA graph"]
+    unused = [each for each in graphs if each.is_unused]
+    if unused:
+        cost = [time_text(sum(each.capture_ns for each in unused))]
+        if reserved := sum(each.reserved_bytes or 0 for each in unused):
+            cost.append(bytes_text(reserved))
+        verb = "was" if len(unused) == 1 else "were"
+        parts.append(
+            f"{count_text(len(unused), 'graph')} {verb} never replayed: {' and '.join(cost)} for "
+            "nothing"
+        )
+    if rerecords := sum(each.because is not None for each in graphs):
+        parts.append(f"{rerecords:,} recorded again")
+    if failed := len(captures) - len(graphs):
+        parts.append(f"{count_text(failed, 'capture')} failed")
+    if skips:
+        parts.append(f"torch.compile skipped {count_text(skips, 'capture')}")
+    return "; ".join(parts)

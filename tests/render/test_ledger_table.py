@@ -1,0 +1,54 @@
+"""The ledger of a program at 80 and 160 columns, against gold files."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.model.capture import Frame
+from cgtool.model.ledger import LedgerGraph
+from cgtool.render import ledger_table
+from tests.builders import program, serving
+from tests.render.test_tables import compare
+
+
+def many_lines():
+    """Forty lines of files with long names, and compiled functions."""
+    folder = "/opt/conda/envs/serving/lib/python3.11/site-packages/some_serving_engine/workers"
+    frames = [
+        Frame(
+            f"{folder}/decoder_with_a_rather_long_name_{at}.py", 1000 + at, "Runner.capture_model"
+        )
+        for at in range(40)
+    ]
+    entries = [
+        LedgerGraph(
+            0,
+            at,
+            "torch.compile" if at % 3 else "SomeRunnerOfTheEngine.capture_model.<locals>.capture",
+            key=f"{at}/{at % 2} forward" if at % 3 else "",
+            frames=(at,),
+            capture_ns=at * 10**7 + 10**6,
+            reserved_bytes=at << 21,
+            replays=5**at % 100_003,
+        )
+        for at in range(40)
+    ]
+    return structs.replace(program(entries), frames=tuple(frames))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_lines_that_capture(width):
+    compare("ledger", ledger_table.render(ledger_report(serving()), explain=True), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_row_for_each_graph(width):
+    report = ledger_report(serving())
+    compare("ledger-graphs", ledger_table.render(report, graphs=True), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_many_lines_with_long_names(width):
+    compare("ledger-many", ledger_table.render(ledger_report(many_lines()), rows=20), width)

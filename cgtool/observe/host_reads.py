@@ -28,7 +28,15 @@ from cgtool.observe.host_values import (
     has_only_slots,
     value_of,
 )
-from cgtool.observe.lookup import MISSING, cells_of, content_of, is_immutable, resolve, weakly
+from cgtool.observe.lookup import (
+    MISSING,
+    Identity,
+    cells_of,
+    content_of,
+    is_immutable,
+    resolve,
+    weakly,
+)
 from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
 
 _HELPERS = 4
@@ -87,7 +95,8 @@ class HostReads:
     def __init__(self) -> None:
         self.watched: list[Watched] = []
         self._named: dict[_Name, list[Watched]] = {}
-        self._known: set[tuple[int, int]] = set()
+        self._known: set[tuple[int, Identity]] = set()
+        """The id of a code object or a use, which is kept, and what it ran with."""
         self._kept: list[Any] = []
         """Keeps roots without weak references (dicts, lists) and code objects alive."""
 
@@ -95,9 +104,9 @@ class HostReads:
         """Add the names that a function of the user uses."""
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else None
-        owner = id(frame.f_locals.get(first)) if first else 0
-        if (id(code), owner) not in self._known:
-            self._known.add((id(code), owner))
+        known = id(code), Identity(frame.f_locals.get(first) if first else None)
+        if known not in self._known:
+            self._known.add(known)
             self._kept.append(code)
             self._add_code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
 
@@ -108,7 +117,7 @@ class HostReads:
         values = frame.f_locals if uses else {}
         for use in uses:
             value = values.get(use.root)
-            known = id(use), id(value)
+            known = id(use), Identity(value)
             if value is None or known in self._known or isinstance(value, torch.Tensor):
                 continue
             self._known.add(known)
@@ -180,7 +189,7 @@ class HostReads:
             return
         if "-packages/" in function.__code__.co_filename:
             return
-        key = id(function.__code__), id(next(iter(values.values()), None)) if values else 0
+        key = id(function.__code__), Identity(next(iter(values.values()), None))
         if key not in self._known:
             self._known.add(key)
             self._kept.append(function.__code__)

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from cgtool.detectors.streams import CaptureInProgress, Lane, capturing
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.findings import code
 from cgtool.observe.ops import OpCall
 
@@ -95,3 +96,23 @@ def test_what_a_thread_runs_is_its_own():
     loader.start()
     loader.join()
     assert seen == [False]
+
+
+def test_two_threads_may_be_in_one_stream():
+    device = DeviceModel()
+    outer, shared = device.stream_class(), device.stream_class()
+    entered, left = threading.Event(), threading.Event()
+
+    def work():
+        with shared:
+            entered.set()
+            left.wait()
+
+    thread = threading.Thread(target=work)
+    with outer:
+        with shared:
+            thread.start()
+            entered.wait()
+        assert device.current is outer
+        left.set()
+        thread.join()

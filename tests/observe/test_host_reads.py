@@ -85,3 +85,26 @@ def test_a_module_that_takes_the_address_of_a_dead_one_is_another():
             break
     assert id(other) == address
     assert value_of(other) != before
+
+
+class Counts:
+    n = 0
+
+    def step(self, reads):
+        self.n + 1
+        reads.add_frame(sys._getframe())
+
+
+def test_an_object_that_takes_the_address_of_a_dead_one_is_read_too():
+    for _ in range(1000):
+        reads, counts = HostReads(), Counts()
+        counts.step(reads)
+        address = id(counts)
+        del counts
+        counts = Counts()
+        if id(counts) == address:
+            break
+    assert id(counts) == address
+    counts.step(reads)
+    counts.n = 5
+    assert 5 in [watched.look_up() for watched in reads.watched]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,13 @@ class DeviceModel(CaptureInProgress):
             self.uncompiled = (UNCOMPILED_NOTE,)
 
 
+class _Entered(threading.local):
+    """What a thread has left for a stream."""
+
+    def __init__(self) -> None:
+        self.before: list[Stream] = []
+
+
 class Stream(Lane):
     """Replaces ``torch.cuda.Stream``."""
 
@@ -67,7 +75,7 @@ class Stream(Lane):
         # Numbers up to two name default streams.
         self.cuda_stream = _FIRST_HANDLE + self.number
         self.owner.by_handle[self.cuda_stream] = self
-        self._entered: list[Stream] = []
+        self._of_thread = _Entered()
 
     def wait_stream(self, stream: Stream) -> None:
         self.owner.wait(self, stream.joined, stream.frontier)
@@ -94,12 +102,12 @@ class Stream(Lane):
 
     def __enter__(self) -> Stream:
         # Like PyTorch's, it can be entered more than once.
-        self._entered.append(self.owner.current)
+        self._of_thread.before.append(self.owner.current)
         self.owner.current = self
         return self
 
     def __exit__(self, *_exc: Any) -> None:
-        self.owner.current = self._entered.pop()
+        self.owner.current = self._of_thread.before.pop()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.number == self.number

@@ -32,6 +32,17 @@ def test_a_sample_gets_the_right_verdict():
 
 
 @pytest.mark.gpu
+def test_threads_and_streams_are_followed_on_a_gpu():
+    chosen = entries(
+        "generic_stream_class", "generic_stream_without_fork", "helper_thread_computes",
+        "helper_thread_waits", "generic_streams_by_hand", "thread_polls_an_event",
+        "operator_reads_its_bound",
+    )  # fmt: skip
+    wrong = [verdict.text for verdict in judged(chosen, "cuda") if verdict.outcome not in GOOD]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.gpu
 def test_a_sample_is_marked_as_a_gpu_behaves():
     for entry in entries()[::EVERY]:
         result = truths([entry])[entry.key]

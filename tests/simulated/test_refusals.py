@@ -288,6 +288,27 @@ def test_a_new_thread_runs_on_the_default_stream(run):
     assert failure.frames[0].file == __file__
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda x: x[0].item(), "sync-item"),
+        (lambda _: torch.cuda.current_stream().synchronize(), "explicit-synchronize"),
+        (lambda _: torch.ones(4).pin_memory(), "pin-memory-during-capture"),
+    ],
+)
+def test_the_mode_of_the_capture_permits_calls_of_other_threads(call, code):
+    def run(x):
+        swallow(lambda: in_a_thread(call, x))
+        return x + 1
+
+    failure = failure_of(run, ones)
+    assert failure.findings[0].code == code
+    assert failure.frames[0].file == __file__
+    with SimulatedDevice("test").active() as device:
+        captured(device, run, ones(), capture_error_mode="thread_local")
+
+
 def test_a_thread_can_enter_the_captured_stream():
     def on(stream):
         def function(x):

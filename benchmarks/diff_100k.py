@@ -3,8 +3,8 @@ or `--case NAME` for one case alone.
 
 The cases are those that are hard on a diff: nothing in common, every other node changed, blocks in
 another order, indistinguishable nodes, loops unrolled thousands of times. Each runs as a
-whole process, as a user runs it; wall time, processor time and peak resident memory are the best
-of three. Targets, on 2 cores: 3 s and 1 GB each. Exit code 1 when one is missed.
+whole process, as a user runs it. Targets, on 2 cores: 3 s and 1 GB each. A diff that is slower runs
+again, at most three times. Exit code 3 when a target is missed.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def measure(command: list[str], output: Path) -> tuple[float, float, float]:
 
 
 def main() -> int:
-    """Print a table; 1 when a target is missed."""
+    """Print a table; 3 when a target is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("nodes", nargs="?", type=int, default=100_000)
     parser.add_argument("--case", help="the name of one, as the table has it")
@@ -213,7 +213,9 @@ def main() -> int:
             write(b, after)
             for format_ in ("table", "json"):
                 command = [*CGTOOL, "diff", str(a), str(b), "--format", format_]
-                runs = [measure(command, output) for _ in range(ROUNDS)]
+                runs = [measure(command, output)]
+                while len(runs) < ROUNDS and min(runs)[0] > SECONDS:
+                    runs.append(measure(command, output))
                 seconds, processor = min(runs)[:2]
                 peak = max(run[2] for run in runs)
                 miss = seconds > SECONDS or peak > MEGABYTES
@@ -225,7 +227,7 @@ def main() -> int:
                 )
                 if format_ == "table":
                     print(f"    {output.read_text().splitlines()[0]}", flush=True)
-    return int(missed)
+    return 3 if missed else 0
 
 
 if __name__ == "__main__":

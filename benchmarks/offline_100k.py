@@ -1,8 +1,8 @@
 """Offline commands on a capture of 100,000 nodes: `python benchmarks/offline_100k.py [NODES]`.
 
 Each command runs as a whole process, as a user runs it; its wall time and peak resident memory
-come from wait4. Targets, on 2 cores: 2 s (4 s for `profile`) and 600 MB each. Exit code 1 when one
-is missed.
+come from wait4. Targets, on 2 cores: 2 s (4 s for `profile`) and 600 MB each. A command that is
+slower runs again, at most three times. Exit code 3 when a target is missed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(command: list[str], output: Path) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print a table; 1 when a target is missed."""
+    """Print a table; 3 when a target is missed."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     missed = False
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def main() -> int:
         start = time.perf_counter()
         read(path)
         print(f"{count:,} nodes, {path.stat().st_size / 1e6:.1f} MB; write {wrote:.2f} s, "
-              f"read {time.perf_counter() - start:.2f} s (best of {ROUNDS} below)")  # fmt: skip
+              f"read {time.perf_counter() - start:.2f} s")  # fmt: skip
         del capture
         print(f"{'command':34}{'seconds':>9}{'peak MB':>9}{'out MB':>9}")
         for arguments in (
@@ -66,16 +66,18 @@ def main() -> int:
         ):
             command = [*CGTOOL, arguments[0], str(path), *arguments[1:]]
             output = Path(folder) / "out"
-            runs = [measure(command, output) for _ in range(ROUNDS)]
-            seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
             most = PROFILE_SECONDS if arguments[0] == "profile" else SECONDS
+            runs = [measure(command, output)]
+            while len(runs) < ROUNDS and min(runs)[0] > most:
+                runs.append(measure(command, output))
+            seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
             miss = seconds > most or peak > MEGABYTES
             missed |= miss
             print(
                 f"{' '.join(arguments):34}{seconds:9.2f}{peak:9.0f}"
                 f"{output.stat().st_size / 1e6:9.1f}{'  missed' if miss else ''}"
             )
-    return int(missed)
+    return 3 if missed else 0
 
 
 if __name__ == "__main__":

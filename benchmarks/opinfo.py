@@ -468,7 +468,7 @@ def main() -> None:
     enough = show_modes(outcomes) if given.grad_mode else show(outcomes)
     if given.device == "gpu":
         enough &= show_nodes(outcomes)
-    sys.exit(not enough)
+    sys.exit(0 if enough else 3)
 
 
 if __name__ == "__main__":

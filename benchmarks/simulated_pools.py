@@ -6,7 +6,6 @@ reserved bytes with samples/captures/NAME.cgt. Prints a table; the error is stat
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +14,9 @@ from cgtool.analysis.pools import pools_report
 from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.forked_workers import run_cgtool  # noqa: E402
 
 
 def totals(path: Path) -> tuple[int, int, int]:
@@ -36,14 +38,10 @@ def main() -> None:
             if not sample.exists():
                 continue
             target = Path(folder) / recorded.name
-            subprocess.run(
-                [
-                    sys.executable, "-m", "cgtool.cli.app", "capture", f"{sample}:build",
-                    "--device", "simulated", "-q", "-o", str(target),
-                ],
-                check=True,
-                stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            run_cgtool(
+                *("capture", f"{sample}:build", "--device", "simulated", "-q", "-o", target),
+                cwd=ROOT,
+            ).check_returncode()
             real, real_peak, _ = totals(recorded)
             ours, our_peak, _ = totals(target)
             print(

@@ -223,7 +223,8 @@ def main() -> None:
         judgement = simulate(arguments.comparisons)
         show(judgement)
         if sentences := missed(judgement, arguments.comparisons):
-            raise SystemExit("\n".join(sentences))
+            print(*sentences, sep="\n")
+            raise SystemExit(3)
         return
     if arguments.judge is None:
         names = arguments.sample or SAMPLES

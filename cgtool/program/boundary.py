@@ -24,7 +24,7 @@ from cgtool.observe.script.events import Publisher
 from cgtool.program.objects import short, text_of
 from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat.call_key import CALL_KERNEL_CODE
-from cgtool.torch_compat.dispatch_keys import RUN_CODE
+from cgtool.torch_compat.dispatch_keys import RUN_CODE, is_unconvertible
 from cgtool.torch_compat.op_key import KERNEL_CODES
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
@@ -64,6 +64,9 @@ def own_fault(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError) or "CUDA" in text_of(error)[:40]:
         # The GPU reports errors late, at whatever call comes next.
         return False
+    if is_unconvertible(error):
+        # PyTorch's own kernels are in C++: cgtool's is the one in Python.
+        return True
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, RecursionError):
         # The limit is reached anywhere; whoever has most of the frames recurses.

@@ -12,6 +12,7 @@ from cgtool.cli.app import app
 pytestmark = pytest.mark.gpu
 
 # The kernels of these ops call themselves with a number that is wrapped in a tensor of the GPU.
+# With more than ten test elements, isin() would read their number on the host.
 NUMBERS = """
 import torch
 
@@ -22,7 +23,7 @@ def decay(step: torch.Tensor) -> torch.Tensor:
 def build(device):
     def forward(x):
         return decay(x) + 0.9 ** x + torch.isin(2.0, x) + torch.matrix_power(x, 2)
-    return forward, (torch.rand(4, 4, device=device),)
+    return forward, (torch.rand(2, 2, device=device),)
 """
 
 

@@ -15,6 +15,7 @@ from cgtool.program import boundary, classify, phases, workload
 from cgtool.program.boundary import innermost
 from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.private import key_set_of, parse_key, redispatcher
 
 
 def raised(function, *args):
@@ -53,6 +54,19 @@ def test_what_cgtool_does_itself_is_its_own(monkeypatch):
     assert boundary.own_fault(error)
     monkeypatch.setitem(vars(workload), "is_a", None)
     assert boundary.own_fault(raised_without_users(workload.tensors_in, [1]))
+
+
+def test_arguments_that_no_kernel_in_python_can_get_are_cgtools_fault():
+    """Without cgtool, the ops that a kernel calls have kernels in C++ alone."""
+    power = redispatcher(torch.ops.aten.pow.Scalar)
+
+    def f(x):
+        with op_key.watch(lambda _op, args, kwargs, run, _caller: run(*args, **kwargs)):
+            return power(key_set_of(parse_key("CPU")), 2.0, x)
+
+    error = raised(phases.call, part(f, torch.ones(3, device="meta")))
+    assert "INTERNAL ASSERT FAILED" in str(error)
+    assert boundary.own_fault(error)
 
 
 def test_what_the_users_line_calls_in_place_of_pytorch_is_the_users():

@@ -232,6 +232,25 @@ def test_an_error_in_a_custom_op_has_the_line_of_the_op(
     assert at_lines(findings) == [("sync-item", OPERATOR_LINE + 3)]
 
 
+def test_an_op_of_another_thread_that_cuda_refuses_ends_the_capture(
+    script: ObservedScript, findings: FindingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinning memory is such an op, and has no tensor on the device."""
+    monkeypatch.setattr(script.device, "place", lambda _tensor: "host")
+    graph = script.device.graph_class()
+    graph.error = INVALIDATED
+    graph.capture_begin()
+
+    def pins() -> None:
+        with contextlib.suppress(RuntimeError):
+            refused_operator(torch.ones(2))
+
+    runs_in_a_thread(pins)
+    with pytest.raises(RuntimeError):
+        graph.capture_end()
+    assert at_lines(findings) == [("other-thread-cuda-call", OPERATOR_LINE + 3)]
+
+
 def test_an_error_has_the_line_of_its_op_when_the_capture_ends_well(
     script: ObservedScript, findings: FindingLog
 ) -> None:

@@ -125,7 +125,8 @@ class Disturbances(Detector):
 
     @on(events.ThreadRaised)
     def _look_at_error(self, event: events.ThreadRaised) -> None:
-        if not is_refusal(event.error) or is_reported(event.error):
+        is_known = is_reported(event.error) or pins_memory(threading.current_thread())
+        if is_known or not is_refusal(event.error):
             return
         mark_reported(event.error)
         event.graph.disturbed = True

@@ -88,10 +88,15 @@ class OpObserver:
             result = call_op(run, args, kwargs)
             script.eager_op(op, args, kwargs, result)
             return result
-        if is_other:
-            # Before the op: it may end the capture, and raise here too.
-            self._note_work(op, args, kwargs)
-        return call_op(run, args, kwargs)
+        if not is_other:
+            return call_op(run, args, kwargs)
+        # Before the op: it may end the capture, and raise here too.
+        self._note_work(op, args, kwargs)
+        try:
+            return call_op(run, args, kwargs)
+        except Exception as error:
+            script.thread_raised(error)
+            raise
 
     def _note_work(self, op: Any, args: Any, kwargs: dict[str, Any]) -> None:
         script, graph = self.script, self.script.capture

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 from cgtool.model.capture import Frame
@@ -254,6 +254,16 @@ def _rounds(chain: list[Frame], at: int) -> tuple[int, int]:
         if rounds > _SHOWN_ROUNDS:
             return period, rounds
     return 1, 1
+
+
+def without_own_frames(raised: TracebackType | None) -> TracebackType | None:
+    """A traceback as it would be without cgtool."""
+    if raised is None:
+        return None
+    inner, frame = without_own_frames(raised.tb_next), raised.tb_frame
+    if package_part(frame.f_code.co_filename).startswith("/cgtool/"):
+        return inner
+    return TracebackType(inner, frame, raised.tb_lasti, raised.tb_lineno)
 
 
 def exception_frames(error: BaseException) -> tuple[Frame, ...]:

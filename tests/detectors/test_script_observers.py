@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import threading
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,21 @@ def test_a_call_of_another_thread_that_cuda_refuses_ends_the_capture(
             graph.capture_end()
     at = function.__code__.co_firstlineno + (1 if function is calls else 2)
     assert at_lines(findings) == [("other-thread-cuda-call", at)]
+
+
+def test_the_printed_error_of_a_thread_shows_nothing_of_cgtool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", raises_like_torch(REFUSED))
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    with Patches() as patches:
+        script = ObservedScript(GPU(), patches.enter_context(watch_annotations()))
+        observe(script, FindingLog(), patches)
+        runs_in_a_thread(lambda: torch.cuda.synchronize())
+    frames = traceback.extract_tb(printed[0].exc_traceback)
+    assert [frame.name for frame in frames][-2:] == ["<lambda>", "draw"]
+    assert not any("/cgtool/observe/" in frame.filename for frame in frames)
 
 
 def test_an_error_of_a_thread_that_is_not_about_a_capture_is_none_of_a_capture(

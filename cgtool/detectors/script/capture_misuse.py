@@ -114,8 +114,8 @@ class Disturbances(Detector):
         if event.graph.mode == "global":
             self.report(
                 OTHER_THREAD_CUDA_CALL,
-                f"thread `{event.thread}` calls CUDA while another thread captures: an allocation "
-                "here ends the capture",
+                f"thread `{event.thread}` calls CUDA while another thread captures: if the call "
+                "waits, copies or allocates, it ends the capture",
             )
         else:
             self.report(

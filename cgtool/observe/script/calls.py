@@ -21,7 +21,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.observe.frames import call_op, call_user
+from cgtool.observe.frames import call_op, call_user, without_own_frames
 from cgtool.observe.iteration import CallProfile
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
@@ -124,7 +124,9 @@ class OpObserver:
     def thread_ended(self, original: Any, failure: Any) -> None:
         """A thread ends with an exception, which Python prints."""
         self.script.thread_raised(failure.exc_value)
-        call_user(original, failure)
+        kind, error, traceback, thread = failure
+        traceback = without_own_frames(traceback)
+        call_user(original, threading.ExceptHookArgs((kind, error, traceback, thread)))
 
 
 def observe_ops(script: ObservedScript, patches: Patches) -> None:

@@ -289,12 +289,23 @@ class Recorder:
         if self.write(new, captured):
             self._written = [len(entries) for entries in lists]
 
+    def _ended_early(self, capture: _Capture, failure: str) -> None:
+        spent_ns = time.perf_counter_ns() - capture.begin_ns
+        collector_ns = capture.collector_ns
+        self.write(
+            Captured(
+                capture.number, spent_ns, 0, collector_ns, 0, None, None, failure, None, None, ()
+            )
+        )
+
     def _abandoned(self, key: int, number: int) -> None:
         capture = self._captures.get(key)
         if capture is not None and capture.number == number:
             del self._captures[key]
             with self._protected():
                 capture.stop()
+            with self._protected():
+                self._ended_early(capture, "the graph was freed during its capture")
 
     # Graphs.
 

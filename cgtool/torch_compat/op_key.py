@@ -124,7 +124,13 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         is_composite, in_python, redispatch, run = _route(op, keyset)
     if in_python:
         return _dispatch_to_python(op, args, kwargs)
-    if is_composite or (_observer is None and _placer is None):
+    if _observer is None and _placer is None:
+        if _watched.here:
+            # The watch has ended on another thread, which could not switch off the key of this one.
+            _watched.here = False
+            include_key(_KEY, False)
+        return run(*args, **kwargs)
+    if is_composite:
         return run(*args, **kwargs)
     if _inside.inspector is not None:
         return _run_inside(op, run, args, kwargs)

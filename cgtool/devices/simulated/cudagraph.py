@@ -7,6 +7,7 @@ order of calls that it requires, and its errors, are those of aten/src/ATen/cuda
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import here
+from cgtool.observe.frames import here, package_part
 from cgtool.observe.ops import OpCall, RootedModuleStack
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
@@ -216,7 +217,7 @@ class CUDAGraph:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be "
                 "captured on wrong device or stream.",
-                stacklevel=2,
+                stacklevel=_levels_of_ours(),
             )
         if not self.keep_graph:
             self._has_exec = True
@@ -317,6 +318,14 @@ class CUDAGraph:
     def nodes(self) -> int:
         """How many ops of the graph launch work."""
         return 0 if self._graph is None else len(self._graph.nodes)
+
+
+def _levels_of_ours() -> int:
+    """How far out of this file and the recorder's the program's own call is, for a warning."""
+    frame, level = sys._getframe(1).f_back, 2
+    while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @contextlib.contextmanager

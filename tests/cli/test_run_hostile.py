@@ -1,0 +1,368 @@
+"""``cgtool run`` with programs that end badly, do unusual things, or have too little room."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgtool.model import capture_file
+from cgtool.model.ledger import Ledger, LedgerGraph
+
+CAPTURE = """
+import torch
+
+def capture(replays):
+    x = torch.ones(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+    for _ in range(replays):
+        graph.replay()
+    return graph, x, y
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile")
+    (path / "capturing.py").write_text(CAPTURE)
+    return path
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(textwrap.dedent(text))
+    return name
+
+
+def command(*arguments: object) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "cgtool",
+        "run",
+        "-q",
+        "--device",
+        "simulated",
+        *map(str, arguments),
+    ]
+
+
+def run(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **options,
+    )
+
+
+def ledger(file: Path) -> Ledger:
+    found = capture_file.read(file).ledger
+    assert found is not None
+    return found
+
+
+def lives(graphs: tuple[LedgerGraph, ...]) -> list[tuple[int, str | None, str | None]]:
+    return [(each.replays, each.failure, each.end) for each in graphs]
+
+
+def test_a_process_that_does_everything_unusual(folder: Path) -> None:
+    name = program(
+        folder,
+        "unusual.py",
+        """
+        import gc, os, sys, threading, traceback, warnings
+
+        def ours():
+            return [name for name in sys.modules if name.startswith(("cgtool", "msgspec"))]
+
+        assert not ours(), ours()
+        path = list(sys.path)
+        import torch
+        from torch._C import _dispatch_tls_local_include_set as included_keys
+        from capturing import capture
+        assert sys.path == path
+
+        # Inside an except block.
+        try:
+            raise ValueError
+        except ValueError:
+            handled = capture(2)
+
+        # Ended on another thread.
+        stream, ended = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        model, x = torch.nn.Linear(3, 3).cuda(), torch.ones(3, device="cuda")
+        keys = str(included_keys())
+        with torch.cuda.stream(stream):
+            ended.capture_begin(capture_error_mode="relaxed")
+            model(x)
+        def end():
+            with torch.cuda.stream(stream):
+                ended.capture_end()
+        thread = threading.Thread(target=end)
+        thread.start()
+        thread.join()
+        hooks = torch.nn.modules.module
+        assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
+        x + 1
+        assert str(included_keys()) == keys
+
+        # A warning and a traceback point at what they did before.
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                pass
+        assert caught[0].filename == torch.cuda.graphs.__file__, caught[0]
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                model(torch.ones(4, 4, device="cuda"))
+        except RuntimeError as error:
+            assert "cannot be multiplied" in str(error)
+            frames = traceback.extract_tb(error.__traceback__)
+            assert not [frame for frame in frames if "cgtool" in frame.filename], frames
+
+        # A class of its own in place of PyTorch's; replays by four threads at once.
+        class Graph(torch.cuda.CUDAGraph):
+            def replay(self):
+                super().replay()
+        torch.cuda.CUDAGraph = Graph
+        shared, *_ = capture(0)
+        sys.setswitchinterval(1e-6)
+        def replays():
+            for _ in range(250):
+                shared.replay()
+        threads = [threading.Thread(target=replays) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        # A graph that is freed during its capture, and one that is part of a cycle.
+        abandoned = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            abandoned.capture_begin()
+        del abandoned
+        os.close(1)
+        os.close(2)
+        """,
+    )
+    done = run(name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "unusual-run.cgt")
+    assert found.lost == ()
+    handled, ended, empty, failed, shared, abandoned = lives(found.graphs)
+    assert (handled, ended) == ((2, None, None), (0, None, None))
+    assert (empty[1], shared) == (None, (1000, None, None))
+    assert "cannot be multiplied" in str(failed[1])
+    assert abandoned[1] == "the graph was freed during its capture"
+
+
+def test_all_kinds_of_processes(folder: Path) -> None:
+    name = program(
+        folder,
+        "processes.py",
+        """
+        import multiprocessing, os, sys, time, torch
+        from capturing import capture
+
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+            def __getitem__(self, index):
+                return torch.tensor(index)
+
+        if __name__ == "__main__":
+            for replays, method in enumerate(("spawn", "fork"), 1):
+                context = multiprocessing.get_context(method)
+                process = context.Process(target=capture, args=(replays,))
+                process.start()
+                process.join()
+            assert sum(map(len, torch.utils.data.DataLoader(Numbers(), num_workers=1))) == 4
+            kept = capture(3)
+            if os.fork() == 0:
+                # Not the child's graph.
+                kept[0].replay()
+                if os.fork():
+                    os._exit(0)
+                # A daemon, which outlives the command.
+                os.setsid()
+                os.closerange(0, 256)
+                while os.path.exists("processes-run.cgt") is False:
+                    time.sleep(0.05)
+                capture(4)
+                os._exit(0)
+            os.wait()
+            os.execv(sys.executable, [sys.executable, "-c", "from capturing import *; capture(5)"])
+        """,
+    )
+    done = run(name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "processes-run.cgt")
+    assert sorted(each.replays for each in found.graphs) == [1, 2, 3, 5]
+    assert "1 process of it is still running, and recorded" in done.stderr
+    (parts,) = folder.glob(".cgtool-run-*")
+    daemon = max(each.pid for each in found.processes if each.forked)
+    for _ in range(200):
+        if not Path(f"/proc/{daemon}").exists():
+            break
+        time.sleep(0.05)
+    done = run("-o", "daemon.cgt", parts, folder=folder)
+    assert done.returncode == 0, done.stderr
+    later = ledger(folder / "daemon.cgt")
+    assert sorted(each.replays for each in later.graphs) == [1, 2, 3, 4, 5]
+    assert later.lost == ()
+    assert not parts.exists()
+
+
+def test_a_full_disk(folder: Path) -> None:
+    name = program(
+        folder,
+        "full.py",
+        """
+        import resource
+        from capturing import capture
+        kept = [capture(7)]
+        # A file of at most 10,000 bytes: the log; the counters have their room.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        kept += [capture(1) for _ in range(60)]
+        kept[0][0].replay()
+        """,
+    )
+    done = run(name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "full-run.cgt")
+    assert 2 < len(found.graphs) < 61
+    assert found.graphs[0].replays == 8
+    (lost,) = found.lost
+    assert "records could not be written" in lost
+
+
+def test_cgtool_is_killed_and_the_program_goes_on(folder: Path) -> None:
+    name = program(
+        folder,
+        "goes_on.py",
+        """
+        import os, sys
+        from capturing import capture
+        kept = capture(2)
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+        kept[0].replay()
+        open("went_on", "w").close()
+        os.abort()
+        """,
+    )
+    with subprocess.Popen(
+        command(name), cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        pid = int(started.stdout.readline())
+        started.kill()
+        started.wait()
+        started.stdin.close()
+        for _ in range(200):
+            if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text():
+                break
+            time.sleep(0.05)
+    assert (folder / "went_on").exists()
+    (parts,) = folder.glob(".cgtool-run-*")
+    done = run("-o", "goes_on.cgt", parts, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "goes_on.cgt")
+    assert (found.command, found.exit_status) == (("python", name), None)
+    assert [each.replays for each in found.graphs] == [3]
+    assert not parts.exists()
+
+
+def test_signals_are_passed_on(folder: Path) -> None:
+    name = program(
+        folder,
+        "signals.py",
+        """
+        import ctypes, signal, time
+        from capturing import capture
+        kept = capture(2)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        def crash(number, frame):
+            kept[0].replay()
+            ctypes.string_at(0)
+        signal.signal(signal.SIGTERM, crash)
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.1)
+        """,
+    )
+    with subprocess.Popen(
+        command(name), cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        for _ in range(2):
+            os.killpg(started.pid, signal.SIGINT)
+        time.sleep(0.2)
+        assert started.poll() is None
+        started.terminate()
+        assert started.wait(60) == 128 + signal.SIGSEGV
+    assert [each.replays for each in ledger(folder / "signals-run.cgt").graphs] == [3]
+
+
+def test_a_program_with_modules_of_the_same_names(folder: Path) -> None:
+    calls = []
+    for name in ("cgtool", "msgspec", "torch"):
+        own = folder / f"own_{name}"
+        own.mkdir()
+        (own / f"{name}.py").write_text("MINE = True\n")
+        text = f"""
+            import {name}
+            assert {name}.MINE
+            if "{name}" != "torch":
+                import torch
+                torch.ones(1)
+            print("own {name}")
+            """
+        calls.append([sys.executable, str(own / program(own, "main.py", text))])
+    # Python that ignores PYTHONPATH.
+    calls.append([sys.executable, "-I", "-c", "import torch; print('isolated')"])
+    script = " && ".join(map(shlex.join, calls))
+    done = run("-o", "names.cgt", "--", "sh", "-c", script, folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == ["own cgtool", "own msgspec", "own torch", "isolated"]
+    found = ledger(folder / "names.cgt")
+    assert found.processes == ()
+    assert [reason.partition("not recorded: ")[2].partition(": ")[0] for reason in found.lost] == [
+        "the program has a cgtool of its own",
+        "the program has a msgspec of its own",
+        "its torch is not PyTorch",
+    ]
+
+
+def test_two_runs_with_one_name_and_a_folder_that_vanishes(folder: Path) -> None:
+    script = "test -e other || { touch other; $0 -m cgtool run -q -o same.cgt -- true; }"
+    done = run("-o", "same.cgt", "--", "sh", "-c", script, sys.executable, folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert "saved same.cgt\nsaved same-2.cgt\n" in done.stderr
+    first, second = (ledger(folder / name) for name in ("same.cgt", "same-2.cgt"))
+    assert (first.command, second.command[:2]) == (("true",), ("sh", "-c"))
+    assert "has imported PyTorch" in second.lost[0]
+    gone = folder / "gone"
+    gone.mkdir()
+    done = run("-o", gone / "x.cgt", "--", "rm", "-r", gone, folder=folder)
+    assert done.returncode == 2
+    assert "No such file" in done.stderr
+    done = run("-o", "/proc/x.cgt", "--", "true", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot write /proc/x.cgt" in done.stderr
+    assert run(folder, folder=folder).returncode == 2

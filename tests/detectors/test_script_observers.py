@@ -210,6 +210,19 @@ def test_an_error_of_a_thread_that_is_not_about_a_capture_is_none_of_a_capture(
     assert at_lines(findings) == []
 
 
+def test_what_the_main_thread_raises_after_a_capture_is_none_of_another_thread(
+    findings: FindingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", raises_like_torch(REFUSED))
+    with Patches() as patches:
+        script = ObservedScript(GPU(), patches.enter_context(watch_annotations()))
+        observe(script, findings, patches)
+        with Captured(script.device.graph_class()):
+            pass
+        waits_and_says_nothing()
+    assert at_lines(findings) == []
+
+
 def test_ops_of_a_thread_class_with_its_own_run_are_not_captured(
     script: ObservedScript, published: list[Any]
 ) -> None:

@@ -67,8 +67,6 @@ class OpObserver:
 
     def __init__(self, script: ObservedScript) -> None:
         self.script = script
-        self.threads = {threading.get_ident()}
-        """The thread of the script, and those that it has started."""
 
     def __call__(
         self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
@@ -76,7 +74,7 @@ class OpObserver:
         script, recorder = self.script, self.script.device.recorder
         thread = threading.get_ident()
         # Autograd's threads work for the one that captures.
-        is_other = thread in self.threads and script.capture_thread not in (None, thread)
+        is_other = thread in script.threads and script.capture_thread not in (None, thread)
         if recorder is not None and not is_other:
             try:
                 return recorder.observe(op, args, kwargs, run, caller)
@@ -115,11 +113,11 @@ class OpObserver:
 
     def observe_thread(self, original: Any, thread: threading.Thread) -> None:
         """Run a thread that the script starts."""
-        self.threads.add(threading.get_ident())
+        self.script.threads.add(threading.get_ident())
         try:
             original(thread)
         finally:
-            self.threads.discard(threading.get_ident())
+            self.script.threads.discard(threading.get_ident())
 
     def thread_ended(self, original: Any, failure: Any) -> None:
         """A thread ends with an exception, which Python prints."""

@@ -133,6 +133,8 @@ class ObservedScript(events.Publisher):
         """In progress."""
         self.capture_thread: int | None = None
         self._main_thread = threading.get_ident()
+        self.threads = {self._main_thread}
+        """The thread of the script, and those that it has started; not autograd's."""
         self.clock = 0
         """Counts writes and replays."""
 
@@ -260,9 +262,11 @@ class ObservedScript(events.Publisher):
         self.publish(events.CaptureFailed(graph, end_error, code_error))
 
     def thread_raised(self, error: BaseException) -> None:
-        """A call has raised: a fact only where this thread is not the one that captures."""
+        """A call has raised: a fact only where this thread is not the one that captures, nor
+        works for it."""
         graph = self.capture or next(reversed(self.graphs), None)
-        if graph is not None and self.capture_thread != threading.get_ident():
+        others = self.threads - {self.capture_thread or self._main_thread}
+        if graph is not None and threading.get_ident() in others:
             name = threading.current_thread().name
             self.publish(events.ThreadRaised(graph, name, error))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -145,6 +146,8 @@ def _do(request: Request, channel: Channel, originals: user_process.Originals) -
     user_process.warn_at_users_line()
     user_process.skip_breakpoints()
     originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
+    # Jobs collect garbage again and again: not through all of PyTorch, a tenth of a second each.
+    gc.freeze()
     dispatch.run(request, progress)
 
 

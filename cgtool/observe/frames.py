@@ -77,10 +77,15 @@ def package_part(file: str) -> str:
     return ""
 
 
+def is_generated(file: str) -> bool:
+    """True for a file of code that Inductor generated, in its cache."""
+    return "/torchinductor_" in file
+
+
 @cache
 def is_internal_file(name: str) -> bool:
     """True for files of torch, of the standard library and of cgtool, and for none at all."""
-    if name.startswith("<") or "/torchinductor_" in name:
+    if name.startswith("<") or is_generated(name):
         # Frozen modules, and text made at run time (dataclasses, torch.fx, Inductor): no line to
         # show. The frame that ran it follows further out.
         return True

@@ -67,6 +67,13 @@ class OriginTable:
         )
         return self._origins.setdefault(origin, len(self._origins))
 
+    def add_generated(self, op: str | None, frames: Sequence[Frame], chain: Sequence[Site]) -> int:
+        """The index of the origin of generated code: ``frames`` are the lines that it was generated
+        from, and ``chain`` calls it."""
+        known = (self._frames.setdefault(frame, len(self._frames)) for frame in frames)
+        origin = Origin(op=op, frames=(*known, *self._chain(chain, None)))
+        return self._origins.setdefault(origin, len(self._origins))
+
     def add(self, call: OpCall, record: Record) -> int:
         """The index of the origin of an op call, with its forward call if it ran in backward.
 

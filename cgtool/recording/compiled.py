@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from cgtool.recording.imports import after_import
-from cgtool.torch_compat import graph_trees
+from cgtool.torch_compat import inductor
 from cgtool.torch_compat.patches import Patches
 
 
@@ -30,8 +30,8 @@ class GraphTrees:
         self._recording = _Recording()
         self._patches = patches
         self._skipped = skipped
-        after_import(graph_trees.SKIPS, self._follow_skips)
-        after_import(graph_trees.TREES, self._follow_trees)
+        after_import(inductor.SKIPS, self._follow_skips)
+        after_import(inductor.TREES, self._follow_trees)
 
     def current(self) -> tuple[str, str | None]:
         """The key of the graph that this thread is about to capture, and why it is captured
@@ -43,7 +43,7 @@ class GraphTrees:
             self._skipped(message)
             return original(message, *args, **kwargs)
 
-        point = graph_trees.skip_point(module)
+        point = inductor.skip_point(module)
         if point is not None:
             self._patches.wrap(*point, skip)
 
@@ -53,7 +53,7 @@ class GraphTrees:
         def record(original: Any, manager: Any, inputs: Any, function: Any) -> Any:
             mismatch, recording.mismatch = recording.mismatch, None
             recording.because = None if mismatch is None else mismatch().strip()
-            recording.key = graph_trees.key_of(manager, function)
+            recording.key = inductor.key_of(manager, function)
             try:
                 return original(manager, inputs, function)
             finally:
@@ -61,10 +61,10 @@ class GraphTrees:
 
         def check(original: Any, node: Any, inputs: Any) -> Any:
             answer = original(node, inputs)
-            recording.mismatch = None if graph_trees.fits(answer) else answer[1]
+            recording.mismatch = None if inductor.fits(answer) else answer[1]
             return answer
 
-        points = graph_trees.points(module)
+        points = inductor.points(module)
         if points is not None:
             self._patches.wrap(*points[0], record)
             self._patches.wrap(*points[1], check)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from types import FrameType
 from typing import Any
 
@@ -18,9 +19,12 @@ from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import Site, chain_of, is_generated, is_internal_file, line_of
 from cgtool.observe.ops import OpRecorder, RootedModuleStack
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.inductor import kernel_launch, source_frames, source_ops
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import current_raw_stream, dynamo_is_loaded, next_sequence_number
 
 
@@ -49,15 +53,43 @@ class _Position:
         return counts
 
 
+@dataclass
+class _Launch:
+    """A Triton kernel that generated code launched."""
+
+    site: Site | None
+    """The line of the generated code."""
+    launches: tuple[int, int]
+
+
 class _Recorder(OpRecorder):
     """Names the ops of a capture; ``launches`` of a call are numbers of positions."""
 
     def __init__(self) -> None:
+        self.kernels: list[_Launch] = []
         self.position = _Position()
         super().__init__({}, Annotations(), self.position.count)
         self.modules = RootedModuleStack({})
         self._home = threading.get_ident()
         self.running.next_sequence = next_sequence_number()
+
+    def launch(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of the method that launches a Triton kernel."""
+        start = self.launch_count()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            launches = start, self.launch_count()
+            self.kernels.append(_Launch(_generated_site(sys._getframe(1)), launches))
+
+
+def _generated_site(frame: FrameType | None) -> Site | None:
+    """The innermost frame of generated code."""
+    while frame is not None:
+        if is_generated(frame.f_code.co_filename):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
 
 
 _watched = threading.Lock()
@@ -72,6 +104,7 @@ class _Watch:
         self._table = table
         self._stream = int(torch.cuda.current_stream().cuda_stream)
         self._recorder: _Recorder | None = None
+        self._chain: tuple[Site, ...] = ()
         self._watching = contextlib.ExitStack()
         compiled = _in_graph_trees()
         # Dynamo's guards see the thread's keys: compiled code would be compiled anew.
@@ -80,7 +113,13 @@ class _Watch:
         if _watched.acquire(blocking=False):
             self._watching.callback(_watched.release)
             self._recorder = _Recorder()
-            if not compiled:
+            if compiled:
+                self._chain = chain_of(sys._getframe(1))
+                point = kernel_launch()
+                if point is not None:
+                    patches = self._watching.enter_context(Patches())
+                    patches.wrap(*point, self._recorder.launch)
+            else:
                 self._watching.enter_context(self._recorder.modules)
             self._watching.enter_context(op_key.watch(self._recorder.observe))
 
@@ -98,15 +137,36 @@ class _Watch:
 
     def _origins(self, handles: Sequence[int]) -> list[Provenance]:
         origins: list[Provenance] = [(None, None, None)] * len(handles)
-        if self._recorder is not None:
-            record = self._recorder.record
-            counts = self._recorder.position.ranges(handles)
-            for call in record.calls:
-                start, end = (counts[position] for position in call.launches)
-                if start < end:
-                    origin = self._table.add(call, record)
-                    origins[start:end] = [(origin, call.index, None)] * (end - start)
+        recorder = self._recorder
+        if recorder is None:
+            return origins
+        counts = recorder.position.ranges(handles)
+
+        def place(launches: tuple[int, int], origin: Callable[[], int], call: int | None) -> None:
+            start, end = counts[launches[0]], counts[launches[1]]
+            if start < end:
+                origins[start:end] = [(origin(), call, None)] * (end - start)
+
+        for kernel in recorder.kernels:
+            place(kernel.launches, partial(self._generated, kernel.site, None), None)
+        for call in recorder.record.calls:
+            site = call.innermost
+            if site is not None and is_generated(site[0].co_filename):
+                origin = partial(self._generated, site, call.name)
+            else:
+                origin = partial(self._table.add, call, recorder.record)
+            place(call.launches, origin, call.index)
         return origins
+
+    def _generated(self, site: Site | None, op: str | None) -> int:
+        """The origin of what a line of generated code launched."""
+        if site is None:
+            return self._table.add_generated(op, (), self._chain)
+        file, line = site[0].co_filename, line_of(site)
+        if op is None and (ops := source_ops(file, line)):
+            op = "aten::" + "+".join(name.removeprefix("aten.") for name in ops)
+        frames = [frame for frame in source_frames(file, line) if not is_internal_file(frame.file)]
+        return self._table.add_generated(op, frames, self._chain)
 
 
 class CudaRecording:

@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -125,6 +126,13 @@ def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
                 break
         frame = frame.f_back
     return tuple(chain)
+
+
+def chain_or_waiting(frame: FrameType | None) -> tuple[Site, ...]:
+    """``chain_of``; on autograd's threads, which run no code of the user's, that of the main
+    thread, which waits for them."""
+    main = threading.main_thread().ident
+    return chain_of(frame) or chain_of(sys._current_frames().get(main or 0))
 
 
 _is_internal: dict[str, bool] = {}

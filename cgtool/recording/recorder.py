@@ -34,7 +34,14 @@ from cgtool.model.part_files import (
     Skipped,
     Tables,
 )
-from cgtool.observe.frames import Site, chain_of, exception_frames, frames_of, package_part
+from cgtool.observe.frames import (
+    Site,
+    chain_of,
+    chain_or_waiting,
+    exception_frames,
+    frames_of,
+    package_part,
+)
 from cgtool.observe.origins import OriginTable
 from cgtool.recording.compiled import GraphTrees
 from cgtool.torch_compat.patches import Patches
@@ -198,7 +205,7 @@ class Recorder:
             # Not earlier: it initialises CUDA.
             self.write(Machine(self.device.environment()))
         frame = sys._getframe(2)
-        chain = chain_of(frame)
+        chain = chain_or_waiting(frame)
         key, because = self._trees.current()
         self.write(
             Capturing(

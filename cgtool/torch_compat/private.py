@@ -289,6 +289,13 @@ def dynamo_is_loaded() -> bool:
     return "torch._dynamo" in sys.modules
 
 
+def has_compiled() -> bool:
+    """Whether ``torch.compile`` has compiled anything. Optimizers load Dynamo and compile
+    nothing."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("frames"))
+
+
 def load_dynamo() -> None:
     """Import what ``torch.compile`` needs: a second and more."""
     importlib.import_module("torch._dynamo")

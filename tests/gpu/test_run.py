@@ -104,7 +104,9 @@ for step in range(8):
     torch.compiler.cudagraph_mark_step_begin()
     loss = compiled(torch.full((4 if step % 2 else 8, 64), 0.1 * step, device="cuda")).mean()
     loss.backward()
-print(loss.item(), sum(p.grad.sum().item() for p in model.parameters()))
+    total = sum(p.grad.sum().item() for p in model.parameters())
+    model.zero_grad()
+print(loss.item(), total)
 """
 
 

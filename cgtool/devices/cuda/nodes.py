@@ -136,6 +136,9 @@ class GraphReader:
     ) -> tuple[tuple[PointerArgument, ...], str | None]:
         """Words of the arguments that are known addresses, or why the arguments cannot be read.
         Pointers in device memory (pointer tables, TMA descriptors) are not followed."""
+        low, high = self.addresses.low, self.addresses.high
+        if low >= high:
+            return (), None
         layout = self.functions.layout(function)
         if layout is None:
             return (), "this driver, or its bindings, has no cuFuncGetParamInfo"
@@ -143,7 +146,6 @@ class GraphReader:
             return (), None
         if not int(params.kernelParams):
             return (), "passed through `extra`, which has no table of parameters"
-        low, high = self.addresses.low, self.addresses.high
         pointers: list[PointerArgument] = []
         for position, value in arguments_of(params, layout):
             words = array.array("Q", value[: len(value) & ~7])

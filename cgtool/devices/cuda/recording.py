@@ -19,13 +19,13 @@ from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, chain_of, is_generated, is_internal_file, line_of
+from cgtool.observe.frames import Site, chain_or_waiting, is_generated, is_internal_file, line_of
 from cgtool.observe.ops import OpRecorder, RootedModuleStack
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.inductor import kernel_launch, source_frames, source_ops
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import current_raw_stream, dynamo_is_loaded, next_sequence_number
+from cgtool.torch_compat.private import current_raw_stream, has_compiled, next_sequence_number
 
 
 class _Position:
@@ -108,13 +108,13 @@ class _Watch:
         self._watching = contextlib.ExitStack()
         compiled = _in_graph_trees()
         # Dynamo's guards see the thread's keys: compiled code would be compiled anew.
-        if not op_key.is_supported() or (dynamo_is_loaded() and not compiled):
+        if not op_key.is_supported() or (has_compiled() and not compiled):
             return
         if _watched.acquire(blocking=False):
             self._watching.callback(_watched.release)
             self._recorder = _Recorder()
             if compiled:
-                self._chain = chain_of(sys._getframe(1))
+                self._chain = chain_or_waiting(sys._getframe(1))
                 point = kernel_launch()
                 if point is not None:
                     patches = self._watching.enter_context(Patches())

@@ -94,11 +94,20 @@ class LineGraphs(NamedTuple):
 
 
 def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
-    """The graphs of a program by owner and line, without those that only hold a pool."""
+    """The graphs of a program by owner and line, without those that only hold a pool.
+
+    A backward runs on a thread of autograd's, and no line of the user's leads to it: it belongs to
+    the line that called its forward, which is of the same compilation.
+    """
     lines: dict[tuple[str, Frame | None], LineGraphs] = {}
+    forward: dict[tuple[int, str], tuple[int, ...]] = {}
     for entry in ledger.graphs:
         if not entry.holds_a_pool:
-            frames = tuple(capture.frames[frame] for frame in entry.frames)
+            compilation = entry.process, entry.key.partition(" ")[0]
+            if entry.frames:
+                forward[compilation] = entry.frames
+            calls = entry.frames or forward.get(compilation if entry.key else (-1, ""), ())
+            frames = tuple(capture.frames[frame] for frame in calls)
             graphs = LineGraphs(entry.owner, frames, [])
             lines.setdefault((entry.owner, graphs.place), graphs).entries.append(entry)
     return list(lines.values())
@@ -248,7 +257,10 @@ def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
     """Graphs that differ in parameters alone, and are there at the same time."""
     again = []
     for entry in line.entries:
-        first = None if entry.same_as is None else ledger.graphs[entry.same_as]
+        # One that was recorded again takes the place of the other.
+        first = None
+        if entry.same_as is not None and entry.because is None:
+            first = ledger.graphs[entry.same_as]
         if first is not None and (first.ended_ns is None or first.ended_ns > entry.began_ns):
             again.append(entry)
     if again:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.failure import machine
+from cgtool.model.failure import machine, usage
 from cgtool.model.options import ProfileOptions
 
 if TYPE_CHECKING:
@@ -161,6 +161,12 @@ def profile(
 
 def _without(target: str, capture: Capture, absent: str) -> CgtoolError:
     """The error for a file without times; its fix says how to measure them."""
+    if capture.ledger is not None:
+        return usage(
+            f"{target} has {absent}",
+            why="`cgtool run` does not time the nodes of a program's graphs",
+            fix="cgtool profile path/to/file.py:name, of the code that is captured",
+        )
     simulated = capture.environment.simulated
     return machine(
         f"{target} has {absent}",

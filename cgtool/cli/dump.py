@@ -252,6 +252,13 @@ def pools(
 
     check_places([("-o", output)], capture)
     opened, _ = open_capture(capture, worker, flags={"pool": "--capture-pool"})
+    if opened.ledger is not None:
+        raise usage(
+            f"{capture} has no memory of pools",
+            why="`cgtool run` records what the allocator reserved during each capture, but not the "
+            "blocks of its pools",
+            fix=f"cgtool run --graphs {capture} shows what each capture reserved",
+        )
     names = list(dict.fromkeys(pool.name for pool in opened.memory.pools))
     for name in pool or ():
         if name not in names:

@@ -155,7 +155,7 @@ def _misspelt(path: Path, content: dict[str, Any]) -> None:
 def project_targets(project: Project | None) -> list[str]:
     """The entries that have a table in ``pyproject.toml``, as seen from the current folder. Raises
     CgtoolError (exit 2) if there is none."""
-    names = () if project is None else entries(project)
+    names = [] if project is None else [name for name in entries(project) if ":" in name]
     if project is None or not names:
         where = "there is no [tool.cgtool.gate]" if project is None else f"{project.path} has none"
         raise usage(

@@ -173,7 +173,43 @@ def test_other_commands_read_it(engine, cgtool, folder: Path) -> None:
     assert code == 0
     assert "addmm" in out
     assert cgtool("diff", saved, saved)[0] == 0
-    assert cgtool("pools", saved)[0] == 0
+    code, _, err = cgtool("pools", saved)
+    assert (code, "has no memory of pools" in err) == (2, True)
+    code, _, err = cgtool("profile", saved)
+    assert (code, "has no node times" in err) == (2, True)
+
+
+def test_a_gate_of_a_saved_run_needs_no_entry(engine, cgtool, folder: Path) -> None:
+    saved, base = folder / "engine-run.cgt", folder / "base.json"
+    limits = ("--max-graphs", 6, "--max-rerecords", 0, "--max-failed-captures", 2)
+    assert cgtool("gate", saved, *limits, "--save-baseline", base)[0] == 0
+    assert cgtool("gate", saved, "--baseline", base)[0] == 0
+    code, out, _ = cgtool("gate", saved, "--max-unused", 1, "--max-failed-captures", 0)
+    assert code == 1
+    assert "2 of 6 captures at engine.py:14" in out
+    assert "not permitted when stream is capturing" in " ".join(out.split())
+    # What a run does not keep is not zero.
+    assert cgtool("gate", saved, "--max-pool-mib", 1)[0] == 5
+
+
+def test_a_program_has_a_table_of_its_own(engine, cgtool, folder: Path, monkeypatch) -> None:
+    text = '[tool.cgtool.gate]\nmax-graphs = 6\n[tool.cgtool.gate."python engine.py"]\n'
+    (folder / "pyproject.toml").write_text(text + "max-unused = 1\n")
+    monkeypatch.chdir(folder)
+    try:
+        code, out, _ = cgtool("gate", "engine-run.cgt")
+    finally:
+        (folder / "pyproject.toml").unlink()
+    assert code == 1
+    assert '[tool.cgtool.gate."python engine.py"] max-unused' in " ".join(out.split())
+
+
+def test_a_row_for_each_graph(engine, cgtool, folder: Path) -> None:
+    code, out, _ = cgtool("run", "--graphs", folder / "engine-run.cgt")
+    assert code == 0
+    assert out.count("engine.py:14") >= 6
+    assert "error[sync-item]" in out
+    assert "note[graph-never-replayed]" in out
 
 
 def test_a_killed_program_leaves_what_it_did(folder: Path) -> None:

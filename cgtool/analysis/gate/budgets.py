@@ -305,9 +305,9 @@ def section(entry: str) -> str:
 
 
 def entries(project: Project) -> tuple[str, ...]:
-    """The entries that have a table. Raises CgtoolError (exit 2) for a value that should be a
-    table."""
-    return tuple(name for name in project.gate if ":" in name)
+    """The entries and the programs (``python train.py``) that have a table. Raises CgtoolError
+    (exit 2) for a value that should be a table."""
+    return tuple(name for name in project.gate if ":" in name or " " in name)
 
 
 def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:

@@ -9,12 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from cgtool.analysis.graph.places import WORK, Places, file_line
+from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.pools import peak_of
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame
 from cgtool.model.finding import ERROR, Report
+from cgtool.model.ledger import LedgerGraph
 
 SHOWN = 5
 _MIB = 1 << 20
@@ -171,6 +173,28 @@ def _listed(
     if rest:
         lines.append(f"{sign}{rest:,} more, of {count_text(len(counted) - SHOWN, 'other op')}")
     return Evidence(tuple(lines), first)
+
+
+# --- programs
+
+
+def of_ledger(context: EvidenceContext, *, counts: Callable[[LedgerGraph], bool]) -> Evidence:
+    """The lines that capture most of the graphs that ``counts`` selects, with one reason each."""
+    capture = context.measured.capture
+    if capture is None or capture.ledger is None:
+        return Evidence()
+    lines = [
+        (line, chosen)
+        for line in by_line(capture, capture.ledger)
+        if (chosen := list(filter(counts, line.entries)))
+    ]
+    lines.sort(key=lambda pair: -len(pair[1]))
+    texts = []
+    for line, chosen in lines[:SHOWN]:
+        reason = (chosen[0].failure or chosen[0].because or "").partition("\n")[0]
+        text = f"{len(chosen):,} of {count_text(len(line.entries), 'capture')} at "
+        texts.append(text + file_line(line.place) + (f": {reason}" if reason else ""))
+    return Evidence(tuple(texts), lines[0][0].place if lines else None)
 
 
 # --- memory

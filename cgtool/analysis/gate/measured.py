@@ -116,7 +116,7 @@ def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
         notes.append(f"{left_out} of {len(captures)} runs are left out of the times: {reason}")
     counts = [count(capture) for capture in captures]
     for name in ("nodes", "pool-mib"):
-        figures = sorted({each[name] for each in counts})
+        figures = sorted({each[name] for each in counts if name in each})
         if len(figures) > 1:
             shown = ", ".join(f"{figure:g}" for figure in figures)
             notes.append(

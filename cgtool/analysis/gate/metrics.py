@@ -7,7 +7,7 @@ test, the baseline, the JSON, and the table in docs/cli.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import truediv
 
@@ -18,8 +18,9 @@ from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
 from cgtool.analysis.pools import driver_bytes, live_bytes, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Graph
+from cgtool.model.capture import Capture, Graph, Pool
 from cgtool.model.finding import ERROR, Report
+from cgtool.model.ledger import LedgerGraph
 from cgtool.model.measurements import PHASES, whole
 
 RunSamples = tuple[tuple[float, ...], ...]
@@ -116,15 +117,70 @@ def _rounds(values: Baseline, name: str, phase: str) -> dict[int, tuple[float, .
     }
 
 
+def _graphs(capture: Capture, graphs: Sequence[Graph]) -> int:
+    """Of a program, those that could be read or not, without those that only hold a pool."""
+    if capture.ledger is None:
+        return sum(graph.parent is None for graph in graphs)
+    return sum(not entry.holds_a_pool and entry.failure is None for entry in capture.ledger.graphs)
+
+
+def _pools(
+    size: Callable[[Pool], int],
+) -> Callable[[Capture, Sequence[Graph]], float | None]:
+    """In MiB; None of a program, of whose pools nothing is recorded."""
+    return lambda capture, _graphs: (
+        None if capture.ledger is not None else sum(map(size, capture.memory.pools)) / _MIB
+    )
+
+
+def _ledger_metrics() -> Iterator[Metric]:
+    """Counts of a program's graphs."""
+    rows: Sequence[tuple[str, str, Callable[[LedgerGraph], bool]]] = (
+        (
+            "rerecords",
+            "graphs that `torch.compile` recorded again, in a program of `cgtool run`",
+            lambda entry: entry.because is not None,
+        ),
+        (
+            "unused",
+            "graphs that a program of `cgtool run` never replayed",
+            lambda entry: entry.is_unused,
+        ),
+        (
+            "failed-captures",
+            "captures of a program of `cgtool run` that ended with an error",
+            lambda entry: entry.failure is not None,
+        ),
+    )
+    for name, means, counts in rows:
+        yield Metric(
+            name=name,
+            means=means,
+            counted=partial(_entries, counts),
+            missing="it is a figure of a program: `cgtool run PROGRAM`",
+            evidence=partial(evidence.of_ledger, counts=counts),
+            watched=True,
+            phases=False,
+        )
+
+
+def _entries(
+    counts: Callable[[LedgerGraph], bool], capture: Capture, _graphs: Sequence[Graph]
+) -> int | None:
+    return None if capture.ledger is None else sum(map(counts, capture.ledger.graphs))
+
+
+_NO_POOLS = "a run keeps no memory of pools; `cgtool capture ENTRY` does"
 _UNTIMED = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
 
 METRICS = (
     Metric(
         name="graphs",
         means="graphs captured",
-        counted=lambda _capture, graphs: sum(graph.parent is None for graph in graphs),
+        counted=_graphs,
         watched=True,
     ),
+    *_ledger_metrics(),
     Metric(
         name="nodes",
         means="nodes of all graphs; on the simulated device, ops",
@@ -159,7 +215,8 @@ METRICS = (
         name="pool-mib",
         means="memory reserved for the pools",
         unit="MiB",
-        counted=lambda capture, _graphs: sum(map(reserved_bytes, capture.memory.pools)) / _MIB,
+        counted=_pools(reserved_bytes),
+        missing=_NO_POOLS,
         evidence=partial(evidence.of_memory, live=False),
         watched=True,
         phases=False,
@@ -168,7 +225,8 @@ METRICS = (
         name="live-mib",
         means="memory of the pools still allocated when the capture ends",
         unit="MiB",
-        counted=lambda capture, _graphs: sum(map(live_bytes, capture.memory.pools)) / _MIB,
+        counted=_pools(live_bytes),
+        missing=_NO_POOLS,
         evidence=partial(evidence.of_memory, live=True),
         watched=True,
         phases=False,

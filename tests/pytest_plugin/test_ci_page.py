@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -15,6 +17,7 @@ import yaml
 
 from cgtool.analysis.gate.metrics import METRICS
 from cgtool.pytest_plugin.graph import Graph
+from tests.forked_workers import in_fork, run_cgtool
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text()
 BLOCKS = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -32,6 +35,71 @@ def commands(workflow):
     return steps
 
 
+STAND_IN = """\
+#!/usr/bin/env bash
+# Has the test run this command in a fork of a process that has imported PyTorch.
+calls=$(dirname "$0")
+call=$(mktemp -d "$calls/call.XXXXXX")
+touch "$call/out" "$call/err"
+mkfifo "$call/code"
+printf '%s\\0' "${0##*/}" "$@" > "$call/command"
+env -0 > "$call/environment"
+pwd > "$call/folder"
+echo "$call" > "$calls/requests"
+read -r code < "$call/code"
+cat "$call/out"
+cat "$call/err" >&2
+exit "$code"
+"""
+
+
+def run_pytest(arguments, folder, environment, out):
+    """``pytest ARGUMENTS``, its output in a file; the exit code."""
+    with Path(out).open("w") as file, contextlib.redirect_stdout(file):
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        return int(pytest.main(arguments))
+
+
+def answer(call):
+    name, *arguments = (call / "command").read_text().split("\0")[:-1]
+    variables = (call / "environment").read_text().split("\0")[:-1]
+    environment = dict(variable.split("=", 1) for variable in variables)
+    folder = (call / "folder").read_text().rstrip("\n")
+    if name == "pytest":
+        out = str(call / "out")
+        code = in_fork(run_pytest, arguments, folder, environment, out, timeout=300)
+    else:
+        done = run_cgtool(*arguments, cwd=folder, env=environment)
+        (call / "out").write_text(done.stdout)
+        (call / "err").write_text(done.stderr)
+        code = done.returncode
+    (call / "code").write_text(f"{code}\n")
+
+
+@pytest.fixture(scope="module")
+def commands_in_forks(tmp_path_factory):
+    """A folder of commands that run in forks; nothing else is different for a step."""
+    folder = tmp_path_factory.mktemp("commands")
+    for name in ("cgtool", "pytest"):
+        (folder / name).write_text(STAND_IN)
+        (folder / name).chmod(0o755)
+    os.mkfifo(folder / "requests")
+
+    def serve():
+        while (call := requests.readline().rstrip("\n")) != "end":
+            answer(Path(call))
+
+    # Open for writing, too: the pipe does not end with the command that wrote to it.
+    with os.fdopen(os.open(folder / "requests", os.O_RDWR)) as requests:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield folder
+        (folder / "requests").write_text("end\n")
+        thread.join()
+
+
 @pytest.fixture
 def project(tmp_path):
     """The files of the page, in a folder of their own."""
@@ -43,12 +111,12 @@ def project(tmp_path):
     return tmp_path
 
 
-def run(project, script):
-    """As GitHub runs a step with ``shell: bash``."""
-    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def run(project, script, *folders):
+    """As GitHub runs a step with ``shell: bash``; ``folders`` come first in its PATH."""
+    places = [*map(str, folders), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-        "PATH": binaries,
+        "PATH": os.pathsep.join(places),
         "GITHUB_STEP_SUMMARY": str(project / "summary.md"),
         "GITHUB_WORKSPACE": str(project),
     }
@@ -95,14 +163,18 @@ def test_a_workflow_is_one_that_github_takes(workflow):
         assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
 
 
-def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project):
-    recorded = run(project, BLOCKS["record-simulated"].replace("gate ", "gate --device simulated "))
+def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project, commands_in_forks):
+    recorded = run(
+        project,
+        BLOCKS["record-simulated"].replace("gate ", "gate --device simulated "),
+        commands_in_forks,
+    )
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
     assert (project / "baselines" / "build.simulated.json").is_file()
     steps = commands("counts.yml")
     said = {}
     for name, script in steps.items():
-        done = run(project, script)
+        done = run(project, script, commands_in_forks)
         assert done.returncode == 0, name + done.stdout + done.stderr
         said[name] = done.stdout
     assert "1 passed, 1 skipped" in said["Tests"]
@@ -111,12 +183,14 @@ def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project):
 
     model = project / "model.py"
     model.write_text(model.read_text().replace("nn.GELU(), ", "nn.GELU(), nn.Tanh(), "))
+    # Once as a user's machine does. In a fork, the line of a module without code of the user's is
+    # one of the test's.
     failed = run(project, steps["Gate"])
     assert failed.returncode == 1
     assert "::error file=model.py,line=" in failed.stdout
     assert "tanh" in (project / "summary.md").read_text()
     assert ET.parse(project / "results" / "gate.xml").getroot().get("failures") != "0"
-    failed = run(project, steps["Tests"])
+    failed = run(project, steps["Tests"], commands_in_forks)
     assert failed.returncode == 1 and "tanh" in failed.stdout
 
 

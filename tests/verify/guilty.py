@@ -189,3 +189,11 @@ def autocast_outside(device):
         return net(x)  # <- autocast-weight-cache
 
     return run, (torch.randn(2, 4, device=device),)
+
+
+def noise_under_fork_rng(device):  # <- rng-frozen-seed
+    def noisy(x):
+        with torch.random.fork_rng(devices=[0]):
+            return x + torch.randn_like(x)
+
+    return noisy, (torch.randn(4, 8, device=device),)

@@ -322,3 +322,20 @@ def wrapper_that_outlives_its_transform(device):
         return torch.func.vmap(row)(x)
 
     return batch, (x,)
+
+
+class CountedOnHost(nn.Module):
+    """Its calls are counted in a buffer that was never moved to the device, and that no op uses."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.linear = nn.Linear(4, 4, device=device)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x)
+
+
+def calls_counted_on_the_host(device):
+    return CountedOnHost(device), (torch.randn(2, 4, device=device),)

@@ -57,9 +57,22 @@ class SimulatedGraph:
     stream_names: list[str] = field(default_factory=list)
     host_ops: int = 0
     """Ops on host tensors, which are not part of the graph."""
+    repeated_state: torch.Tensor | None = None
+    """The generator's state at the begin of the capture, if the code set it back to that: what the
+    graph draws adds up to nothing, and a replay neither reads nor advances the generator
+    (``detectors.generator_states``)."""
 
     def replay(self) -> None:
         """Run the recorded ops again, in order, on the recorded storages."""
+        generator = torch.default_generator
+        state = generator.get_state() if self.repeated_state is not None else None
+        if self.repeated_state is not None:
+            generator.set_state(self.repeated_state)
+        self._run()
+        if state is not None:
+            generator.set_state(state)
+
+    def _run(self) -> None:
         # Tensors created in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else below_autograd():
@@ -128,6 +141,8 @@ class CaptureRecorder(OpRecorder):
         super().__init__(roots, annotations, accesses=accesses)
         self.device = device
         self.graph = SimulatedGraph()
+        self._begin: torch.Tensor | None = None
+        """The generator's state when the capture began."""
         self._random = states
         device.random_state = self._random_state
 
@@ -173,6 +188,18 @@ class CaptureRecorder(OpRecorder):
             if self.accesses is not None:
                 call.access = self.accesses.note(call.name, func, args, kwargs, output)
         return output
+
+    def __enter__(self) -> CaptureRecorder:
+        self._begin = torch.default_generator.get_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        begin, end = self._begin, torch.default_generator.get_state()
+        is_set = any(step.call is None for step in self.graph.steps)
+        if is_set and begin is not None and torch.equal(begin, end):
+            self.graph.repeated_state = begin
 
     def _random_state(self, action: str, state: torch.Tensor) -> None:
         run = self._random.saved if action == "saved" else self._random.restored

@@ -31,6 +31,8 @@ class Trial:
     """What the trial does, for the report."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
+    seed: int | None = None
+    """Of the random generators; None for the state in which the capture began."""
 
     def iteration(self, number: int) -> str:
         """The name of iteration ``number`` (from 0) in the table."""
@@ -80,6 +82,8 @@ class EagerFacts:
     """The numbers that the host changes from run to run: then eager does not differ by chance."""
     random: frozenset[Key] = frozenset()
     """Random results for which a replay draws other numbers of the same distribution."""
+    counts: frozenset[Key] = frozenset()
+    """State that is changed on the host, and that no op uses."""
 
     @property
     def is_noisy(self) -> bool:

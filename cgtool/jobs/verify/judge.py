@@ -91,7 +91,7 @@ def judge(evidence: Evidence) -> Verdict:
         expected = {
             key: [run.after[key] for run in eager if key in run.after]
             for key in changed
-            if key not in evidence.facts.random
+            if key not in evidence.facts.random | evidence.facts.counts
         }
         exact = {} if evidence.float64 is None else evidence.float64.iterations[number].changed()
         precision = cache(partial(Precision, expected, exact, eager[0].before.values()))

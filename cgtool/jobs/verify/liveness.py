@@ -16,10 +16,11 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify.iterations import autocast_caches, observed_iteration
+from cgtool.jobs.verify.state import state_of
 from cgtool.model.finding import Finding
-from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import has_memory, strided, tensors_in
+from cgtool.observe.tensors import has_memory, on_host, strided, tensors_in
 from cgtool.torch_compat.private import storage_address
 from cgtool.torch_compat.storages import StorageRef
 
@@ -61,6 +62,9 @@ class LivenessRecorder(OpRecorder):
         self._before = None if autocast_caches() else _held()
         """Storages of the tensors that Python holds, which are not casts in autocast's cache."""
         self.uses_empty = False
+        self._changed_by_host: set[int] = set()
+        self._used: set[int] = set()
+        """Storages on the host that an op reads, or that the device writes."""
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -74,7 +78,9 @@ class LivenessRecorder(OpRecorder):
                 # The reference keeps the identity from being reused.
                 storage = StorageRef(tensor)
                 self._allocated[storage.key] = storage
-        if self.device.is_host_work(list(tensors_in(output)) or args):
+        is_host_work = self.device.is_host_work(list(tensors_in(output)) or args)
+        self._note_host(func, args, kwargs, is_host_work)
+        if is_host_work:
             return output
         for tensor in strided((args, kwargs)):
             storage = StorageRef(tensor)
@@ -87,6 +93,22 @@ class LivenessRecorder(OpRecorder):
             described = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             self.outside[key] = Outside(call, storage, described)
         return output
+
+    def _note_host(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_host_work: bool
+    ) -> None:
+        if effect_of(func).view:
+            return
+        written = set(map(id, written_by(func, args, kwargs)))
+        for tensor in strided((args, kwargs)):
+            if on_host(tensor):
+                is_changed = is_host_work and id(tensor) in written
+                (self._changed_by_host if is_changed else self._used).add(storage_address(tensor))
+
+    def counts(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on the host is changed there, and no op uses it: no more than a count in
+        Python, which a replay does not change either."""
+        return on_host(tensor) and storage_address(tensor) in self._changed_by_host - self._used
 
     def freed_inputs(self) -> list[Outside]:
         """The reads whose memory was freed since."""
@@ -111,6 +133,12 @@ class Liveness:
         self.record: Record = recorder.record
         self.freed_inputs: list[Outside] = recorder.freed_inputs()
         self.uses_empty = recorder.uses_empty
+        self.counts = frozenset(
+            name
+            for name, tensor in state_of(target.workload).items()
+            if has_memory(tensor) and recorder.counts(tensor)
+        )
+        """State that is changed on the host, and that no op uses."""
 
     def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
         """``findings``, and the memory that was freed. Where ``known`` reports at the same line

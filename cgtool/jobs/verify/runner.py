@@ -86,6 +86,8 @@ class TrialRunner:
         return self._begin(trial)
 
     def _begin(self, trial: Trial) -> Values:
+        if trial.seed is not None:
+            torch.manual_seed(trial.seed)
         with raw():
             for tensor in self._incoming:
                 tensor.detach().copy_(self._incoming_values[id(tensor)])

@@ -80,14 +80,17 @@ def is_number(value: Any) -> bool:
 def _refuse_move(
     region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any], target: str | None
 ) -> None:
-    """Report .to, .cuda or .cpu between the device and the host."""
+    """Report .to, .cuda or .cpu between the device and the host, if CUDA refuses the copy."""
     tensor, waits = args[0], not _does_not_wait(args, kwargs)
-    subject = "moving a tensor to the device (.cuda, .to)"
-    if target == HOST:
-        subject = "moving a tensor to the host (.cpu, .to)"
+    source = place_of(tensor)
+    if target is None or (source == DEVICE) == (target == DEVICE) or not tensor.numel():
+        return
+    if target == DEVICE:
+        subject, is_pinned = "device (.cuda, .to)", source == PINNED and _is_dense(tensor)
+    else:
         # _to_copy (TensorConversions.cpp)
-        target = HOST if waits or tensor.layout is not torch.strided else PINNED
-    _refuse_crossing(region, tensor, target, subject, waits=waits)
+        subject, is_pinned = "host (.cpu, .to)", not waits and tensor.layout is torch.strided
+    _refuse_crossing(region, target, f"moving a tensor to the {subject}", is_pinned, waits)
 
 
 def _does_not_wait(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -96,21 +99,23 @@ def _does_not_wait(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return bool(next(flags, kwargs.get("non_blocking", False)))
 
 
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor are one block of memory, in any order."""
+    places = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in places) == tensor.numel()
+
+
 def _refuse_crossing(
-    region: CapturedRegion, source: torch.Tensor, target: str | None, subject: str, *, waits: bool
+    region: CapturedRegion, target: str, subject: str, is_pinned: bool, waits: bool
 ) -> None:
-    """Report a copy of ``source`` between the device and the host that CUDA refuses: all but those
-    with pinned memory that the host does not wait for (cuda/Copy.cu, ``copy_kernel_cuda``)."""
-    place = place_of(source)
-    if target is None or (place == DEVICE) == (target == DEVICE) or not source.numel():
-        return
-    copy_code = SYNC_D2H_COPY if place == DEVICE else H2D_PAGEABLE_COPY
-    if HOST in (place, target):
+    """Report a copy between the device and the host, unless the memory of the host is pinned and
+    the host need not wait (cuda/Copy.cu, ``copy_kernel_cuda``)."""
+    copy_code = H2D_PAGEABLE_COPY if target == DEVICE else SYNC_D2H_COPY
+    if not is_pinned:
         _refuse_copy(region, copy_code, subject)
     elif waits:
-        region.refuse(
-            copy_code, f"{subject} without `non_blocking=True`", "pass `non_blocking=True`"
-        )
+        subject = f"{subject} without `non_blocking=True`"
+        region.refuse(copy_code, subject, "pass `non_blocking=True`")
 
 
 def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -228,10 +233,18 @@ def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, A
 
 
 def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    source = args[1] if len(args) > 1 else kwargs.get("src")
-    if isinstance(source, torch.Tensor):
-        target, waits = place_of(args[0]), not _does_not_wait(args, kwargs)
-        _refuse_crossing(region, source, target, "`copy_` between host and device", waits=waits)
+    target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
+    if not isinstance(source, torch.Tensor) or not source.numel():
+        return
+    if on_host(target) != on_host(source):
+        host, other = (target, source) if on_host(target) else (source, target)
+        # What is not one block goes through ordinary memory (cuda/Copy.cu).
+        is_pinned = place_of(host) == PINNED and (
+            host.is_contiguous()
+            or (_is_dense(host) and (host.dtype, host.stride()) == (other.dtype, other.stride()))
+        )
+        subject, waits = "`copy_` between host and device", not _does_not_wait(args, kwargs)
+        _refuse_crossing(region, place_of(target), subject, is_pinned, waits)
 
 
 FUNCTIONS: dict[Any, Rule] = {

@@ -271,10 +271,16 @@ class _Race:
 
     def _differences(self, when: str) -> Iterator[tuple[str, Any, Any, Any]]:
         """The place, both values, and whether they differ: a bool, or a tensor of the device."""
+        import torch
+
         with _called("fails in eager"):
             self._next(self.graphed, lambda _twin: self.replay())
         where = f"iteration {self.iteration}{when}"
         pairs = ((self.expected, self.replayed), (self.eager.state(), self.graphed.state()))
+        values = (value for pair in pairs for each in pair for value in each if _is_tensor(value))
+        if self.on_gpu and any(not value.is_cuda for value in values):
+            # Copies to pinned memory may still run.
+            torch.cuda.synchronize()
         for (eager, replay), name in zip(pairs, ("output", "state"), strict=True):
             if len(eager) != len(replay):
                 raise Differs(f"{where}: {len(replay)} values of {name} for {len(eager)}")

@@ -357,19 +357,20 @@ class PinnedReads(Detector):
     @on(events.ReplayEnded)
     def _note_replay(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
-        for key, use in event.graph.external.items():
-            if use.buffer.place == "pinned" and use.written and replay is not None:
-                self._copies[key] = replay.stream, replay.tick
+        filled = [use.buffer for use in event.graph.external.values() if use.written]
+        for buffer in (*filled, *event.graph.allocated.values()):
+            if buffer.place == "pinned" and replay is not None:
+                self._copies[buffer.key] = replay.stream, replay.tick
 
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
         op, device = event.op, self.script.device
-        is_copy = op.name == "aten::copy_" and device.place(op.args[1]) == "device"
-        if not is_copy:
+        copied = op.copied(event.result)
+        if copied is None or device.place(copied[0]) != "device":
             for tensor in op.read:
                 self._look_at_read(tensor)
-        elif op.non_blocking and device.place(op.args[0]) == "pinned":
-            storage = StorageRef(op.args[0])
+        elif op.non_blocking and device.place(copied[1]) == "pinned":
+            storage = StorageRef(copied[1])
             buffer = self.script.buffers.add(storage, "pinned", storage.address)
             stream = device.stream()
             self._copies[buffer.key] = stream, self.script.order.submit(stream)

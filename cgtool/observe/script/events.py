@@ -168,6 +168,7 @@ class EagerOp(NamedTuple):
     """An op outside captures has touched a buffer of some graph."""
 
     op: Op
+    result: Any
 
 
 class HostWaited(NamedTuple):

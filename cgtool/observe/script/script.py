@@ -48,9 +48,6 @@ _SYNCS = frozenset(
 """Ops that wait for the device to read a value."""
 
 
-_COPIES = ("aten::copy_", "aten::_to_copy")
-
-
 class Device(Protocol):
     """What the observers need of a device: ``cuda.script`` and ``simulated.script_device``."""
 
@@ -236,7 +233,8 @@ class ObservedScript(events.Publisher):
         for key, tensor in _by_storage(tensors_in(result)):
             if key not in graph.external and key not in graph.allocated:
                 storage = StorageRef(tensor)
-                buffer = self.buffers.add(storage, "device", self.device.address(storage))
+                place, address = self.device.place(tensor), self.device.address(storage)
+                buffer = self.buffers.add(storage, place, address)
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
         stream = self.device.stream()
@@ -313,7 +311,7 @@ class ObservedScript(events.Publisher):
             return
         op = Op(None, func, op_name(func), args, kwargs)
         if any(map(self.buffers.find, op.tensors)):
-            self.publish(events.EagerOp(op))
+            self.publish(events.EagerOp(op, result))
             for tensor in listed_tensors((result,)):
                 self.publish(events.TensorReturned(tensor))
             written = [buffer for tensor in op.written if (buffer := self.buffers.find(tensor))]
@@ -323,15 +321,13 @@ class ObservedScript(events.Publisher):
                     buffer.last_write = write
         if self.device.on_host:
             return
-        base = op.name.partition(".")[0]
-        if base in _SYNCS:
+        if op.name.partition(".")[0] in _SYNCS:
             self.host_waited(op.name, next(tensors_in(args), None))
-        elif base in _COPIES:
-            self._copied(op, args[0] if base == "aten::copy_" else result)
+        elif (copied := op.copied(result)) is not None:
+            self._copied(op, *copied)
 
-    def _copied(self, op: Op, target: torch.Tensor) -> None:
+    def _copied(self, op: Op, source: torch.Tensor, target: torch.Tensor) -> None:
         """The host waits for a copy to its memory, unless that is pinned and it need not wait."""
-        source = op.args[1 if target is op.args[0] else 0]
         place = self.device.place(target)
         waits = place == "host" or (place == "pinned" and not op.non_blocking)
         if waits and self.device.place(source) == "device":

@@ -110,6 +110,12 @@ class Op:
         """Arguments that the op writes."""
         return list(written_by(self.func, self.args, self.kwargs))
 
+    def copied(self, result: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Source and target, if this is a copy, which has returned ``result``."""
+        if self.name == "aten::_to_copy":
+            return self.args[0], result
+        return (self.args[1], self.args[0]) if self.name == "aten::copy_" else None
+
     @property
     def non_blocking(self) -> bool:
         """Of a copy: the host need not wait for it."""

@@ -247,7 +247,23 @@ def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str
         _refuse_crossing(region, place_of(target), subject, is_pinned, waits)
 
 
+def _make_sparse(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    is_sized = len(args) > 2 or kwargs.get("size") is not None
+    checks = kwargs.get("check_invariants")
+    if checks is None:
+        checks = torch.sparse.check_sparse_tensor_invariants.is_enabled()
+    indices = args[0] if args else kwargs.get("indices")
+    reads = checks or not is_sized
+    if reads and isinstance(indices, torch.Tensor) and not on_host(indices):
+        region.refuse(
+            SYNC_ITEM,
+            "`sparse_coo_tensor`, which reads the range of its indices on the host,",
+            "pass size= and check_invariants=False",
+        )
+
+
 FUNCTIONS: dict[Any, Rule] = {
+    torch.sparse_coo_tensor: _make_sparse,
     torch.Tensor.tolist: _reads(SYNC_ITEM, "`Tensor.tolist`"),
     torch.Tensor.numpy: _reads(SYNC_ITEM, "`Tensor.numpy`"),
     torch.Tensor.__array__: _reads(SYNC_ITEM, "`numpy.asarray` of a tensor"),

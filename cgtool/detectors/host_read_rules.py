@@ -77,6 +77,11 @@ _LIBRARIES: dict[str, Refusal] = {
     "/torch/optim/sgd.py": Refusal(
         code("sgd-tensor-lr-sync"), "SGD with a tensor learning rate, which it reads on the host,"
     ),
+    "/torch/optim/lr_scheduler.py": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "the scheduler, which reads the loss on the host,",
+        "call its `step()` after the replay",
+    ),
     "/torch/optim/swa_utils.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "`AveragedModel`, which reads its counter on the host,",
@@ -105,6 +110,11 @@ _LIBRARIES: dict[str, Refusal] = {
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a mask that the transformer compares with a causal one on the host",
         "pass is_causal=True or is_causal=False",
+    ),
+    "/torch/nn/modules/container.py": Refusal(
+        SYNC_ITEM,
+        "a tensor as the index of a layer, which is read on the host,",
+        "choose the layer by a Python number, or compute all layers and select with torch.where",
     ),
     "/torch/nn/": _LIBRARY_FUNCTION,
     "/torch/functional.py": _LIBRARY_FUNCTION,

@@ -177,6 +177,15 @@ OPS: dict[str, OpRule] = {
         "use the tensor uncoalesced, or a dense gradient (sparse=False)",
         when=lambda args, _kwargs: sparse_indices(args[0]).shape[1] > 1,
     ),
+    # sparse/cuda/SoftMax.cu, compute_pool_max
+    **dict.fromkeys(
+        ("aten::_sparse_softmax", "aten::_sparse_log_softmax"),
+        OpRule(
+            SYNC_DYNAMIC_SHAPE_OP,
+            "softmax of a sparse tensor, which counts the rows with values on the host,",
+            "use scatter_reduce and index_add_ with the indices",
+        ),
+    ),
     # sparse/cuda/SparseCUDATensorMath.cu, s_addmm_out_sparse_dense_cuda
     **dict.fromkeys(
         ("aten::mm", "aten::addmm", "aten::addmm_"),

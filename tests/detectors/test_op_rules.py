@@ -44,8 +44,13 @@ def test_rules_and_entries_belong_together():
     [
         ("puts_a_tensor_of_the_host", "`index_put` with a CPU tensor, which it copies"),
         ("fills_a_mask_with_the_maximum", "`masked_fill` with a tensor as value"),
+        ("branches_with_cond", "`torch.cond` or `while_loop`, which reads its condition"),
+        ("layer_by_a_tensor", "a tensor as the index of a layer"),
+        ("rate_falls_on_a_plateau", "the scheduler, which reads the loss"),
+        ("span_timer", "Event.synchronize()"),
+        ("sparse_matrix_with_checks", "`sparse_coo_tensor`, which reads the range"),
     ],
 )
 def test_words(name, words):
-    (entry,) = (entry for entry in ENTRIES if entry.name == name)
+    (entry,) = entries(name)
     assert words in refusal(entry).message

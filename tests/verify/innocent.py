@@ -339,3 +339,9 @@ class CountedOnHost(nn.Module):
 
 def calls_counted_on_the_host(device):
     return CountedOnHost(device), (torch.randn(2, 4, device=device),)
+
+
+def sparse_matrix_that_is_kept(device):
+    indices = torch.tensor([[0, 1, 3], [2, 0, 1]], device=device)
+    matrix = torch.sparse_coo_tensor(indices, torch.ones(3, device=device), (4, 4)).coalesce()
+    return lambda x: (matrix * 2.0).to_dense() + x, (torch.randn(4, 4, device=device),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,7 @@ import torch
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.findings import code
 from cgtool.model.capture import UNCOMPILED, Caveat
-from cgtool.model.failure import user_code
-from cgtool.observe.frames import chain_of, here
+from cgtool.observe.frames import chain_of
 
 UNCOMPILED_NOTE = Caveat(
     UNCOMPILED,
@@ -120,6 +120,7 @@ class Event:
     """Replaces ``torch.cuda.Event``."""
 
     device: DeviceModel
+    recorded_ns = 0
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         self.recorded = False
@@ -128,7 +129,7 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or self.device.current
-        self.recorded = True
+        self.recorded, self.recorded_ns = True, time.perf_counter_ns()
         self.joined, self.frontier = stream.joined, stream.frontier
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -141,9 +142,9 @@ class Event:
         self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")
         return True
 
-    def elapsed_time(self, _end: Event) -> float:
-        raise user_code(
-            "the simulated device has no clock for Event.elapsed_time()",
-            frames=here(),
-            fix="measure times on a GPU",
-        )
+    def elapsed_time(self, end: Event) -> float:
+        """In milliseconds of the host, which runs the ops."""
+        self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.elapsed_time()")
+        if not (self.recorded and end.recorded):
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end.recorded_ns - self.recorded_ns) / 1e6

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from cgtool.observe.tensors import strided_parts
 from cgtool.torch_compat.op_key import unintercepted, unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
@@ -39,7 +40,13 @@ def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Write values into the memory of a tensor. Elements that share memory are written once."""
     with raw():
         if tensor.layout != torch.strided:
-            tensor.copy_(values)
+            pairs = list(zip(strided_parts(tensor), strided_parts(values), strict=True))
+            if all(part.shape == value.shape for (_, part), (_, value) in pairs):
+                # `copy_` of a sparse tensor gives it new memory.
+                for (_, part), (_, value) in pairs:
+                    part.copy_(value)
+            else:
+                tensor.copy_(values)
             return
         target = _distinct(tensor)
         for dimension, size in enumerate(target.shape):

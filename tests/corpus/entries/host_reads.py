@@ -233,3 +233,32 @@ def histogram_with_unknown_range(device):
         return cdf[(image * 15).long()]
 
     return equalise, (torch.rand(32, 32, device=device),)
+
+
+def layer_by_a_tensor(device):
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).to(device)
+    order = torch.tensor([2, 0, 1], device=device)
+
+    def forward(x):
+        for index in order:
+            x = layers[index](x)  # guilty: the index is read on the host
+        return x
+
+    return forward, (torch.randn(4, 8, device=device),)
+
+
+def rate_falls_on_a_plateau(device):
+    model = nn.Linear(8, 1, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2)
+    x = torch.randn(16, 8, device=device)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        plateau.step(loss.detach())  # guilty: the loss is read and compared on the host
+        return loss
+
+    return step

@@ -212,6 +212,37 @@ def multiplies_a_coalesced_matrix(device):
     return forward, (torch.randn(4, 6, device=device),)
 
 
+def softmax_of_a_sparse_matrix(device):
+    indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]], device=device)
+    scores = torch.sparse_coo_tensor(indices, torch.ones(4, device=device), (4, 4)).coalesce()
+
+    def forward(x):
+        return x + torch.sparse.softmax(scores, 1).to_dense()  # guilty: counts the rows
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def sparse_matrix_of_unknown_size(device):
+    indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]], device=device)
+
+    def forward(values):
+        return torch.sparse_coo_tensor(indices, values).to_dense()  # guilty: reads the indices
+
+    return forward, (torch.randn(4, device=device),)
+
+
+def sparse_matrix_with_checks(device):
+    indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]], device=device)
+
+    def forward(values):
+        matrix = torch.sparse_coo_tensor(  # guilty: checks the indices
+            indices, values, (4, 4), check_invariants=True
+        )
+        return matrix.to_dense()
+
+    return forward, (torch.randn(4, device=device),)
+
+
 def branches_with_cond(device):
     def forward(x):
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # guilty: reads the condition

@@ -228,7 +228,7 @@ class _Comparison:
                 change.watched.use.text
                 for change in self.changes
                 if change.after.kind == "tensor"
-                and change.after.content == (new.shape, new.address)
+                and change.after.content[:2] == (new.shape, new.address)
             ]
             shown = (
                 f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "

@@ -19,6 +19,7 @@ from cgtool.observe.lookup import MISSING, Identity, attribute_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function, version_of_tensor
+from cgtool.torch_compat.storages import StorageRef
 
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
@@ -210,4 +211,5 @@ def _tensor(value: torch.Tensor) -> Value | None:
             )
             return Value("host tensor", (shape, repr(content)), repr(content)[:60])
         address = value.data_ptr()
-    return Value("tensor", (shape, address), f"{list(shape)} at {address:#x}")
+        storage = StorageRef(value)
+    return Value("tensor", (shape, address, storage), f"{list(shape)} at {address:#x}")

@@ -73,7 +73,7 @@ def weak_reference(tensor: torch.Tensor) -> int:
 
 
 class StorageRef:
-    """A storage, which this does not keep alive."""
+    """A storage, which this does not keep alive; equal to others of the same storage."""
 
     __slots__ = ("address", "bytes", "key")
 
@@ -92,6 +92,12 @@ class StorageRef:
         except RuntimeError:  # no memory: the zero tangents of forward mode
             self.address = 0
         self.bytes = storage.nbytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageRef) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self.key
 
     def expired(self) -> bool:
         """Whether the storage was freed."""

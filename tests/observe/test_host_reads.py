@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from cgtool.observe import host_values
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.host_values import value_of
@@ -108,3 +109,17 @@ def test_an_object_that_takes_the_address_of_a_dead_one_is_read_too():
     counts.step(reads)
     counts.n = 5
     assert 5 in [watched.look_up() for watched in reads.watched]
+
+
+def test_a_tensor_that_takes_the_address_of_a_dead_one_is_another(monkeypatch):
+    monkeypatch.setattr(host_values, "on_host", lambda _tensor: False)
+    for _ in range(1000):
+        tensor = torch.ones(100)
+        before, address = value_of(tensor), tensor.data_ptr()
+        assert value_of(tensor) == before == value_of(tensor.view(100))
+        del tensor
+        other = torch.ones(100)
+        if other.data_ptr() == address:
+            break
+    assert other.data_ptr() == address
+    assert value_of(other) != before

@@ -20,7 +20,7 @@ from cgtool.analysis.diff.rows import (
 )
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import bytes_text, count_text, time_text
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, value_text
 from cgtool.render.text import cut
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
@@ -39,8 +39,12 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
     screen.labelled(_sides(report))
     screen.labelled((("note", note) for note in report.notes), WARNING)
-    if any(row.change != "same" for row in report.graphs):
-        screen.table("Graphs", GRAPHS, report.graphs)
+    program = [row for row in report.program if row.a != row.b]
+    screen.table("Program", _figure_columns(value_text), program)
+    different = [row for row in report.graphs if row.change != "same"]
+    if different:
+        graphs = report.graphs if len(report.graphs) <= most else different
+        screen.table("Graphs", GRAPHS, graphs[:most])
     for graph in dict.fromkeys(row.name for row in report.graphs):
         shown = [row for row in report.changes[:most] if row.graph == graph]
         screen.table(f"{graph}, by line", CHANGES, shown)

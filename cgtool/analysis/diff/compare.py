@@ -11,7 +11,7 @@ groups what differs, and ``sentence`` sums it up.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from statistics import median
 
@@ -43,6 +43,7 @@ from cgtool.analysis.timing.gaps import own_time
 from cgtool.analysis.units import count_text, total_of
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import usage
+from cgtool.model.ledger import LedgerGraph
 
 _WORTH = 0.01
 """Share of all time: a line whose time differs by less is not shown."""
@@ -78,6 +79,8 @@ class Diff(msgspec.Struct, frozen=True):
     times: tuple[Figure, ...]
     lines: tuple[LineTime, ...]
     """Lines whose time differs, the largest difference first."""
+    program: tuple[Figure, ...] = ()
+    """Counts of two runs of a program."""
 
 
 def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> Diff:
@@ -120,6 +123,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
         figures,
         _times(a, b, graphs),
         _times_by_line(graphs, reader_a.places, reader_b.places),
+        _program(a, b),
     )
 
 
@@ -251,10 +255,33 @@ def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
+_COUNTS: Sequence[tuple[str, Callable[[LedgerGraph], int]]] = (
+    ("graphs", lambda entry: entry.failure is None),
+    ("replays", lambda entry: entry.replays),
+    ("recorded again", lambda entry: entry.because is not None),
+    ("never replayed", lambda entry: entry.is_unused),
+    ("failed captures", lambda entry: entry.failure is not None),
+)
+
+
+def _program(a: Capture, b: Capture) -> tuple[Figure, ...]:
+    """Counts of the ledgers of two runs; none for captures of an ENTRY."""
+    if a.ledger is None or b.ledger is None:
+        return ()
+    ours, theirs = (
+        [entry for entry in ledger.graphs if not entry.holds_a_pool]
+        for ledger in (a.ledger, b.ledger)
+    )
+    return tuple(
+        Figure("program", name, sum(map(count, ours)), sum(map(count, theirs)))
+        for name, count in _COUNTS
+    )
+
+
 def _pool_bytes(capture: Capture) -> dict[tuple[str, str], int]:
-    """By name and kind; pools of one name together."""
+    """By name and kind; pools of one name together. A run keeps no memory of pools."""
     figures: dict[tuple[str, str], int] = defaultdict(int)
-    for row in pool_rows(capture):
+    for row in pool_rows(capture) if capture.ledger is None else ():
         for kind, size in (("reserved", row.reserved), ("peak", row.peak), ("live", row.live)):
             figures[row.name, kind] += size
     return figures

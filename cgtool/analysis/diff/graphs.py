@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from cgtool.analysis.diff.pairing import Fact, Facts, Pair, Pairing, Reader, pair
+from cgtool.analysis.diff.programs import match_programs
 from cgtool.analysis.graph.places import part_of
 from cgtool.model.capture import Call, Capture, Edge, Graph
 
@@ -100,7 +101,7 @@ class Matched:
 
 def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Matched]:
     """Every graph of both, those of ``b`` in its order, each before the bodies in it."""
-    waiting = deque(_roots(a, b))
+    waiting = deque(_roots(a, b, reader_a, reader_b))
     result: list[Matched] = []
     while waiting:
         which = waiting.popleft()
@@ -119,11 +120,20 @@ def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Ma
     return result
 
 
-def _roots(a: Capture, b: Capture) -> list[Which]:
-    """Graphs that no node runs, matched by phase and callable; by phase and order where the
-    callables have other names."""
+def _roots(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Which]:
+    """Graphs that no node runs, with those that they are in the other capture."""
     ours = [at for at, graph in enumerate(a.graphs) if graph.parent is None]
     theirs = [at for at, graph in enumerate(b.graphs) if graph.parent is None]
+    if a.ledger is not None and b.ledger is not None:
+        partner = match_programs(a, b, reader_a, reader_b)
+    else:
+        partner = _by_phase(a, b, ours, theirs)
+    gone = sorted(set(ours) - set(partner.values()))
+    return [*((partner.get(at), at) for at in theirs), *((at, None) for at in gone)]
+
+
+def _by_phase(a: Capture, b: Capture, ours: Sequence[int], theirs: Sequence[int]) -> dict[int, int]:
+    """Matched by phase and callable; by phase and order where the callables have other names."""
     partner: dict[int, int] = {}
     keys: tuple[Callable[[Capture, Graph], object], ...] = (
         lambda capture, graph: (graph.phase, part_of(capture, graph)),
@@ -138,8 +148,7 @@ def _roots(a: Capture, b: Capture) -> list[Which]:
         for at in theirs:
             if at not in partner and waiting[key(b, b.graphs[at])]:
                 partner[at] = waiting[key(b, b.graphs[at])].popleft()
-    gone = sorted(set(ours) - set(partner.values()))
-    return [*((partner.get(at), at) for at in theirs), *((at, None) for at in gone)]
+    return partner
 
 
 def _bodies(matched: Matched) -> Iterator[Which]:

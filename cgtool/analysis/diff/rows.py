@@ -103,10 +103,10 @@ class EdgeRow(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number on both sides: bytes or nanoseconds."""
+    """A number on both sides: bytes, nanoseconds or a count."""
 
     of: str
-    """``pool shared``, ``driver``, a graph, a phase."""
+    """``pool shared``, ``driver``, a graph, a phase, ``program``."""
     kind: str
     """``reserved``, ``peak``; ``replay``, ``eager in bench``."""
     a: float | None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import signal
 
 import pytest
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.gold_files")
+
+# Tests run in parallel. Threads of PyTorch's own would wait for each other, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # By default an example that takes more than 200 ms fails: a busy machine would fail the tests.
 settings.register_profile("untimed", deadline=None)

@@ -69,6 +69,9 @@ class RecordedDevice(Protocol):
 
     def environment(self) -> Environment: ...
 
+    def prepare(self) -> None:
+        """Do ahead of the first capture what would take long in it."""
+
     def watch(self, graph: Any, table: OriginTable) -> Watch:
         """Follow the capture that has just begun. ``table`` takes the origins of its nodes."""
 
@@ -184,6 +187,8 @@ class Recorder:
     def _capture_begin(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         reserved = None
         with self._protected():
+            if self._numbers == 0:
+                self.device.prepare()
             reserved = self.device.reserved_bytes()
         original(graph, *args, **kwargs)
         with self._protected():

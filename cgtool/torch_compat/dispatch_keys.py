@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from cgtool.torch_compat.private import (
     included_keys,
     no_torch_function,
     op_names,
+    ops_version,
     parse_key,
     redispatcher,
     saved_factor,
@@ -59,6 +61,8 @@ class Kernels:
         """The libraries that hold the kernels, by namespace."""
         self._named: set[str] = set()
         """Ops that have a kernel of their own."""
+        self._listed: tuple[int, ...] | None = None
+        """``ops_version`` when all ops were listed, which takes milliseconds."""
 
     def _library(self, namespace: str, key: str = "") -> Any:
         if namespace not in self._libraries:
@@ -73,7 +77,10 @@ class Kernels:
         if is_above_python:
             # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op,
             # and fails if there is only one for all ops.
-            self._implement_each(op_names())
+            version = ops_version()
+            if version != self._listed:
+                self._implement_each(op_names())
+                self._listed = version
 
     def register_some(self, names: Iterable[str]) -> None:
         """Put them on the key, for these ops. The others pass."""
@@ -89,8 +96,14 @@ class Kernels:
                 self._implement(name, torch.library.fallthrough_kernel, False)
 
     def _implement_each(self, names: Iterable[str]) -> None:
-        for name in set(names) - self._named:
-            self._implement(name, OpKernel(name, self.kernel), True)
+        new = set(names) - self._named
+        if not new:
+            return
+        with warnings.catch_warnings():
+            # PyTorch takes it for a change of the kernel that an op has on all keys.
+            warnings.filterwarnings("ignore", "(?s).*", UserWarning)
+            for name in new:
+                self._implement(name, OpKernel(name, self.kernel), True)
 
     def _implement(self, name: str, kernel: Any, with_keyset: bool) -> None:
         self._named.add(name)

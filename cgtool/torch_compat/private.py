@@ -222,6 +222,16 @@ has_fallback: Callable[[Any], bool] = _private(
 op_names: Callable[[], list[str]] = _private(
     "torch._C._dispatch_get_all_op_names", _OPS, _WATCHED_BY_A_MODE
 )
+_defined_ops: Any = _private(
+    "torch.library._defs", _OPS, "ops that a program defines later are not named"
+)
+
+
+def ops_version() -> tuple[int, ...]:
+    """Changes when there may be new ops: a module was imported, or Python defined one."""
+    return len(sys.modules), len(_defined_ops) if isinstance(_defined_ops, set) else 0
+
+
 exclude_key: Callable[[Any, bool], None] = _private(
     "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
 )

@@ -184,6 +184,9 @@ class CudaRecording:
     def environment(self) -> Environment:
         return CudaDevice().environment()
 
+    def prepare(self) -> None:
+        op_key.prepare()
+
     def watch(self, graph: Any, table: OriginTable) -> _Watch:
         return _Watch(self._reader, table)
 

@@ -68,6 +68,9 @@ class SimulatedRecording:
     def environment(self) -> Environment:
         return SimulatedDevice(self._because).environment()
 
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
     def watch(self, graph: Any, table: OriginTable) -> _Watch:
         return _Watch(graph.recorder, table)
 

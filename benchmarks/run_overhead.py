@@ -165,6 +165,7 @@ def continuous() -> None:
 
     model = _llama().to(torch.bfloat16)
     settings = GenerationConfig(max_new_tokens=32, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    settings.use_cuda_graph = True
     prompts = [[1 + (7 * row + at) % 1000 for at in range(8 + row)] for row in range(12)]
     done = model.generate_batch(inputs=prompts, generation_config=settings)
     print(len(done), sum(len(each.generated_tokens) for each in done.values()))

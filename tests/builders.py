@@ -476,7 +476,6 @@ def program(entries: Sequence[LedgerGraph], *, skips: Sequence[Skip] = ()) -> Ca
         base,
         entry=Entry("python serve.py --port 8000", kind="program"),
         recorder="program",
-        memory=Memory(exact=False),
         graphs=tuple(graphs),
         ledger=Ledger(
             ("python", "serve.py", "--port", "8000"),

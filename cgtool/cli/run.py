@@ -40,7 +40,7 @@ def run(
     graphs: Annotated[bool, typer.Option("--graphs", help="A row for each graph.")] = False,
     rows: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Rows of the table; 0 shows all."),
+        typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),
     ] = 20,
     explain: opt.Explain = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,

@@ -93,20 +93,22 @@ GRAPHS: Sequence[Column[LedgerRow]] = (
 def render(
     report: LedgerReport, *, graphs: bool = False, rows: int = 0, explain: bool = False
 ) -> Screen:
-    """The sentence, the ledger, and the findings. ``graphs``: a row for each graph; ``rows``: so
-    many at most, 0 for all."""
+    """The sentence, the ledger, and the findings. ``graphs``: a row for each graph; ``rows``: at
+    most so many rows and findings, 0 for all."""
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(f"{report.sentence}", "bold")
     screen.line(_run(report), "dim")
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
     screen.table("Graphs", columns, shown, _rest(lines[len(shown) :], "graph" if graphs else ""))
-    if report.findings:
-        screen.parts += ["", render_findings(report.findings)]
-    notes = [("not recorded", plain_reason) for plain_reason in report.lost]
-    if notes or report.caveats:
+    findings = report.findings[: rows or None]
+    if findings:
+        screen.parts += ["", render_findings(findings)]
+    if more := len(report.findings) - len(findings):
+        screen.line(f"{count_text(more, 'more finding')}: --rows 0 shows all", "dim")
+    if report.lost or report.caveats:
         screen.parts.append("")
-    screen.labelled(notes, WARNING)
+    screen.labelled((("not recorded", reason) for reason in report.lost), WARNING)
     screen.labelled((("note", caveat.text) for caveat in report.caveats), WARNING)
     screen.legend()
     return screen

@@ -188,6 +188,9 @@ _WAITS: Lines = (
     (code("sync-dynamic-shape-op"), r"\[[^\]]*[<>][^\]]*\]"),
     (code("sync-slice-with-tensor-bounds"), r"\[[^\]]*:[^\]]*\]|arange|linspace|narrow"),
     (code("pin-memory-during-capture"), r"pin_memory"),
+    # With pinned memory and without `non_blocking=True`.
+    (code("h2d-pageable-copy"), r"\.cuda\(|\.to\("),
+    (code("sync-d2h-copy"), r"\.copy_\("),
 )
 
 _COMPILES = (

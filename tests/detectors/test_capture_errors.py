@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,3 +95,22 @@ def test_an_exception_whose_text_raises():
             raise ValueError
 
     assert explain(Odd(), "capture forward") is None
+
+
+_OF_PYTORCH = {"error": getattr(torch, "AcceleratorError", RuntimeError), "text": REFUSED}
+exec(compile("def refuse(*_): raise error(text)", torch.__file__, "exec"), _OF_PYTORCH)
+PINNED = SimpleNamespace(**dict.fromkeys(("copy_", "to", "cuda"), _OF_PYTORCH["refuse"]))
+
+
+@pytest.mark.parametrize(
+    ("copy", "code"),
+    [
+        (lambda x: PINNED.copy_(x), "sync-d2h-copy"),
+        (lambda x: PINNED.to(x.device), "h2d-pageable-copy"),
+        (lambda x: PINNED.cuda() + x, "h2d-pageable-copy"),
+    ],
+)
+def test_a_wait_for_a_copy_with_pinned_memory_is_one(copy, code):
+    with pytest.raises(Exception, match="not permitted") as caught:
+        copy(torch.ones(1))
+    assert explain(caught.value, "capture forward").code == code

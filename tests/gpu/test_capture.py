@@ -474,7 +474,7 @@ def test_empty_graph(body, word, tmp_path):
 
 
 def test_a_reduction_is_not_said_to_read_freed_memory():
-    """The member of its arguments for a second result has what the warm-up left on the stack."""
+    """Its arguments have words that the warm-up left on the stack."""
     from cgtool.devices.cuda.device import CudaDevice
     from cgtool.jobs.verify.procedure import verify
     from cgtool.model.options import VerifyOptions

@@ -274,10 +274,10 @@ class AddressBook:
     ) -> Place | None:
         """The place of ``address`` as node ``node`` of graph ``graph`` saw it, or None.
 
-        A word in a struct may be no pointer: nobody sets the member for the second result of a
-        reduction that has one result (Reduce.cuh, ``dst``), or the end of an array that is not
-        full. It has what an earlier call left on the stack, often the address of a tensor of the
-        warm-up. So it does not lead into freed memory if the op was seen to use none.
+        A word in a struct may be no pointer: nobody sets the sizes and strides of dimensions that
+        tensors do not have (OffsetCalculator.cuh), or the second result of a reduction that has one
+        (Reduce.cuh). They have what an earlier call left on the stack, often the address of a
+        tensor of the warm-up. So they do not lead into freed memory if the op was seen to use none.
         """
         allocation = self._allocation(address, graph, node)
         if allocation is not None:

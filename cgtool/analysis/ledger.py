@@ -28,6 +28,7 @@ from cgtool.model.capture import (
     Origin,
     Pool,
 )
+from cgtool.model.capture_file import no_collection
 from cgtool.model.ledger import (
     COMPILE,
     Diagnosis,
@@ -180,13 +181,14 @@ class _Part:
             self.contents[record.number] = msgspec.structs.replace(record, nodes=nodes)
 
     def _moved(self, node: Node) -> Node:
-        changes: dict[str, object] = {}
-        if node.origin is not None:
-            changes["origin"] = self.origins[node.origin]
-        if node.kernel is not None:
-            function = self.functions[node.kernel.function]
-            changes["kernel"] = msgspec.structs.replace(node.kernel, function=function)
-        return msgspec.structs.replace(node, **changes) if changes else node
+        # Those of the first process stay where they are.
+        if node.origin is not None and self.origins[node.origin] != node.origin:
+            node = msgspec.structs.replace(node, origin=self.origins[node.origin])
+        kernel = node.kernel
+        if kernel is not None and self.functions[kernel.function] != kernel.function:
+            kernel = msgspec.structs.replace(kernel, function=self.functions[kernel.function])
+            node = msgspec.structs.replace(node, kernel=kernel)
+        return node
 
     def _count(self, path: Path) -> None:
         counters = read_counters(path)
@@ -209,6 +211,7 @@ class _Part:
             )
 
 
+@no_collection()
 def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> Capture:
     """The parts that the processes of a command left in ``folder``, as one capture."""
     tables = _Tables()

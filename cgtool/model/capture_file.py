@@ -250,7 +250,7 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Building a capture makes no garbage, and collecting would take as long as reading."""
     enabled = gc.isenabled()
     gc.disable()
@@ -276,7 +276,7 @@ def _manifest(archive: _Archive) -> Manifest:
 
 def read(path: Path) -> Capture:
     """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
-    with _no_collection(), _open(path) as archive:
+    with no_collection(), _open(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
         if manifest.graphs != parts:

@@ -254,12 +254,13 @@ def _collected(line: LineGraphs) -> Iterator[Finding]:
 
 
 def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
-    """Graphs that differ in parameters alone, and are there at the same time."""
+    """Graphs that differ in parameters alone, and are there at the same time. Nobody can update
+    those of ``torch.compile``."""
     again = []
     for entry in line.entries:
         # One that was recorded again takes the place of the other.
         first = None
-        if entry.same_as is not None and entry.because is None:
+        if entry.same_as is not None and entry.owner != COMPILE:
             first = ledger.graphs[entry.same_as]
         if first is not None and (first.ended_ns is None or first.ended_ns > entry.began_ns):
             again.append(entry)

@@ -92,7 +92,7 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
         (each["code"], each["frames"][0][1] if each.get("frames") else None) for each in findings
     )
     if example == "right":
-        ended = [part for part in report["looked_at"] if "ended with" in part]
+        ended = [part for part in report.get("looked_at", ()) if "ended with" in part]
         return Outcome(code, example, (), findings_at, error="; ".join(ended))
     marks = marks_of(source)
     missed = [mark for mark in marks if mark not in findings_at]

@@ -216,8 +216,8 @@ def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> C
     """The parts that the processes of a command left in ``folder``, as one capture."""
     tables = _Tables()
     parts: list[_Part] = []
-    lost = [_lost(path) for path in sorted(folder.glob(f"*{LOST}"))]
-    for path in sorted(folder.glob(f"*{LOG}")):
+    lost = [_lost(path) for path in _files(folder, LOST)]
+    for path in _files(folder, LOG):
         part = _Part(len(parts), command.started_ns, tables)
         part.read(path)
         if part.process is not None:
@@ -279,6 +279,11 @@ def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> C
             lost=tuple(dict.fromkeys(lost)),
         ),
     )
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    """Of all processes, in the order in which they began: the time is in the name."""
+    return sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
 def _lost(path: Path) -> str:

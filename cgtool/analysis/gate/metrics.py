@@ -180,7 +180,6 @@ METRICS = (
         counted=_graphs,
         watched=True,
     ),
-    *_ledger_metrics(),
     Metric(
         name="nodes",
         means="nodes of all graphs; on the simulated device, ops",
@@ -304,6 +303,7 @@ METRICS = (
         simulated=False,
         host=True,
     ),
+    *_ledger_metrics(),
 )
 """All metrics, in the order of options and tables."""
 

@@ -248,7 +248,7 @@ def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> C
                 )
             entries.append(entry)
     found = [part.environment for part in parts if part.environment is not None]
-    environment = found[0] if found else Environment(device="unknown")
+    environment = found[0] if found else Environment(device="")
     processes = tuple(part.process for part in parts if part.process is not None)
     return Capture(
         entry=Entry(spec=shlex.join(command.command), kind="program"),

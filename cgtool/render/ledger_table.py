@@ -116,7 +116,9 @@ def render(
 
 def _run(report: LedgerReport) -> str:
     where = "the simulated device" if report.simulated else report.device
-    facts = [f"{report.command}: {time_text(report.wall_ns)} on {where}"]
+    facts = [f"{report.command}: {time_text(report.wall_ns)}"]
+    if where:  # nothing was captured, and so no device was asked
+        facts[0] += f" on {where}"
     if report.processes > 1:
         facts.append(count_text(report.processes, "process", "processes"))
     if report.exit_status:

@@ -292,6 +292,9 @@ def test_commands_that_are_not_python(folder: Path) -> None:
     done = run("-q", "-o", "shell.cgt", "--", "sh", "-c", "echo hello; exit 4", folder=folder)
     assert (done.returncode, done.stdout) == (4, "hello\n")
     assert ledger(capture_file.read(folder / "shell.cgt")) == []
+    done = run("-o", "shell.cgt", "--", "true", folder=folder)
+    assert "the program captured no CUDA graph" in done.stderr
+    assert " on " not in done.stderr
     done = run("-o", "shell.cgt", "--", "no-such-command", folder=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot run no-such-command" in done.stderr

@@ -88,6 +88,10 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
         findings = report["findings"]
     except (ValueError, KeyError):
         return Outcome(code, example, (), (), error=f"exit {done.returncode}: {done.stderr[-400:]}")
+    if report.get("lost") or report.get("exit_status"):
+        # A program of `cgtool run` that did not end as it should.
+        said = f"exit {done.returncode}: {report['lost']} {done.stderr[-400:]}"
+        return Outcome(code, example, (), (), error=said)
     findings_at = tuple(
         (each["code"], each["frames"][0][1] if each.get("frames") else None) for each in findings
     )

@@ -508,6 +508,15 @@ def paused() -> Iterator[None]:
 @functools.cache
 def is_supported() -> bool:
     """Whether this PyTorch has the key: tried on a few ops, once per process."""
+    with _trying:
+        return _try_key()
+
+
+_trying = threading.Lock()
+"""Held while the key is tried: the observer is that of all threads."""
+
+
+def _try_key() -> bool:
     global _observer
     names: list[str] = []
 

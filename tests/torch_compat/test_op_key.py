@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -79,6 +80,24 @@ def assert_same(left, right):
 
 def test_this_pytorch_is_supported():
     assert op_key.is_supported()
+
+
+def test_threads_that_ask_at_once_get_the_same_answer():
+    asked = threading.Barrier(6)
+    interval = sys.getswitchinterval()
+
+    def ask(_: int) -> bool:
+        asked.wait()
+        return op_key.is_supported()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            for _ in range(20):
+                op_key.is_supported.cache_clear()
+                assert all(threads.map(ask, range(6)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_doctor_says_how_ops_are_recorded(monkeypatch):

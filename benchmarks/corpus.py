@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.corpus.catalog import WRONG, Entry, entries  # noqa: E402
 from tests.corpus.judge import GOOD, OUTCOMES, judged  # noqa: E402
-from tests.corpus.truth import GROUP, truths  # noqa: E402
+from tests.corpus.truth import GROUP, agrees_with, truths  # noqa: E402
 from tests.forked_workers import preload  # noqa: E402
 
 
@@ -72,7 +72,7 @@ def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
         by_key = {entry.key: entry for entry in chosen}
         for key, truth in found:
             entry = by_key[key]
-            agrees = bool(entry.guilty) == (truth["result"] != "equal")
+            agrees = agrees_with(entry, truth["result"])
             label = "guilty" if entry.guilty else "innocent"
             print(json.dumps({"entry": entry.key, "label": label, **truth}), file=file, flush=True)
             rows.append((entry, f"{label}, {truth['result']}"))

@@ -1,8 +1,14 @@
-"""What recording costs, by the key and by a mode: `python benchmarks/recorder.py`.
+"""What watching an op costs, and with what: `python benchmarks/recorder.py [NAME ...]`.
 
-Each row is a program on the CPU: plain, and with an op recorder that notes places, reads and
-writes. The ways take turns, and the fastest tenth of their rounds is compared, in CPU time, so that
-other work on the machine does not count. A mode sees more ops in training: ``detach``.
+Each row is a program on the CPU, in microseconds an op: plain, and how much more each way of
+watching takes. The ways take turns, and the fastest tenth of their rounds is compared, in CPU time,
+so that other work on the machine counts little.
+
+- ``kernel``: an observer that does nothing: the way of an op into Python and back.
+- ``places``: an op recorder, as in a capture of ``cgtool run``: op, line, module, autograd node.
+- ``record``: an op recorder that also notes reads and writes, as in ``cgtool capture``.
+- ``mode``: the same by a ``TorchDispatchMode``, where PyTorch has no key to watch. It sees more
+  ops in training: ``detach``.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import quantiles
+from types import FrameType
 from unittest import mock
 
 import torch
@@ -22,25 +29,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.ops import OpRecorder
+from cgtool.observe.frames import Chains, Site
+from cgtool.observe.ops import OpRecorder, RootedModuleStack
 from cgtool.torch_compat import op_key
 
 ROUNDS = 200
-layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
-optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+encoder = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1, foreach=False)
 batch = torch.randn(1, 4, 16)
+layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(30)))
+rows = torch.randn(4, 8)
 small = torch.zeros(16)
 
 
 def training() -> None:
     optimizer.zero_grad()
-    layer(batch).sum().backward()
+    encoder(batch).sum().backward()
     optimizer.step()
 
 
 def evaluation() -> None:
     with torch.no_grad():
-        layer(batch)
+        encoder(batch)
+
+
+def modules() -> None:
+    layers(rows)
 
 
 def tensors() -> None:
@@ -53,42 +67,76 @@ def numbers() -> None:
         small.add_(1)
 
 
-@contextlib.contextmanager
-def recorded(accesses: AccessLog, by_mode: bool) -> Iterator[OpRecorder]:
+def views() -> None:
+    for _ in range(100):
+        rows.t()
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (training, evaluation, modules, tensors, numbers, views)
+}
+Watching = contextlib.AbstractContextManager[OpRecorder | None]
+
+
+def kernel() -> Watching:
+    return op_key.watch(lambda _op, args, kwargs, run, _caller: run(*args, **kwargs))
+
+
+class PlaceRecorder(OpRecorder):
+    """As that of ``cgtool run``, which names modules from the outermost one that runs."""
+
+    def __init__(self) -> None:
+        super().__init__({}, Annotations())
+        self.modules: RootedModuleStack = RootedModuleStack(Chains())
+
+    def chain(self, caller: FrameType | None) -> tuple[Site, ...]:
+        return self.modules.chain(caller)
+
+
+def record(by_mode: bool = False) -> Callable[[], Watching]:
     """A recorder for which every op has a launch."""
-    recorder = OpRecorder({}, Annotations(), itertools.count().__next__, accesses)
-    with mock.patch.object(op_key, "is_supported", lambda: not by_mode), recorder:
-        yield recorder
+    accesses = AccessLog()
+
+    @contextlib.contextmanager
+    def entered() -> Iterator[OpRecorder]:
+        recorder = OpRecorder({}, Annotations(), itertools.count().__next__, accesses)
+        with mock.patch.object(op_key, "is_supported", lambda: not by_mode), recorder:
+            yield recorder
+
+    return entered
 
 
 def measure(program: Callable[[], None]) -> str:
-    logs = AccessLog(), AccessLog()
-    times: dict[str, list[float]] = {"plain": [], "key": [], "mode": []}
+    ways: dict[str, Callable[[], Watching]] = {
+        "plain": contextlib.nullcontext,
+        "kernel": kernel,
+        "places": PlaceRecorder,
+        "record": record(),
+        "mode": record(by_mode=True),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
     ops: dict[str, int] = {}
     for _ in range(ROUNDS):
-        for way, way_times in times.items():
-            context: contextlib.AbstractContextManager[OpRecorder | None] = (
-                contextlib.nullcontext()
-                if way == "plain"
-                else recorded(logs[way == "mode"], way == "mode")
-            )
-            with context as recorder:
+        for name, way in ways.items():
+            with way() as recorder:
                 program()
                 clock = time.thread_time()
                 program()
-                way_times.append(time.thread_time() - clock)
+                times[name].append(time.thread_time() - clock)
             if recorder is not None:
-                ops[way] = len(recorder.record.calls) // 2
-    us = {way: quantiles(way_times, n=10)[0] * 1e6 for way, way_times in times.items()}
-    each = "  ".join(f"{way} {us[way]:7.0f} us for {count} ops" for way, count in ops.items())
-    return f"plain {us['plain']:5.0f} us  {each}  key/mode {us['key'] / us['mode']:.2f}"
+                ops[name] = len(recorder.record.calls) // 2
+    us = {name: quantiles(values, n=10)[0] * 1e6 for name, values in times.items()}
+    plain, count = us.pop("plain"), ops["places"]
+    more = "".join(f"{(value - plain) / ops.get(name, count):8.2f}" for name, value in us.items())
+    return f"{count:5} {plain / count:7.2f} {more}"
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"PyTorch {torch.__version__}")
-    for program in (training, evaluation, tensors, numbers):
-        print(f"{program.__name__:10}  {measure(program)}")
+    print(f"PyTorch {torch.__version__}: us an op")
+    print(f"{'':10} {'ops':>5} {'plain':>7}  +kernel +places +record   +mode")
+    for name in sys.argv[1:] or PROGRAMS:
+        print(f"{name:10} {measure(PROGRAMS[name])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What `cgtool run` costs a program: `python benchmarks/run_overhead.py [--rounds 3] [NAME ...]`.
+"""What `cgtool run` costs: `python benchmarks/run_overhead.py [--rounds 3] [--times] [NAME ...]`.
 
 Each program runs by itself and under `cgtool run` in turn, in fresh processes. It times itself:
 hooks that it puts on the methods of `torch.cuda.CUDAGraph`, around whatever is there already, add
 up the time from the beginning of `capture_begin` to the end of `capture_end`, and of `replay`. So
-the recorder is inside what is timed. The whole program is timed from outside, without the time that
-cgtool takes before its start and after its end. Every figure is the median of the rounds.
+the recorder is inside what is timed. The first capture of a process is by itself: the recorder
+imports and prepares there what only captures need. The whole program is timed from outside, without
+the time that cgtool takes before its start and after its end. Every figure is the median of the
+rounds.
 
 `start` and `import` are a Python process that imports nothing, and one that imports PyTorch; they
 need no GPU.
@@ -161,13 +163,18 @@ def generate() -> None:
 def continuous() -> None:
     """transformers: continuous batching, which captures on a thread of its own."""
     import torch
-    from transformers import GenerationConfig
+    from transformers import ContinuousBatchingConfig, GenerationConfig
 
     model = _llama().to(torch.bfloat16)
     settings = GenerationConfig(max_new_tokens=32, do_sample=False, pad_token_id=0, eos_token_id=-1)
-    settings.use_cuda_graph = True
+    batching = ContinuousBatchingConfig(
+        use_cuda_graph=True, use_async_batching=False, num_blocks=64, max_batch_tokens=256,
+        q_padding_interval_size=16, kv_padding_interval_size=256,
+    )  # fmt: skip
     prompts = [[1 + (7 * row + at) % 1000 for at in range(8 + row)] for row in range(12)]
-    done = model.generate_batch(inputs=prompts, generation_config=settings)
+    done = model.generate_batch(
+        inputs=prompts, generation_config=settings, continuous_batching_config=batching
+    )
     print(len(done), sum(len(each.generated_tokens) for each in done.values()))
 
 
@@ -240,16 +247,18 @@ def timed_by_itself(name: str) -> None:
 
     kind.capture_begin, kind.capture_end, kind.replay = capture_begin, capture_end, replay
     PROGRAMS[name]()
-    times = {"captures": len(captures), "replays": replays[0]}
+    times: dict[str, float] = {"captures": len(captures), "replays": replays[0]}
     if captures:
-        times["capture_ms"] = sum(captures) / 1e6  # type: ignore[assignment]
+        times["first_ms"] = captures[0] / 1e6
+    if captures[1:]:
+        times["others_ms"] = sum(captures[1:]) / 1e6
     if replays[0]:
-        times["replay_us"] = replays[1] / replays[0] / 1e3  # type: ignore[assignment]
+        times["replay_us"] = replays[1] / replays[0] / 1e3
     Path(os.environ[TIMES]).write_text(json.dumps(times))
 
 
-def measured(name: str, folder: Path, *, recorded: bool) -> dict[str, float]:
-    """The times of one run, in a fresh process."""
+def measured(name: str, folder: Path, options: list[str] | None) -> dict[str, float]:
+    """The times of one run, in a fresh process; with options of `cgtool run`, under it."""
     times = folder / "times.json"
     times.unlink(missing_ok=True)
     command = (
@@ -258,9 +267,9 @@ def measured(name: str, folder: Path, *, recorded: bool) -> dict[str, float]:
         else [sys.executable, str(Path(__file__).resolve()), "--run", name]
     )
     environment = {**os.environ, TIMES: str(times)}
-    if recorded:
+    if options is not None:
         saved = folder / "overhead.cgt"
-        ours = [sys.executable, "-m", "cgtool", "run", "-q", "-o", str(saved), "--"]
+        ours = [sys.executable, "-m", "cgtool", "run", "-q", "-o", str(saved), *options, "--"]
         done = subprocess.run([*ours, *command], env=environment, capture_output=True, check=False)
         ledger = capture_file.read(saved).ledger
         assert ledger is not None
@@ -280,21 +289,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help=f"of {' '.join((*BARE, *PROGRAMS))}")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--times", action="store_true", help="with `cgtool run --times`")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         timed_by_itself(arguments.run)
         return
+    options = ["--times"] if arguments.times else []
     print(f"{'program':<12}{'':<12}{'alone':>11}{'recorded':>11}{'more':>10}{'times':>8}")
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.names or (*BARE, *PROGRAMS):
             pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
             try:
                 # Whatever compiles keeps what it compiled: not timed.
-                measured(name, Path(folder), recorded=False)
+                measured(name, Path(folder), None)
                 for _ in range(arguments.rounds):
-                    alone = measured(name, Path(folder), recorded=False)
-                    ours = measured(name, Path(folder), recorded=True)
+                    alone = measured(name, Path(folder), None)
+                    ours = measured(name, Path(folder), options)
                     for figure in alone:
                         pairs[figure].append((alone[figure], ours[figure]))
             except (RuntimeError, ValueError) as error:

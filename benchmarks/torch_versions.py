@@ -33,6 +33,7 @@ PARTS = {
     "tests": (
         "tests/torch_compat", "tests/observe", "tests/program", "tests/simulated",
         "tests/detectors", "tests/verify", "tests/worker", "tests/devices", "tests/corpus",
+        "tests/cli/test_run.py", "tests/cli/test_run_hostile.py",
     ),
 }  # fmt: skip
 """By the column of the table. The other tests run no PyTorch, or are about texts and options."""

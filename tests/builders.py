@@ -35,6 +35,9 @@ from cgtool.model.ledger import (
     Diagnosis,
     Ledger,
     LedgerGraph,
+    LedgerPool,
+    NotedReplays,
+    PoolStream,
     Process,
     ReplayPlace,
     Skip,
@@ -507,15 +510,19 @@ def serving() -> Capture:
         "static input data pointer changed.\ninput name: primals_3. data pointer changed from 1 to "
         '2. input stack trace:   File "/home/me/model.py", line 12, in forward\n'
     )
+    names = ("rows", "padded_rows")
+    padded = (NotedReplays(names, (5, 32), 900), NotedReplays(names, (17, 32), 300))
+    full = (NotedReplays((*names, "temperature"), (16, 16, 0.7), 310),)
     batches = [
         structs.replace(
             engine,
             replays=replays,
             same_as=None if at == 0 else 0,
             instantiate_ns=700_000,
+            notes=notes,
             **(used if replays else {}),
         )
-        for at, replays in enumerate((1200, 310, 0, 0))
+        for at, (replays, notes) in enumerate([(1200, padded), (310, full), (0, ()), (0, ())])
     ]
     trees = [
         structs.replace(compiled, key="0/0 inference", replays=4000),
@@ -539,3 +546,45 @@ def serving() -> Capture:
         '"/home/me/train.py", line 7, in loss\n    total += x\n'
     )
     return program([*batches, *trees, callables, failed], skips=[Skip(0, skip, 3)])
+
+
+def timed_serving() -> Capture:
+    """``serving`` with ``--times``: GPU times of replays, and what its captures were spent on."""
+    capture = serving()
+    assert capture.ledger is not None
+    graphs = tuple(
+        structs.replace(
+            each,
+            timed_replays=each.replays,
+            replay_gpu_ns=each.replays * 410_000,
+            replay_host_ns=each.replays * 9_000 + 250_000,
+            first_replay_host_ns=259_000,
+            prepare_ns=1_300_000,
+            warm_up_ns=88_000_000 if each.owner == COMPILE else None,
+            compile_ns=4_000_000 if each.owner == COMPILE else 0,
+            instantiate_ns=700_000,
+            cgtool_ns=2_100_000,
+        )
+        for each in capture.ledger.graphs
+    )
+    process = structs.replace(
+        capture.ledger.processes[0],
+        graphs_gpu_ns=sum(each.replay_gpu_ns for each in graphs),
+        other_gpu_ns=1_000_000_000,
+    )
+    pools = (
+        LedgerPool(0, 0, 71 * 10**9, (PoolStream(0, 16, 3, 62 * MIB, 40 * MIB),)),
+        LedgerPool(
+            0, 1, 30 * 10**9,
+            (PoolStream(0, 16, 1, 2 * MIB, 0), PoolStream(0, 32, 5, 180 * MIB, 0)),
+        ),
+    )  # fmt: skip
+    memory = Memory(pools=(Pool((0, 1), "pool 0"), Pool((0, 2), "pool 1")))
+    graphs = tuple(
+        structs.replace(each, pool=(0, 2), ended_ns=29 * 10**9)
+        if each.owner != COMPILE
+        else structs.replace(each, pool=(0, 1))
+        for each in graphs
+    )
+    ledger = structs.replace(capture.ledger, graphs=graphs, processes=(process,), pools=pools)
+    return structs.replace(capture, ledger=ledger, memory=memory)

@@ -1,4 +1,5 @@
-"""Tests marked `gpu` are skipped, with the reason, where there is no CUDA device."""
+"""Tests are run for this tree alone; those marked `gpu` or `browser` are skipped, with the reason,
+where there is none."""
 
 from __future__ import annotations
 
@@ -7,9 +8,14 @@ import gc
 import importlib
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.browser import no_browser
 
 pytest.register_assert_rewrite("tests.gold_files")
 
@@ -31,10 +37,26 @@ def _no_gpu() -> str | None:
     return None if torch.cuda.is_available() else "no CUDA device"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # not again in each worker of xdist
+        _check_import()
     # A shell's background job is deaf to it, and so is all that the tests start in one.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _check_import() -> None:
+    """The processes that tests start import this cgtool: a PYTHONPATH that is left over, or another
+    installed version, would be tested instead."""
+    own = Path(__file__).resolve().parent.parent / "cgtool" / "__init__.py"
+    command = [sys.executable, "-c", "import cgtool; print(cgtool.__file__)"]
+    done = subprocess.run(command, cwd=os.sep, capture_output=True, text=True, check=False)
+    found = done.stdout.strip()
+    if not found or Path(found).resolve() != own:
+        raise pytest.UsageError(
+            f"the processes of the tests would import {found or 'no cgtool'}, not {own}: install "
+            "it (README.md), and unset PYTHONPATH"
+        )
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -50,10 +72,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not any(item.get_closest_marker("gpu") for item in items):
-        return
-    reason = _no_gpu()
-    if reason is not None:
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+    for marker, thing, missing in (("gpu", "a GPU", _no_gpu), ("browser", "a browser", no_browser)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        for item in marked if reason is not None else ():
+            item.add_marker(pytest.mark.skip(reason=f"needs {thing}: {reason}"))

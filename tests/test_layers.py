@@ -32,6 +32,7 @@ def test_layer_contract_holds():
         ["dump", str(CAPTURE), "--svg"],
         ["dump", str(CAPTURE), "--raw"],
         ["pools", str(CAPTURE)],
+        ["report", str(CAPTURE), "-o", "/dev/null"],
         ["doctor", "--no-torch"],
     ],
     ids=lambda arguments: " ".join(

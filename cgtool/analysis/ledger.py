@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 
 import cgtool
+from cgtool.analysis.eager_breaks import breaks_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
@@ -31,30 +31,37 @@ from cgtool.model.capture import (
 from cgtool.model.capture_file import no_collection
 from cgtool.model.ledger import (
     COMPILE,
+    UNSEEN,
     Diagnosis,
+    EagerBreak,
     Ledger,
     LedgerGraph,
+    LedgerPool,
+    NotedReplays,
+    PoolStream,
     Process,
     ReplayPlace,
     Skip,
 )
 from cgtool.model.part_files import (
-    COUNTERS,
-    LOG,
-    LOST,
     Began,
+    Between,
     Captured,
     Capturing,
     Command,
+    Counters,
     Finished,
     GraphEnded,
     Lost,
     Machine,
+    Noted,
+    Part,
+    Pools,
     Replayed,
     Skipped,
     Tables,
-    read_counters,
-    read_log,
+    Unseen,
+    WatchesOps,
 )
 
 
@@ -71,10 +78,13 @@ class _Tables:
     def frame_indices(self, frames: Iterable[Frame]) -> tuple[int, ...]:
         return tuple(self.frames.setdefault(frame, len(self.frames)) for frame in frames)
 
+    def pool_index(self, process: int, id: tuple[int, int]) -> int:
+        return self.pools.setdefault((process, id), len(self.pools))
+
 
 @dataclass
-class _Part:
-    """One process, while its log is read."""
+class _ProcessLedger:
+    """One process, while its records are read."""
 
     number: int
     started_ns: int
@@ -84,15 +94,21 @@ class _Part:
     graphs: dict[int, LedgerGraph] = field(default_factory=dict)
     contents: dict[int, Captured] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
+    notes: dict[int, Noted] = field(default_factory=dict)
+    between: list[Between] | None = None
+    """None if no ops were watched."""
+    breaks: list[EagerBreak] = field(default_factory=list)
+    """Their graphs are those of this process, by number."""
     skips: Counter[str] = field(default_factory=Counter)
+    pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
 
-    def read(self, path: Path) -> None:
-        for record in read_log(path):
+    def read(self, part: Part) -> None:
+        for record in part.records:
             match record:
                 case Began():
                     self.process = Process(
@@ -116,11 +132,24 @@ class _Part:
                         frames=self.tables.frame_indices(record.frames),
                         thread=record.thread,
                         mode=record.mode,
+                        stream=record.stream,
                         began_ns=self._since(record.time_ns),
                         failure="the process ended during the capture",
                     )
                 case Captured():
                     self._captured(record)
+                case Unseen():
+                    self.graphs[record.number] = LedgerGraph(
+                        self.number, record.number, UNSEEN, began_ns=self._since(record.time_ns)
+                    )
+                case Noted():
+                    self.notes[record.number] = record
+                case WatchesOps():
+                    self.between = []
+                case Between() if self.between is not None:
+                    self.between.append(record)
+                case Pools():
+                    self._read_pools(record)
                 case Replayed():
                     frames = self.tables.frame_indices(record.frames)
                     self.places.setdefault(record.number, {})[frames] = record.seen
@@ -135,7 +164,7 @@ class _Part:
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
-        self._count(path.with_suffix(COUNTERS))
+        self._count(part.counters)
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -158,11 +187,16 @@ class _Part:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
 
     def _captured(self, record: Captured) -> None:
+        if record.pool is not None:
+            self.tables.pool_index(self.number, record.pool)  # numbered in order of captures
         self._change(
             record.number,
             capture_ns=record.capture_ns,
             instantiate_ns=record.instantiate_ns,
             collector_ns=record.collector_ns,
+            compile_ns=record.compile_ns,
+            prepare_ns=record.prepare_ns,
+            warm_up_ns=record.warm_up_ns,
             cgtool_ns=record.cgtool_ns,
             pool=record.pool,
             reserved_bytes=record.reserved_bytes,
@@ -180,6 +214,26 @@ class _Part:
             nodes = tuple(map(self._moved, record.nodes))
             self.contents[record.number] = msgspec.structs.replace(record, nodes=nodes)
 
+    def _read_pools(self, record: Pools) -> None:
+        by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
+        for sizes in record.sizes:
+            by_pool[sizes.pool].append(
+                PoolStream(
+                    sizes.device,
+                    sizes.stream,
+                    sizes.segments,
+                    sizes.reserved_bytes,
+                    sizes.used_bytes,
+                )
+            )
+        for id, streams in by_pool.items():
+            self.pools[id] = LedgerPool(
+                self.number,
+                self.tables.pool_index(self.number, id),
+                self._since(record.time_ns),
+                tuple(streams),
+            )
+
     def _moved(self, node: Node) -> Node:
         # Those of the first process stay where they are.
         if node.origin is not None and self.origins[node.origin] != node.origin:
@@ -190,13 +244,17 @@ class _Part:
             node = msgspec.structs.replace(node, kernel=kernel)
         return node
 
-    def _count(self, path: Path) -> None:
-        counters = read_counters(path)
+    def _count(self, counters: Counters) -> None:
         if counters.lost:
             self.lost.append(f"{count_text(counters.lost, 'record')} could not be written")
         uncounted = sum(number >= len(counters.graphs) for number in self.graphs)
         if uncounted:
             self.lost.append(f"the replays of {count_text(uncounted, 'graph')} are not counted")
+        if self.process is not None and any(counters.gpu_ns):
+            inside_ns, outside_ns = counters.gpu_ns
+            self.process = msgspec.structs.replace(
+                self.process, graphs_gpu_ns=inside_ns, other_gpu_ns=outside_ns
+            )
         for number, (count, first, last, host) in enumerate(counters.graphs):
             if not count:
                 continue
@@ -209,36 +267,79 @@ class _Part:
                 replay_host_ns=host,
                 replayed_at=tuple(ReplayPlace(frames, seen) for frames, seen in places.items()),
             )
+        for number, (first_host, timed, gpu) in enumerate(counters.times):
+            if first_host or timed:
+                self._change(
+                    number,
+                    first_replay_host_ns=first_host or None,
+                    timed_replays=timed,
+                    replay_gpu_ns=gpu,
+                )
+        if self.process is not None and self.process.graphs_gpu_ns is not None:
+            replays = sum(each.replays for each in self.graphs.values())
+            timed = sum(each.timed_replays for each in self.graphs.values())
+            if timed < replays:
+                self.lost.append(
+                    f"only {timed:,} of {count_text(replays, 'replay')} have a GPU time"
+                )
+        noted: dict[int, list[NotedReplays]] = defaultdict(list)
+        for number, record in self.notes.items():
+            if number < len(counters.notes) and (count := counters.notes[number][0]):
+                names, values = tuple(record.values), tuple(record.values.values())
+                noted[record.graph].append(NotedReplays(names, values, count))
+        for number, notes in noted.items():
+            self._change(number, notes=tuple(notes))
+        if self.between is not None:
+            self.breaks = breaks_of(self.between, counters.breaks, self.tables.frame_indices)
+        unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
+        if unseen:
+            self.lost.append(
+                f"the capture of {count_text(unseen, 'graph')} was not seen: made before the "
+                "recording began, or not by torch.cuda.CUDAGraph; the replays are counted"
+            )
 
 
 @no_collection()
-def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> Capture:
-    """The parts that the processes of a command left in ``folder``, as one capture."""
+def merge(
+    command: Command,
+    parts: Iterable[Part],
+    lost: Iterable[str],
+    *,
+    wall_ns: int,
+    status: int | None,
+    created: str,
+) -> Capture:
+    """The parts of a command's processes as one capture. ``lost``: why some processes left none."""
     tables = _Tables()
-    parts: list[_Part] = []
-    lost = [_lost(path) for path in _files(folder, LOST)]
-    for path in _files(folder, LOG):
-        part = _Part(len(parts), command.started_ns, tables)
-        part.read(path)
-        if part.process is not None:
-            parts.append(part)
-            lost += (f"process {part.process.pid}: {reason}" for reason in part.lost)
-    if not folder.is_dir():
-        lost.append(f"the folder {folder} was removed while the program ran")
-    elif not parts and not lost:
-        lost.append(
+    processes: list[_ProcessLedger] = []
+    reasons = list(lost)
+    for part in parts:
+        process = _ProcessLedger(len(processes), command.started_ns, tables)
+        process.read(part)
+        if process.process is not None:
+            processes.append(process)
+            reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
+    if not processes and not reasons:
+        reasons.append(
             "no process that cgtool could follow has imported PyTorch (python -I, -E and -S cannot "
             "be followed)"
         )
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
-    for part in parts:
+    breaks: list[EagerBreak] = []
+    for process in processes:
+        places = dict(zip(sorted(process.graphs), itertools.count(len(entries)), strict=False))
+        breaks += (
+            msgspec.structs.replace(way, before=places[way.before], after=places[way.after])
+            for way in process.breaks
+            if way.before in places and way.after in places
+        )
         names = Counter[str]()
         alike: dict[bytes, int] = {}
-        for number in sorted(part.graphs):
-            entry, contents = part.graphs[number], part.contents.get(number)
+        for number in sorted(process.graphs):
+            entry, contents = process.graphs[number], process.contents.get(number)
             if contents is not None:
-                graphs.append(_graph(entry, contents, tables, names, len(parts) > 1))
+                graphs.append(_graph(entry, contents, tables, names, len(processes) > 1))
                 same = alike.setdefault(_topology(graphs[-1]), len(entries))
                 entry = msgspec.structs.replace(
                     entry,
@@ -247,13 +348,12 @@ def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> C
                     holds_a_pool=entry.owner == COMPILE and not entry.key and not contents.nodes,
                 )
             entries.append(entry)
-    found = [part.environment for part in parts if part.environment is not None]
+    found = [each.environment for each in processes if each.environment is not None]
     environment = found[0] if found else Environment(device="")
-    processes = tuple(part.process for part in parts if part.process is not None)
     return Capture(
         entry=Entry(spec=shlex.join(command.command), kind="program"),
         environment=environment,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created,
         cgtool=cgtool.__version__,
         recorder="program",
         caveats=_caveats(environment),
@@ -269,26 +369,19 @@ def merge(folder: Path, command: Command, wall_ns: int, status: int | None) -> C
             command=command.command,
             wall_ns=wall_ns,
             exit_status=status,
-            processes=processes,
+            processes=tuple(each.process for each in processes if each.process is not None),
             graphs=tuple(entries),
             skips=tuple(
-                Skip(part.number, reason, times)
-                for part in parts
-                for reason, times in part.skips.items()
+                Skip(process.number, reason, times)
+                for process in processes
+                for reason, times in process.skips.items()
             ),
-            lost=tuple(dict.fromkeys(lost)),
+            watched_ops=any(each.between is not None for each in processes),
+            breaks=tuple(breaks),
+            pools=tuple(pool for each in processes for pool in each.pools.values()),
+            lost=tuple(dict.fromkeys(reasons)),
         ),
     )
-
-
-def _files(folder: Path, suffix: str) -> list[Path]:
-    """Of all processes, in the order in which they began: the time is in the name."""
-    return sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem.rpartition("-")[2]))
-
-
-def _lost(path: Path) -> str:
-    reason = path.read_text(errors="replace")
-    return reason or f"process {path.name.partition('-')[0]}: its files could not be written"
 
 
 def _graph(
@@ -297,7 +390,7 @@ def _graph(
     """A graph that was read. ``names`` counts the graphs of each owner; ``several`` processes."""
     pool = None
     if contents.pool is not None:
-        pool = tables.pools.setdefault((entry.process, contents.pool), len(tables.pools))
+        pool = tables.pool_index(entry.process, contents.pool)
     owner = " ".join(filter(None, (entry.owner or "graph", entry.key)))
     name = f"{owner} {names[owner]}" + (f", process {entry.process}" if several else "")
     names[owner] += 1
@@ -309,6 +402,7 @@ def _graph(
         edges=contents.edges,
         capture_ns=contents.capture_ns,
         instantiate_ns=contents.instantiate_ns,
+        exec_bytes=contents.exec_bytes,
     )
 
 

@@ -12,16 +12,24 @@ from typing import NamedTuple
 
 import msgspec
 
+from cgtool.analysis.ledger_costs import cost_findings
+from cgtool.analysis.ledger_notes import (
+    Padded,
+    better_size,
+    padding_of,
+    share_of_padding,
+    with_graph_of,
+)
 from cgtool.analysis.reports import place_of
-from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text
+from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.finding import Code, Finding
 from cgtool.model.ledger import COMPILE, Ledger, LedgerGraph, Skip
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
-COLLECTOR_IN_CAPTURE = code("collector-in-capture")
 CUDAGRAPHS_SKIPPED = code("cudagraphs-skipped")
+GRAPH_MOSTLY_PADDING = code("graph-mostly-padding")
 GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
 GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
 MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
@@ -69,9 +77,8 @@ _INPUT = re.compile(r"input name: (\S+)\.")
 _MANY_SHAPES = 16
 _RECAPTURES = 5
 _SHOWN = 5
-_COLLECTOR_SHARE = 0.2
-_COLLECTOR_NS = 1_000_000
-"""A collection of less than this is not worth a sentence."""
+_PADDING = 0.5
+_PADDED_REPLAYS = 8
 
 
 class LineGraphs(NamedTuple):
@@ -127,11 +134,27 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
         findings += _unused(line)
         findings += _repeated(line, work)
         findings += _many_shapes(line, work)
+        findings += _padded(line)
         if not capture.environment.simulated:
             # Of the simulated device, times are those of the simulation, and nodes are ops.
-            findings += _collected(line)
-            findings += _of_one_topology(line, ledger)
+            findings += cost_findings(line.entries, line.frames)
+            findings += _of_one_topology(capture, line, ledger)
     return (*findings, *_skipped(ledger.skips))
+
+
+def compiled_findings(
+    captures: Iterable[tuple[tuple[Frame, ...], LedgerGraph]], skips: Iterable[Skip]
+) -> Iterator[Finding]:
+    """The findings of the graphs that ``torch.compile`` captures, each with the calls that lead to
+    its capture, without their times and nodes."""
+    lines: dict[Frame | None, LineGraphs] = {}
+    for frames, entry in captures:
+        graphs = LineGraphs(COMPILE, frames, [])
+        lines.setdefault(graphs.place, graphs).entries.append(entry)
+    for line in lines.values():
+        yield from _rerecorded(line)
+        yield from _recompiled(line)
+    yield from _skipped(skips)
 
 
 def _failed(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
@@ -237,23 +260,47 @@ def _many_shapes(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             )
 
 
-def _collected(line: LineGraphs) -> Iterator[Finding]:
-    spent = sum(each.capture_ns for each in line.entries)
-    collected = sum(each.collector_ns for each in line.entries)
-    if collected >= max(_COLLECTOR_NS, _COLLECTOR_SHARE * spent):
+def _padded(line: LineGraphs) -> Iterator[Finding]:
+    """Graphs that are replayed for much less than they compute."""
+    found: dict[str, list[Padded]] = defaultdict(list)
+    graphs = Counter[str]()
+    for entry in line.entries:
+        for name, padded in padding_of([entry]).items():
+            replays = sum(each.replays for each in padded)
+            if replays >= _PADDED_REPLAYS and (share_of_padding(padded) or 0) >= _PADDING:
+                found[name] += padded
+                graphs[name] += 1
+    for name, padded in found.items():
+        evidence, fix = [], None
+        for size in sorted({each.size for each in padded}, reverse=True)[:_SHOWN]:
+            of_size = [each for each in padded if each.size == size]
+            evidence.append(
+                f"{name} {number_text(size)}: {_needs(of_size)}, "
+                f"{percent_text(share_of_padding(of_size))} padding"
+            )
+        better = better_size(padded)
+        if better is not None:
+            left = percent_text(share_of_padding(with_graph_of(better, padded)))
+            wanted = f"{name} {number_text(better)}"
+            fix = f"also capture a graph with {wanted}, which leaves {left} padding"
         yield Finding(
-            COLLECTOR_IN_CAPTURE,
-            f"Python's garbage collector takes {percent_text(collected / spent)} of the capture "
-            "time here",
+            GRAPH_MOSTLY_PADDING,
+            f"{percent_text(share_of_padding(padded))} of the {name} computed by "
+            f"{count_text(graphs[name], 'graph')} captured here are padding",
             line.frames,
-            evidence=(
-                f"{time_text(collected)} of {time_text(spent)}, in "
-                f"{count_text(len(line.entries), 'capture')}",
-            ),
+            fix=fix,
+            evidence=tuple(evidence),
         )
 
 
-def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
+def _needs(padded: Sequence[Padded]) -> str:
+    """``249 replays needed 1 to 6``."""
+    least, most = min(each.needed for each in padded), max(each.needed for each in padded)
+    needs = " to ".join(map(number_text, sorted({least, most})))
+    return f"{count_text(sum(each.replays for each in padded), 'replay')} needed {needs}"
+
+
+def _of_one_topology(capture: Capture, line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
     """Graphs that differ in parameters alone, and are there at the same time. Nobody can update
     those of ``torch.compile``."""
     again = []
@@ -266,6 +313,9 @@ def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
             again.append(entry)
     if again:
         verb = "has" if len(again) == 1 else "have"
+        memory = sum(
+            capture.graphs[each.graph].exec_bytes or 0 for each in again if each.graph is not None
+        )
         yield Finding(
             GRAPHS_OF_ONE_TOPOLOGY,
             f"{len(again):,} of {count_text(line.captured, 'graph')} captured here {verb} the "
@@ -273,7 +323,8 @@ def _of_one_topology(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
             line.frames,
             evidence=(
                 f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
-                + ("it" if len(again) == 1 else "them"),
+                + ("it" if len(again) == 1 else "them")
+                + (f", and {bytes_text(memory)} in the driver" if memory else ""),
             ),
         )
 
@@ -304,9 +355,9 @@ def _skipped(skips: Iterable[Skip]) -> Iterator[Finding]:
 
 def _cost(entries: Sequence[LedgerGraph], noun: str) -> str:
     """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has."""
-    text = (
-        f"{count_text(len(entries), noun)}: {time_text(sum(each.capture_ns for each in entries))}"
-    )
+    text, spent = count_text(len(entries), noun), sum(each.capture_ns for each in entries)
+    if spent:
+        text += f": {time_text(spent)}"
     reserved = sum(each.reserved_bytes or 0 for each in entries)
     return text + (f" and {bytes_text(reserved)} more reserved" if reserved else "")
 

@@ -8,10 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
+from cgtool.analysis.ledger_costs import CaptureTime, capture_time
 from cgtool.analysis.ledger_findings import LineGraphs, by_line, ledger_findings
+from cgtool.analysis.ledger_notes import Note, notes_of
+from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
-from cgtool.analysis.units import bytes_text, count_text, time_text, total_of
+from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.ledger import Ledger, LedgerGraph
 
@@ -33,16 +37,29 @@ class LedgerRow:
     reserved_bytes: int | None
     replays: int
     rerecords: int
-    """Graphs that were recorded again, because one that there was did not fit."""
+    """Graphs that were recorded again, because an earlier one did not fit."""
     unused: int
     """Graphs that were never replayed."""
     failed: int
+    exec_bytes: int | None
+    """The driver's memory for the executable graphs."""
     mean_interval_ns: int | None
     """Between two replays of one graph."""
     replayed_at: str | None
     """The line that replays most of them."""
     end: str | None
     """Of one graph: ``reset``, ``freed``, or the error that ended its capture."""
+    notes: tuple[Note, ...]
+    """What the program noted for its replays."""
+    gpu_ns: int | None
+    """Mean GPU time of a replay; None without ``--times``."""
+    gpu_share: float | None
+    """Share of the GPU time of the program, all replays together."""
+    host_ns: int | None
+    """Mean host time of a replay, without the first of each graph."""
+    first_host_ns: int | None
+    """Mean host time of the first replay of a graph."""
+    spent: CaptureTime
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,18 @@ class LedgerReport:
     processes: int
     wall_ns: int
     exit_status: int | None
+    graphs_gpu_ns: int | None
+    """GPU time inside graphs, and all of it; None without ``--times``."""
+    gpu_ns: int | None
     sentence: str
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """The same, graph by graph, in order of their capture."""
+    breaks: tuple[EagerRow, ...] | None
+    """What ran outside graphs between replays; None if ops were not watched."""
+    breaks_ns: int
+    """Host time between replays."""
+    pools: tuple[ProgramPoolRow, ...]
     findings: tuple[ExplainedFinding, ...]
     caveats: tuple[Caveat, ...]
     lost: tuple[str, ...]
@@ -70,8 +95,13 @@ def ledger_report(capture: Capture) -> LedgerReport:
     if ledger is None:
         raise ValueError("not a capture of a program")
     groups = by_line(capture, ledger)
-    lines = [_row(capture, group, group.entries) for group in groups]
-    graphs = [(entry, _row(capture, group, [entry])) for group in groups for entry in group.entries]
+    gpu_ns = ledger.gpu_ns
+    lines = [_row(capture, group, group.entries, gpu_ns) for group in groups]
+    graphs = [
+        (entry, _row(capture, group, [entry], gpu_ns))
+        for group in groups
+        for entry in group.entries
+    ]
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
     return LedgerReport(
         command=shlex.join(ledger.command),
@@ -80,16 +110,23 @@ def ledger_report(capture: Capture) -> LedgerReport:
         processes=len(ledger.processes),
         wall_ns=ledger.wall_ns,
         exit_status=ledger.exit_status,
-        sentence=_sentence(ledger),
+        graphs_gpu_ns=ledger.graphs_gpu_ns,
+        gpu_ns=gpu_ns,
+        sentence=sentence_of(ledger),
         lines=tuple(sorted(lines, key=lambda row: (-row.replays, -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
+        breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
+        breaks_ns=sum(way.host_ns for way in ledger.breaks),
+        pools=pool_rows(capture, ledger),
         findings=explain_findings(ledger_findings(capture)),
         caveats=capture.caveats,
         lost=ledger.lost,
     )
 
 
-def _row(capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph]) -> LedgerRow:
+def _row(
+    capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph], gpu_ns: int | None
+) -> LedgerRow:
     sizes = [len(capture.graphs[each.graph].nodes) for each in entries if each.graph is not None]
     places: Counter[str] = Counter()
     for each in entries:
@@ -103,6 +140,11 @@ def _row(capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph]) ->
     ]
     intervals = sum(count for _, count in spans)
     only = entries[0] if len(entries) == 1 else None
+    timed = sum(each.timed_replays for each in entries)
+    replay_ns = sum(each.replay_gpu_ns for each in entries)
+    firsts = [each for each in entries if each.first_replay_host_ns is not None]
+    first_ns = sum(each.first_replay_host_ns or 0 for each in firsts)
+    later = sum(each.replays for each in firsts) - len(firsts)
     return LedgerRow(
         owner=group.owner,
         line=file_line(group.place),
@@ -116,19 +158,33 @@ def _row(capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph]) ->
         rerecords=sum(each.because is not None for each in entries),
         unused=sum(each.is_unused for each in entries),
         failed=sum(each.failure is not None for each in entries),
+        exec_bytes=total_of(
+            capture.graphs[each.graph].exec_bytes for each in entries if each.graph is not None
+        ),
         mean_interval_ns=sum(span for span, _ in spans) // intervals if intervals else None,
         replayed_at=places.most_common(1)[0][0] if places else None,
         end=(only.failure or only.end) if only else None,
+        gpu_ns=replay_ns // timed if timed else None,
+        gpu_share=replay_ns / gpu_ns if timed and gpu_ns else None,
+        host_ns=(sum(each.replay_host_ns for each in firsts) - first_ns) // later
+        if later
+        else None,
+        first_host_ns=first_ns // len(firsts) if firsts else None,
+        spent=capture_time(entries),
+        notes=notes_of(entries),
     )
 
 
-def _sentence(ledger: Ledger) -> str:
-    """``6 graphs, 249 replays; 2 graphs were never replayed: 41.0 ms and 38.0 MiB for nothing``."""
+def sentence_of(ledger: Ledger) -> str:
+    """``6 graphs, 249 replays, 71% of GPU time; 2 graphs were never replayed: 41.0 ms and 38.0 MiB
+    for nothing``."""
     captures = [each for each in ledger.graphs if not each.holds_a_pool]
     skips = sum(skip.times for skip in ledger.skips)
     graphs = [each for each in captures if each.failure is None]
     replays = sum(each.replays for each in graphs)
     parts = [f"{count_text(len(graphs), 'graph')}, {count_text(replays, 'replay')}"]
+    if ledger.gpu_ns:
+        parts[0] += f", {percent_text((ledger.graphs_gpu_ns or 0) / ledger.gpu_ns)} of GPU time"
     if not captures:
         parts = ["the program captured no CUDA graph"]
     unused = [each for each in graphs if each.is_unused]

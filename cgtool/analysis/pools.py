@@ -22,6 +22,9 @@ from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segmen
 
 _Memory = Allocation | Block | Segment
 
+UNNAMED_HOLDER = "saved for backward, or held by the code"
+"""Of a block that is live at the end and that nothing with a name holds."""
+
 
 class PoolRow(msgspec.Struct, frozen=True):
     """One pool, in bytes."""
@@ -135,7 +138,7 @@ def pools_report(
                 held.append(
                     HolderRow(
                         pool.name,
-                        allocation.label or "saved for backward, or held by the code",
+                        allocation.label or UNNAMED_HOLDER,
                         allocation.bytes,
                         capture.graphs[allocation.graph].name,
                         place.short_op or "",

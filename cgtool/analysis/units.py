@@ -32,6 +32,15 @@ def bytes_text(value: float | None) -> str:
     return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
 
 
+def exact_bytes_text(value: float) -> str:
+    """``2,097,152``."""
+    return f"{value:,.0f}"
+
+
+UNITS = {time_text: "ns", bytes_text: "bytes", exact_bytes_text: "bytes"}
+"""The unit of the value that a text is made of."""
+
+
 def rate_text(value: float | None, unit: str) -> str:
     """``4.2 TB/s``, ``31 GFLOP/s``: powers of 1000, two or three digits."""
     if value is None:
@@ -63,6 +72,11 @@ def share_text(part: int, whole: int) -> str:
     return "100%" if part == whole else f"{int(1000 * part / whole) / 10:.1f}% ({part}/{whole})"
 
 
+def number_text(value: float) -> str:
+    """``1,536``, ``0.25``: a number of no known unit, with at most four digits after a point."""
+    return f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
 def percent_text(share: float | None) -> str:
     """``38%`` for 0.38."""
     return "—" if share is None else f"{share:.0%}"
@@ -81,3 +95,9 @@ def types_text(counted: Mapping[str, int]) -> str:
         f"{count:,} {name}{'s' if count > 1 and name in ('kernel', 'op') else ''}"
         for name, count in ordered
     )
+
+
+def names_text(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

@@ -33,7 +33,9 @@ COMMANDS = {
     "verify": "Compare replay with eager, and name the line where they first differ.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
+    "report": "Write a capture as one HTML page that opens offline in any browser.",
     "diff": "Show what changed between two captures: nodes, kernels, sizes, memory, times.",
+    "annotate": "Name op, module and line of the kernels of graphs in another profiler's trace.",
     "gate": "Compare counts, memory and times with budgets and baselines: one verdict, for CI.",
     "explain": "Explain the code of a finding, with a wrong and a right example.",
     "doctor": "List what this machine supports, and how to enable the rest.",
@@ -58,8 +60,11 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _with_program(self, args: list[str]) -> list[str]:
-        """Everything from the first word on that is no option of this command is the program, with
-        the ``--`` before it if there is one; unless that word is a saved file."""
+        """Put ``--`` where the program begins, so that its options stay its own.
+
+        The program begins at the first word that is not an option of this command. A saved file
+        there is not a program.
+        """
         flags = {
             name for param in self.params for name in param.opts if getattr(param, "is_flag", 0)
         }

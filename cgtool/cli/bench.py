@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from msgspec.structs import replace
@@ -26,6 +24,7 @@ from cgtool.analysis.timing.bench import (
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
 from cgtool.cli.gate_inputs import Base, open_baseline
+from cgtool.cli.output import check_places, show_report
 from cgtool.cli.workers import Look, Measuring, Runs, until_decided
 from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
@@ -34,19 +33,12 @@ from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions
 EPILOG = "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell."
 
 
-class Phase(StrEnum):
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    BOTH = "both"
-    STEP = "step"
-
-
 @opt.captures
 def bench(
     *,
     entry: opt.Entry,
     phase: Annotated[
-        Phase | None,
+        Literal["forward", "backward", "both", "step"] | None,
         typer.Option(
             help="Time only this phase; all by default, the whole iteration with --against."
         ),
@@ -85,7 +77,8 @@ def bench(
         typer.Option(metavar="FILE", help="Save the capture with its raw samples (.cgt)."),
     ] = None,
     output: opt.Output = None,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
@@ -93,7 +86,6 @@ def bench(
 
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
-    from cgtool.cli.output import check_places, show_report
     from cgtool.model.capture_file import write
     from cgtool.model.files import atomic
     from cgtool.render.bench_table import render
@@ -124,7 +116,7 @@ def bench(
             **vars(worker),
             folder=Path(folder),
             timing=BenchOptions(
-                phase=phase.value if phase else None,
+                phase=phase,
                 rounds=rounds,
                 max_seconds=max_seconds or BenchOptions().max_seconds,
                 precision=pair_precision(tolerance),
@@ -149,8 +141,7 @@ def bench(
             names = [graph.raw_dot for graph in first.graphs if graph.raw_dot is not None]
             texts = {name: read_raw(measuring.file(0), name) for name in names}
             write(kept, merge(measured.captures), texts)
-    table = partial(render, result, explain=explain)
-    show_report("cgtool-bench", result, table, format_, output)
+    show_report("cgtool-bench", result, render, format_, output, only=only, explain=explain)
     raise typer.Exit(exit_code(result.verdicts))
 
 

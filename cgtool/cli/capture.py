@@ -4,21 +4,17 @@ saved."""
 from __future__ import annotations
 
 import gc
-import sys
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.failure import machine, usage
+from cgtool.cli.output import check_places, print_saved, show_report, write_bytes
+from cgtool.model.capture import Capture
+from cgtool.model.failure import CgtoolError, machine, usage
+from cgtool.model.jobs import CaptureJob, ProfileJob
 from cgtool.model.options import ProfileOptions
-
-if TYPE_CHECKING:
-    from cgtool.model.capture import Capture
-    from cgtool.model.failure import CgtoolError
 
 
 def _default_file(spec: str, suffix: str = "") -> Path:
@@ -33,7 +29,8 @@ def capture(
     *,
     entry: opt.Entry,
     output: opt.Output = None,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
     depth: Annotated[
         int | None,
         typer.Option(min=1, help="Module levels in 'Nodes by module'; by default as many as fit."),
@@ -42,38 +39,24 @@ def capture(
     worker: opt.WorkerOptions,
 ) -> None:
     """Capture ENTRY into graphs, show them, and save them as one .cgt file."""
-    from cgtool.cli.output import check_places, show_report
     from cgtool.cli.workers import capture_of
-    from cgtool.model.jobs import CaptureJob
 
     target = output or _default_file(entry)
     check_places([("-o", target)], entry)
     captured = capture_of(CaptureJob(entry, worker.capture_options), target, worker)
-    if not worker.quiet:
+    if format_ != "table" or not worker.quiet:
         from cgtool.analysis.graph.summary import summarize
         from cgtool.render.summary_table import render
 
-        summary = summarize(captured, depth)
-        table = partial(render, summary, explain=explain)
-        show_report("cgtool-summary", summary, table, format_, None)
-    sys.stderr.write(f"saved {target}\n")
+        summary = summarize(captured, depth, every_op=format_ == "csv")
+        show_report(
+            "cgtool-summary", summary, render, format_, None,
+            only=only, quiet=worker.quiet, explain=explain,
+        )  # fmt: skip
+    print_saved(target)
 
 
 # --- profile
-
-
-class By(StrEnum):
-    LINE = "line"
-    MODULE = "module"
-    OP = "op"
-    KERNEL = "kernel"
-    NODE = "node"
-
-
-class ProfileFormat(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    PERFETTO = "perfetto"
 
 
 @opt.captures
@@ -86,7 +69,8 @@ def profile(
         ),
     ],
     by: Annotated[
-        By | None, typer.Option(help="Show one table by this instead of the overview.")
+        Literal["line", "module", "op", "kernel", "node"] | None,
+        typer.Option(help="Show one table by this instead of the overview."),
     ] = None,
     top: Annotated[
         int | None,
@@ -97,9 +81,10 @@ def profile(
         typer.Option(min=1, help="Module levels to keep; by default, as many as fit in 16 rows."),
     ] = None,
     format_: Annotated[
-        ProfileFormat,
+        Literal["table", "json", "csv", "perfetto"],
         typer.Option("--format", help="perfetto: a trace for ui.perfetto.dev."),
-    ] = ProfileFormat.TABLE,
+    ] = "table",
+    only: opt.OnlyTable = None,
     output: opt.Output = None,
     save: Annotated[
         Path | None,
@@ -122,10 +107,8 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.timing.profile import has_times, profile_report
-    from cgtool.cli.output import check_places, show_report, write_bytes
     from cgtool.cli.workers import capture_of, check_name, is_saved, refuse_for_file
     from cgtool.model.capture_file import read
-    from cgtool.model.jobs import ProfileJob
     from cgtool.render.profile_table import render
 
     profiling = ProfileOptions(replays, rounds, max_seconds)
@@ -135,6 +118,11 @@ def profile(
     if is_saved(target):
         refuse_for_file(target, worker.capture_options, profiling, save=save)
         measured = read(Path(target))
+        if measured.ledger is not None and format_ != "perfetto":
+            if by is not None or depth is not None:
+                raise _without(target, measured, "no node times")
+            _show_program(measured, format_, output, only=only, rows=top or 10, explain=explain)
+            return
         if not has_times(measured):
             raise _without(target, measured, "no node times")
     else:
@@ -144,19 +132,40 @@ def profile(
         measured = capture_of(job, saved, worker)
     # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
-    if format_ is ProfileFormat.PERFETTO:
+    if format_ == "perfetto":
         from cgtool.render.perfetto import render as render_trace
 
         if not any(node.start_ns is not None for graph in measured.graphs for node in graph.nodes):
             raise _without(target, measured, "no start times of nodes, which a trace needs")
         write_bytes(render_trace(measured), output)
-    elif format_ is ProfileFormat.JSON or saved is None or not worker.quiet or output is not None:
-        whole = format_ is ProfileFormat.JSON
+    elif (whole := format_ != "table") or saved is None or not worker.quiet or output is not None:
         report = profile_report(measured, by=by, top=top, depth=depth, whole=whole)
-        table = partial(render, report, overview=by is None, explain=explain)
-        show_report("cgtool-profile", report, table, format_, output)
+        show_report(
+            "cgtool-profile", report, render, format_, output,
+            only=only, overview=by is None, explain=explain,
+        )  # fmt: skip
     if saved is not None:
-        sys.stderr.write(f"saved {saved}\n")
+        print_saved(saved)
+
+
+def _show_program(
+    capture: Capture,
+    format_: str,
+    output: Path | None,
+    *,
+    only: str | None,
+    rows: int,
+    explain: bool,
+) -> None:
+    """Times of a program's graphs."""
+    from cgtool.analysis.ledger_report import ledger_report
+    from cgtool.render.ledger_table import render_times
+
+    report = ledger_report(capture)
+    show_report(
+        "cgtool-ledger", report, render_times, format_, output,
+        only=only, rows=rows, explain=explain,
+    )  # fmt: skip
 
 
 def _without(target: str, capture: Capture, absent: str) -> CgtoolError:

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from msgspec import structs
 
 from cgtool.cli import options as opt
+from cgtool.cli.output import check_places, show_report, show_table, write_bytes
 from cgtool.model.failure import usage
+from cgtool.model.finding import Report
+from cgtool.model.jobs import VerifyJob, check_job
 from cgtool.model.options import VerifyOptions
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from cgtool.model.finding import Report
+    from cgtool.render.table import Screen
 
 
-class FindingsFormat(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    SARIF = "sarif"
-
-
-FindingsFormatOption = Annotated[FindingsFormat, typer.Option("--format", help="Output format.")]
+FindingsFormatOption = Annotated[
+    Literal["table", "json", "csv", "sarif"], typer.Option("--format", help="Output format.")
+]
 
 
 @opt.captures
@@ -45,16 +41,12 @@ def check(
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments for SCRIPT.")
     ] = None,
     output: opt.Output = None,
-    format_: FindingsFormatOption = FindingsFormat.TABLE,
+    format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
 ) -> None:
     """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
-    from msgspec import structs
-
     from cgtool.analysis.reports import explain_findings, is_hazard
-    from cgtool.cli.output import check_places
     from cgtool.cli.workers import report_of
-    from cgtool.model.jobs import check_job
     from cgtool.render.report_table import render_check
 
     check_places([("-o", output)], entry)
@@ -75,64 +67,55 @@ def verify(
     ] = 3,
     trials: Annotated[int, typer.Option(min=0, help="Sets of fresh inputs.")] = 2,
     output: opt.Output = None,
-    format_: FindingsFormatOption = FindingsFormat.TABLE,
+    format_: FindingsFormatOption = "table",
+    only: opt.OnlyTable = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Compare replays of ENTRY with eager; exit 1 when they differ, 5 when eager is too noisy."""
-    from msgspec import structs
-
     from cgtool.analysis.reports import exit_code, noise_findings
-    from cgtool.cli.output import check_places
     from cgtool.cli.workers import report_of
-    from cgtool.model.jobs import VerifyJob
     from cgtool.render.report_table import render_verify
 
     check_places([("-o", output)], entry)
     job = VerifyJob(entry, worker.capture_options, VerifyOptions(replays, trials))
     report = report_of(job, worker)
     report = structs.replace(report, findings=(*report.findings, *noise_findings(report)))
-    _print(report, format_, output, partial(render_verify, explain=explain), quiet=worker.quiet)
+    quiet = worker.quiet
+    _print(report, format_, output, render_verify, only=only, quiet=quiet, explain=explain)
     raise typer.Exit(exit_code(report))
 
 
 def _print(
     report: Report,
-    format_: FindingsFormat,
+    format_: str,
     output: Path | None,
-    render: Callable[[Report], RenderableType],
-    *,
-    quiet: bool,
+    render: Callable[..., Screen],
+    **options: Any,
 ) -> None:
     from cgtool.analysis.reports import explain_findings
-    from cgtool.cli.output import show_report, write_bytes
 
-    if format_ is FindingsFormat.SARIF:
+    if format_ == "sarif":
         from cgtool.render.json import sarif
 
         write_bytes(sarif(explain_findings(report.findings)), output)
     else:
-        table = partial(render, report)
-        show_report(f"cgtool-{report.command}", report, table, format_, output, quiet=quiet)
+        show_report(f"cgtool-{report.command}", report, render, format_, output, **options)
 
 
 # --- explain
-
-
-class Example(StrEnum):
-    WRONG = "wrong"
-    RIGHT = "right"
 
 
 def explain(
     code: Annotated[
         str | None, typer.Argument(metavar="CODE", help="A code that check or capture printed.")
     ] = None,
-    example: Annotated[Example | None, typer.Option(help="Print only this example.")] = None,
+    example: Annotated[
+        Literal["wrong", "right"] | None, typer.Option(help="Print only this example.")
+    ] = None,
     output: opt.Output = None,
 ) -> None:
     """Explain a finding CODE with a wrong and a right example; without CODE, list all codes."""
-    from cgtool.cli.output import show_table, write_bytes
     from cgtool.findings import codes, page
     from cgtool.render.report_table import render_page, render_pages
 
@@ -149,9 +132,9 @@ def explain(
             else "`cgtool explain` lists all codes",
         )
     if example is not None:
-        source = known.examples.get(example.value)
+        source = known.examples.get(example)
         if source is None:
-            raise usage(f"`{code}` has no {example.value} example")
+            raise usage(f"`{code}` has no {example} example")
         write_bytes(source.encode(), output)
         return
     show_table(render_page(known), output)

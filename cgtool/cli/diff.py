@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.cli.output import check_places, show_report
+from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
-
-if TYPE_CHECKING:
-    from cgtool.model.capture import Capture
 
 
 @opt.captures
@@ -29,31 +27,34 @@ def diff(
         int,
         typer.Option(min=0, metavar="N", help="Rows of a table, most nodes first; 0 shows all."),
     ] = 20,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
     output: opt.Output = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
     from cgtool.analysis.diff.compare import compare
-    from cgtool.cli.output import check_places, show_report
     from cgtool.render.diff_table import render
 
+    quiet = worker.quiet
     check_places([("-o", output)], a, b)
     # Nothing becomes garbage before the end, and collecting takes a tenth of the time.
     gc.disable()
     try:
-        captures = _open(a, b, options=worker)
+        captures = open_both(a, b, options=worker)
         report = compare(*captures, names=(a, b))
-        table = partial(render, report, rows=rows, explain=explain)
-        show_report("cgtool-diff", report, table, format_, output, quiet=worker.quiet)
+        show_report(
+            "cgtool-diff", report, render, format_, output,
+            only=only, quiet=quiet, rows=rows, explain=explain,
+        )  # fmt: skip
     finally:
         gc.freeze()
         gc.enable()
     raise typer.Exit(int(report.different))
 
 
-def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
+def open_both(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
     """Both captures. Files come first: their errors show at once, and an ENTRY is captured on the
     device of the file."""
     from msgspec import structs

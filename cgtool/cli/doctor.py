@@ -6,13 +6,13 @@ import ctypes
 import platform
 import subprocess
 import sys
-from functools import partial
 from importlib import metadata
 from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.cli.output import show_report
 from cgtool.model.finding import Capability
 
 SECONDS = 300
@@ -75,14 +75,13 @@ def doctor(
         bool,
         typer.Option("--no-torch", help="Do not import torch; show what is available without it."),
     ] = False,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
     output: opt.Output = None,
 ) -> None:
     """List the features that this machine supports, and how to enable the missing ones."""
-    from cgtool.cli.output import show_report
     from cgtool.render.report_table import render_doctor
 
     rows = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
     rows += [_installed()] if no_torch else _with_torch()
-    table = partial(render_doctor, rows)
-    show_report("cgtool-doctor", {"capabilities": rows}, table, format_, output)
+    report = {"capabilities": rows}
+    show_report("cgtool-doctor", report, lambda _: render_doctor(rows), format_, output)

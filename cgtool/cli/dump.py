@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gc
 import sys
-from enum import StrEnum
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from cgtool.analysis.graph.select import GRAMMAR
+from cgtool.analysis.graph.select import GRAMMAR, parse
+from cgtool.analysis.graph.select import select as choose
+from cgtool.analysis.graph.view import View, by_module, fit
 from cgtool.cli import options as opt
+from cgtool.cli.output import check_places, show_report, write_bytes
+from cgtool.model.capture import Capture
 from cgtool.model.failure import machine, usage
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cgtool.analysis.graph.view import View
-    from cgtool.model.capture import Capture
 
 LIMIT = 2000
 PICTURE_LIMIT = 400
@@ -26,20 +23,6 @@ PICTURE_LIMIT = 400
 
 
 _BY_SUFFIX = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".json": "json"}
-
-
-class PoolsBy(StrEnum):
-    GRAPH = "graph"
-    STREAM = "stream"
-    MODULE = "module"
-    LINE = "line"
-
-
-class Color(StrEnum):
-    TYPE = "type"
-    MODULE = "module"
-    STREAM = "stream"
-    TIME = "time"
 
 
 @opt.captures
@@ -77,7 +60,10 @@ def dump(
     depth: Annotated[
         int, typer.Option(min=0, max=32, help="Module levels to draw as nested frames.")
     ] = 3,
-    color: Annotated[Color, typer.Option(help="What the fill color shows.")] = Color.TYPE,
+    color: Annotated[
+        Literal["type", "module", "stream", "time"],
+        typer.Option(help="What the fill color shows."),
+    ] = "type",
     graph: Annotated[
         str | None,
         typer.Option(
@@ -99,9 +85,6 @@ def dump(
 
     The end of the name in `-o FILE` chooses the format: .dot, .svg, .png or .json.
     """
-    from cgtool.analysis.graph.select import parse
-    from cgtool.analysis.graph.select import select as choose
-    from cgtool.cli.output import check_places, write_bytes
     from cgtool.cli.workers import open_capture
 
     formats = [
@@ -140,7 +123,7 @@ def dump(
 
         write_bytes(encode_graphs(opened, views), output)
         return
-    if color is Color.TIME and not any(
+    if color == "time" and not any(
         node.duration_ns is not None for view in views for node in opened.graphs[view.graph].nodes
     ):
         raise machine(
@@ -154,7 +137,7 @@ def dump(
         sys.stderr.write(f"{note}; change it with --limit, --select or --collapse\n")
     from cgtool.render import dot as dot_format
 
-    text = dot_format.render(opened, views, color=color.value, depth=depth, note=note)
+    text = dot_format.render(opened, views, color=color, depth=depth, note=note)
     write_bytes(text.encode() if kind == "dot" else dot_format.lay_out(text, kind), output)
 
 
@@ -174,8 +157,6 @@ def _fewer(
     capture: Capture, views: list[View], depth: int | None, limit: int
 ) -> tuple[list[View], str | None]:
     """Views collapsed to ``depth``, and as far as the limit needs; and a note on what was done."""
-    from cgtool.analysis.graph.view import by_module, fit
-
     collapsed, way = views, None
     if depth is not None:
         collapsed = [by_module(capture, view, depth, functions=True) for view in views]
@@ -235,35 +216,44 @@ def pools(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this pool; repeatable. All by default."),
     ] = None,
-    by: Annotated[PoolsBy, typer.Option(help="Split each pool by this.")] = PoolsBy.GRAPH,
+    by: Annotated[
+        Literal["graph", "stream", "module", "line"], typer.Option(help="Split each pool by this.")
+    ] = "graph",
     depth: Annotated[int, typer.Option(min=1, help="Module levels that --by module keeps.")] = 2,
     holders: Annotated[int, typer.Option(min=0, help="Live blocks to list, largest first.")] = 12,
     exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
     output: opt.Output = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
     from cgtool.analysis.pools import pools_report
-    from cgtool.cli.output import check_places, show_report
     from cgtool.cli.workers import open_capture
     from cgtool.render.pools_table import render
 
     check_places([("-o", output)], capture)
     opened, _ = open_capture(capture, worker, flags={"pool": "--capture-pool"})
     if opened.ledger is not None:
-        raise usage(
-            f"{capture} has no memory of pools",
-            why="`cgtool run` records what the allocator reserved during each capture, but not the "
-            "blocks of its pools",
-            fix=f"cgtool run --graphs {capture} shows what each capture reserved",
+        from cgtool.analysis.ledger_report import ledger_report
+        from cgtool.render.ledger_table import render_pools
+
+        if pool:
+            raise usage("--pool is for captures of an ENTRY", fix=f"cgtool pools {capture}")
+        program = ledger_report(opened)
+        show_report(
+            "cgtool-ledger", program, render_pools, format_, output, only=only, explain=explain
         )
+        return
     names = list(dict.fromkeys(pool.name for pool in opened.memory.pools))
     for name in pool or ():
         if name not in names:
             raise usage(f"--pool {name}: the capture has {', '.join(names) or 'no pool'}")
-    report = pools_report(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
+    most = sys.maxsize if format_ == "csv" else holders
+    report = pools_report(opened, only=pool or (), by=by, depth=depth, holders=most)
     notes = opened.general_notes
-    table = partial(render, report, notes=notes, exact=exact, explain=explain)
-    show_report("cgtool-pools", report, table, format_, output)
+    show_report(
+        "cgtool-pools", report, render, format_, output,
+        only=only, notes=notes, exact=exact, explain=explain,
+    )  # fmt: skip

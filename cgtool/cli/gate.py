@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from msgspec import structs
@@ -25,15 +25,19 @@ from cgtool.analysis.gate.budgets import (
     project_budgets,
     same_entry,
 )
+from cgtool.analysis.gate.judge import GateReport, exit_code, gate_report
+from cgtool.analysis.gate.metrics import BY_NAME, runs_of
+from cgtool.analysis.timing.regression import wanted
+from cgtool.analysis.timing.runs import disturbances
+from cgtool.cli import gate_inputs, gate_measure
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, show_failure, show_table, write_bytes
+from cgtool.cli.gate_inputs import Base, open_baseline
+from cgtool.cli.output import check_places, print_saved, show_failure, show_table, write_bytes
+from cgtool.cli.workers import Measuring
+from cgtool.model import baseline as baselines
+from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS
-
-if TYPE_CHECKING:
-    from cgtool.analysis.gate.judge import GateReport
-    from cgtool.cli.gate_inputs import Base
-    from cgtool.model.baseline import Baseline
 
 EPILOG = (
     "A budget applies to all graphs together, or to one phase: --max-nodes 400, --max-nodes "
@@ -49,7 +53,7 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     options = []
     for name, (bound, metric) in NAMES.items():
         words = "At most" if bound == "max" else "At least"
-        unit = f" {metric.unit}" if metric.unit in ("MiB", "ms", "us") else ""
+        unit = f" {metric.unit}" if metric.unit in ("MiB", "ms", "us", "%") else ""
         option = typer.Option(
             f"--{name}",
             metavar="[PHASE=]N" if metric.phases else "N",
@@ -109,18 +113,13 @@ def gate(
         typer.Option(
             "--format",
             metavar="FORMAT[=FILE]",
-            help="table, json, junit, github or benchmark-action; repeatable.",
+            help="table, json, csv, junit, github or benchmark-action; repeatable.",
         ),
     ] = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Compare TARGETs with budgets and baselines; exit 1 when one fails, 5 when undecided."""
-    from cgtool.analysis.gate.judge import exit_code, gate_report
-    from cgtool.cli import gate_inputs, gate_measure
-    from cgtool.cli.workers import Measuring
-    from cgtool.model import baseline as baselines
-
     options = from_options(limits, max_increase or (), max_regression)
     outputs = parse_formats(format_ or (), output)
     project = gate_inputs.find_project(Path.cwd())
@@ -132,7 +131,7 @@ def gate(
     _check_places(
         outputs, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
     )
-    bases = [gate_inputs.open_baseline(path) for path in baseline or ()]
+    bases = [open_baseline(path) for path in baseline or ()]
     _check_entries(bases, specs)
     warnings = [] if project is None else gate_inputs.misplaced_tables(project, specs)
     saving = save_baseline is not None
@@ -160,7 +159,7 @@ def gate(
         baselines.write(save_baseline, values)
     _write(report, outputs, quiet=worker.quiet, explain=explain)
     if save_baseline is not None and values is not None and not worker.quiet:
-        sys.stderr.write(f"saved {save_baseline}\n")
+        print_saved(save_baseline)
         simulated = values.environment.simulated
         budgets = _budgets(options, project, opened[0].spec, simulated=simulated)
         for warning in _baseline_warnings(values, budgets):
@@ -198,7 +197,7 @@ def _check_entries(bases: Sequence[Base], specs: Sequence[str]) -> None:
                 raise usage(f"{other.path} and {base.path} are both baselines of {entry}")
 
 
-def _of_another_entry(base: Base, specs: str) -> Exception:
+def _of_another_entry(base: Base, specs: str) -> CgtoolError:
     return usage(
         f"{base.path} is a baseline of {base.values.entry.spec}, not of {specs}",
         fix="name the baseline of this entry, or write one with --save-baseline FILE",
@@ -208,8 +207,6 @@ def _of_another_entry(base: Base, specs: str) -> Exception:
 def _baseline(bases: Sequence[Base], spec: str, budgets: Budgets, *, saving: bool) -> Base | None:
     """The baseline that the command line names, else that of ``pyproject.toml``, which is not used
     while it is written."""
-    from cgtool.cli.gate_inputs import open_baseline
-
     base = next((base for base in bases if same_entry(spec, base.values.entry.spec)), None)
     if base is None and budgets.baseline is not None and not saving:
         try:
@@ -230,10 +227,6 @@ def _baseline(bases: Sequence[Base], spec: str, budgets: Budgets, *, saving: boo
 
 def _baseline_warnings(values: Baseline, budgets: Budgets) -> list[str]:
     """Why times may be impossible to compare with this baseline."""
-    from cgtool.analysis.gate.metrics import BY_NAME, runs_of
-    from cgtool.analysis.timing.regression import wanted
-    from cgtool.analysis.timing.runs import disturbances
-
     replay = BY_NAME["replay-us"]
     runs = runs_of(values, replay, None)
     warnings = disturbances(values.clock, "while they were measured") if runs else []
@@ -247,11 +240,11 @@ def _baseline_warnings(values: Baseline, budgets: Budgets) -> list[str]:
 
 # --- outputs
 
-KINDS = ("table", "json", "junit", "github", "benchmark-action")
+KINDS = ("table", "json", "csv", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}
 """Formats that can share standard output: the table, and commands that GitHub reads from logs."""
 
-_FIGURES = {"table", "benchmark-action"}
+_FIGURES = {"table", "csv", "benchmark-action"}
 
 Chosen = Sequence[tuple[str, Path | None]]
 
@@ -338,6 +331,8 @@ def _encoded(kind: str, report: GateReport) -> bytes:
         return encode("cgtool-gate", report)
     from cgtool.render import gate_formats
 
+    if kind == "csv":
+        return gate_formats.csv(report)
     if kind == "junit":
         return gate_formats.junit(report)
     if kind == "benchmark-action":

@@ -6,9 +6,8 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -24,11 +23,6 @@ INPUT_GRAMMAR = "The form of --input SPEC:\n\n" + "\n\n".join(
 """Below the options of a command that captures."""
 
 
-class Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-
-
 Entry = Annotated[
     str, typer.Argument(metavar="ENTRY", help="path/to/file.py:name or package.module:name")
 ]
@@ -38,7 +32,13 @@ CaptureOrEntry = Annotated[
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the result to FILE.")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+FormatOption = Annotated[
+    Literal["table", "json", "csv"], typer.Option("--format", help="Output format.")
+]
+OnlyTable = Annotated[
+    str | None,
+    typer.Option("--table", metavar="NAME", help="Only this table; in CSV, by default the first."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain the headings below the tables.")]
 _Timeout = Annotated[
@@ -114,11 +114,7 @@ def _parameter(option: CaptureOption, name: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     default = option.default
     annotation: Any
-    if option.choices:
-        choices: Callable[..., Any] = StrEnum
-        annotation = choices(option.name, [(choice.upper(), choice) for choice in option.choices])
-        default = annotation(default)
-    elif isinstance(default, bool):
+    if isinstance(default, bool):
         annotation = bool
         flag += f"/--no-{flag.removeprefix('--')}" if default else ""
     elif default == ():
@@ -135,10 +131,8 @@ def _read_capture_options(values: Sequence[Any]) -> CaptureOptions:
     Raises CgtoolError (exit 2) for a value that the option does not take.
     """
     read: dict[str, Any] = {}
-    for option, typed in zip(capture_options(), values, strict=True):
-        value = typed.value if isinstance(typed, StrEnum) else typed
-        if option.default == ():
-            value = tuple(typed or ())
+    for option, given in zip(capture_options(), values, strict=True):
+        value = tuple(given or ()) if option.default == () else given
         if expected := unexpected(option.name, value):
             raise usage(f"{option.flag} {value}: expected {expected}")
         read[option.name] = value

@@ -19,18 +19,25 @@ from cgtool.render.text import visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from cgtool.render.table import Screen, Table
+
+
+_WIDTH = 100
+"""Cells of a table in a pipe or a file."""
+
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console of the true width: the terminal's, or COLUMNS, or 100 into a pipe."""
+    """A rich console of the true width: the terminal's, or COLUMNS; into a pipe, tables have 100
+    cells, and lines are as long as they are, for `grep` and the logs of CI."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     # COLUMNS may hold anything; containers without a terminal often have 0 there.
     columns = os.environ.get("COLUMNS", "")
-    width = None
-    if not (columns.isdecimal() and int(columns) > 0):
-        width = (stream.isatty() and os.get_terminal_size(stream.fileno()).columns) or 100
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    width = int(columns) if columns.isdecimal() else 0
+    if not width and stream.isatty():
+        width = os.get_terminal_size(stream.fileno()).columns
+    return Console(stderr=stderr, width=width or _WIDTH, highlight=False, soft_wrap=not width)
 
 
 def show_table(renderable: RenderableType, output: Path | None, *, stderr: bool = False) -> None:
@@ -43,33 +50,71 @@ def show_table(renderable: RenderableType, output: Path | None, *, stderr: bool 
     from rich.console import Console
 
     buffer = StringIO()
-    Console(file=buffer, width=120, highlight=False, color_system=None).print(renderable)
+    Console(file=buffer, width=_WIDTH, highlight=False, color_system=None, soft_wrap=True).print(
+        renderable
+    )
     write_bytes(buffer.getvalue().encode(), output)
 
 
 def show_report(
     name: str,
     report: Any,
-    render: Callable[[], RenderableType],
+    render: Callable[..., Screen],
     format_: str,
     output: Path | None,
     *,
+    only: str | None = None,
     quiet: bool = False,
+    **options: Any,
 ) -> None:
-    """The report as JSON of the schema ``name``, or as a table, which ``quiet`` keeps from standard
-    output."""
+    """Write the report in one format: JSON of the schema ``name``; the tables that ``render`` draws
+    with these options, which ``quiet`` keeps from standard output; or one table as CSV, with all of
+    its rows. ``only``: the name of the one table to write."""
     if format_ == "json":
         from cgtool.render.json import encode
 
+        if only is not None:
+            raise usage("--table does not apply to JSON", why="JSON always holds the whole report")
         write_bytes(encode(name, report), output)
+    elif format_ == "csv":
+        if "rows" in options:
+            options["rows"] = 0
+        _show_csv(render(report, **options), output, only, quiet=quiet)
     elif output is not None or not quiet:
-        show_table(render(), output)
+        from rich.console import Group
+
+        screen = render(report, **options)
+        show_table(screen if only is None else Group(*_named(screen, only)), output)
+
+
+def _show_csv(screen: Screen, output: Path | None, only: str | None, *, quiet: bool) -> None:
+    """Write the table of this name as CSV, by default the first. Standard error then lists the
+    other tables that have rows."""
+    from cgtool.render.csv import encode_tables
+
+    tables = _named(screen, only)
+    write_bytes(encode_tables(tables), output)
+    others = dict.fromkeys(table.name for table in screen.tables if table.rows)
+    others.pop(tables[0].name, None)
+    if only is None and others and not quiet:
+        sys.stderr.write(f"wrote the table {tables[0].name}; others: --table {', '.join(others)}\n")
+
+
+def _named(screen: Screen, only: str | None) -> list[Table[Any]]:
+    """The tables of a screen with this name, by default that of the first. Raises CgtoolError (exit
+    2) if there is none."""
+    names = list(dict.fromkeys(table.name for table in screen.tables))
+    if only not in (None, *names):
+        raise usage(f"there is no table {only}", fix=f"--table {', '.join(names)}")
+    return [table for table in screen.tables if table.name == (only or names[0])]
 
 
 def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) -> None:
-    """Raises CgtoolError (exit 2) where a result, given with its option, would overwrite what the
-    command reads (a file, or the file of an ENTRY) or another result, and where it cannot be
-    written: before anything is measured for it."""
+    """Check, before anything is measured, that results can be written.
+
+    ``written``: options with the files that they name. Raises CgtoolError (exit 2) if a file cannot
+    be written, or would overwrite what the command reads (a file, or the file of an ENTRY) or
+    another result."""
     taken = {os.path.realpath(file): str(file) for file in map(file_of, map(str, read))}
     for option, file in written:
         if file is None or is_special(file):
@@ -91,6 +136,13 @@ def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) 
             )
         saved = "the capture that is saved there"
         taken[place] = saved if option == "--save" else f"the output of {option}"
+
+
+def print_saved(path: Path) -> None:
+    """Where a result is, on standard error."""
+    from cgtool.render.text import visible
+
+    sys.stderr.write(f"saved {visible(str(path))}\n")
 
 
 def file_of(target: str) -> Path:
@@ -147,17 +199,20 @@ def show_failure(failure: Failure) -> None:
             lines.append(f"  {word}: {_shown(first)}")
             lines += [f"       {_shown(line)}" for line in rest]
     if failure.findings:
-        lines += _shown_findings(failure.findings)
+        lines += _shown_findings(failure.findings, of_script=failure.phase == "script")
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def _shown_findings(findings: Sequence[Finding]) -> list[str]:
-    """The code of the cause, and the other findings of a dry run, one a line."""
+def _shown_findings(findings: Sequence[Finding], *, of_script: bool) -> list[str]:
+    """One a line: what was found in a script before it failed, or the code of the cause and the
+    other findings of a dry run."""
     from cgtool.analysis.reports import explain_findings
 
     first, *more = explain_findings(findings[:1]) + explain_findings(findings[1:])
     lines = [f"  code: {first.code} (cgtool explain {first.code})"]
-    if more:
+    if of_script:
+        lines, more = ["  found before that:"], [first, *more]
+    elif more:
         lines.append(
             f"  and {len(more)} more, found by a dry run (`cgtool check` shows them in full):"
         )

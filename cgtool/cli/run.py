@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
-import tempfile
 import time
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from cgtool.analysis.units import count_text
 from cgtool.cli import options as opt
+from cgtool.cli.output import check_places, print_saved, show_report, show_table
+from cgtool.model import capture_file
+from cgtool.model.capture import created_now
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.files import is_dir, is_file
-from cgtool.model.part_files import COMMAND, LOG, Command
+from cgtool.model.files import free_name, is_dir, is_file, version_of
+from cgtool.model.part_files import (
+    COMMAND,
+    LOG,
+    Command,
+    new_folder,
+    read_lost,
+    read_parts,
+)
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. A saved .cgt
@@ -32,11 +39,22 @@ def run(
         list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="The program to run.")
     ],
     output: opt.Output = None,
-    format_: opt.FormatOption = opt.Format.TABLE,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
     device: Annotated[
         str | None,
         typer.Option(help="`simulated`: no GPU; by default a GPU if there is one."),
     ] = None,
+    times: Annotated[
+        bool,
+        typer.Option("--times", help="Time replays on the GPU, and all that runs outside graphs."),
+    ] = False,
+    eager_breaks: Annotated[
+        bool,
+        typer.Option(
+            "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
+        ),
+    ] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="A row for each graph.")] = False,
     rows: Annotated[
         int,
@@ -48,14 +66,20 @@ def run(
     """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
     from cgtool.analysis.ledger import merge
     from cgtool.analysis.ledger_report import ledger_report
-    from cgtool.cli.output import check_places, show_report, show_table
-    from cgtool.model import capture_file
     from cgtool.render.ledger_table import render
     from cgtool.worker.program import run_program
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    if program[0].endswith(".cgt"):
+    table: dict[str, Any] = {"graphs": graphs, "rows": rows, "explain": explain}
+    is_saved = program[0].endswith(".cgt")
+    if (is_saved or is_dir(Path(program[0]))) and (device or times or eager_breaks):
+        option = "--device" if device else "--times" if times else "--eager-breaks"
+        raise usage(
+            f"{option} applies while a program runs, not to what was recorded: {program[0]}",
+            fix="leave the option out, or give the program",
+        )
+    if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
             raise usage(
@@ -64,45 +88,55 @@ def run(
                 fix=f"cgtool dump {program[0]}",
             )
         report = ledger_report(capture)
-        table = partial(render, report, graphs=graphs, rows=rows, explain=explain)
-        show_report("cgtool-ledger", report, table, format_, output, quiet=quiet)
+        show_report(
+            "cgtool-ledger", report, render, format_, output, only=only, quiet=quiet, **table
+        )
         return
     folder = Path(program[0])
     if is_dir(folder):
         command, status = _unfinished(folder), None
         target = output or Path(f"{folder.name.strip('.')}.cgt")
-        wall_ns = max(0, _last_change_ns(folder) - command.started_ns)
+        last_change_ns = max(path.stat().st_mtime_ns for path in folder.iterdir())
+        wall_ns = max(0, last_change_ns - command.started_ns)
     else:
         shown, arguments = _command(program)
         target = output or _default_file(program)
         check_places([("-o", target)], program[0])
-        before = _version(target)
+        before = version_of(target)
         command = Command(tuple(shown), time.time_ns())
-        folder = _new_folder(target, command)
+        folder = new_folder(target, command)
         began = time.perf_counter_ns()
         try:
-            status = run_program(arguments, folder, device or "")
+            status = run_program(
+                arguments, folder, device or "", times=times, eager_breaks=eager_breaks
+            )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         wall_ns = time.perf_counter_ns() - began
-        if _version(target) != before:
-            target = _another(target)
+        if version_of(target) != before:
+            target = free_name(target)
     running = _still_running(folder)
-    capture = merge(folder, command, wall_ns, status)
+    capture = merge(
+        command,
+        read_parts(folder),
+        read_lost(folder),
+        wall_ns=wall_ns,
+        status=status,
+        created=created_now(),
+    )
     report = ledger_report(capture)
-    if format_ is opt.Format.JSON:
-        show_report("cgtool-ledger", report, partial(render, report), format_, None)
+    if format_ != "table":
+        show_report("cgtool-ledger", report, render, format_, None, only=only, **table)
     elif not quiet:
         # Standard output is the program's.
-        screen = render(report, graphs=graphs, rows=rows, explain=explain)
-        show_table(screen, None, stderr=True)
+        show_table(render(report, **table), None, stderr=True)
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
         fix = f"cgtool run {folder} -o FILE" if is_dir(folder) else None
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
-    sys.stderr.write(f"saved {target}\n")
+    print_saved(target)
     if running:
         verb = "is" if running == 1 else "are"
         sys.stderr.write(
@@ -112,16 +146,6 @@ def run(
     else:
         shutil.rmtree(folder, ignore_errors=True)
     raise typer.Exit(status or 0)
-
-
-def _new_folder(target: Path, command: Command) -> Path:
-    """Where the processes leave their parts: next to the file that is made of them."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".cgtool-run-", dir=target.absolute().parent))
-        (folder / COMMAND).write_bytes(msgspec.json.encode(command))
-    except OSError as error:
-        raise usage(f"cannot write {target}: {error.strerror}", fix="-o FILE") from error
-    return folder
 
 
 def _unfinished(folder: Path) -> Command:
@@ -148,25 +172,6 @@ def _still_running(folder: Path) -> int:
 
 
 _END_S = 0.5
-
-
-def _last_change_ns(folder: Path) -> int:
-    return max(path.stat().st_mtime_ns for path in folder.iterdir())
-
-
-def _version(file: Path) -> tuple[int, int] | None:
-    """Changes when a file is written."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
-def _another(target: Path) -> Path:
-    """A free name: another run has written ``target`` in the meantime."""
-    names = (target.with_stem(f"{target.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in names if not path.exists())
 
 
 def _command(program: list[str]) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -20,7 +21,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, structs
 
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.analysis.reports import place_of
+from cgtool.analysis.reports import explain, place_of
 from cgtool.analysis.timing.regression import planned_looks
 from cgtool.analysis.units import count_text
 from cgtool.cli.options import WorkerOptions
@@ -28,9 +29,9 @@ from cgtool.cli.output import console
 from cgtool.model import jobs
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
-from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, usage
+from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.model.files import atomic, is_file
-from cgtool.model.finding import Finding, Report, read_report
+from cgtool.model.finding import ERROR, Finding, Report, read_report
 from cgtool.model.options import (
     FIRST_RUNS,
     MAX_RUNS,
@@ -47,15 +48,10 @@ CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJ
 def capture_of(
     job: CapturingJob, output: Path, options: WorkerOptions = WorkerOptions()
 ) -> Capture:
-    """Do a job in a worker process; its capture file is in place when this returns.
-
-    Raises CgtoolError, with all findings of a dry run where the capture failed.
-    """
+    """Do a job in a worker process; its capture file is in place when this returns. Raises
+    CgtoolError."""
     with atomic(output) as temporary:
-        try:
-            _run(job, temporary, options)
-        except CgtoolError as error:
-            raise _with_dry_run(error, job, options) from None
+        _run(job, temporary, options)
         return read(temporary)
 
 
@@ -74,16 +70,24 @@ def report_of(
 
 
 def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
+    """Raises CgtoolError, with all findings of a dry run where a capture failed."""
     from cgtool.worker import supervisor
 
-    if options.quiet or not sys.stderr.isatty():
-        supervisor.run(job, output, timeout=options.timeout)
-    else:
-        with console(stderr=True).status("start") as status:
-            supervisor.run(job, output, timeout=options.timeout, progress=status.update)
+    try:
+        if options.quiet or not sys.stderr.isatty():
+            supervisor.run(job, output, timeout=options.timeout)
+        else:
+            with console(stderr=True).status("start") as status:
+                supervisor.run(job, output, timeout=options.timeout, progress=status.update)
+    except CgtoolError as error:
+        if isinstance(job, jobs.CheckJob | jobs.ScriptJob):
+            raise
+        raise _with_dry_run(error, job, options) from None
 
 
-def _with_dry_run(error: CgtoolError, job: CapturingJob, options: WorkerOptions) -> CgtoolError:
+def _with_dry_run(
+    error: CgtoolError, job: CapturingJob | jobs.VerifyJob, options: WorkerOptions
+) -> CgtoolError:
     """The error with all further findings of ``cgtool check``, when a capture failed.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
@@ -99,9 +103,36 @@ def _with_dry_run(error: CgtoolError, job: CapturingJob, options: WorkerOptions)
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.
             return error
+    failure = with_cause(failure, findings)
     known = {_key(finding) for finding in failure.findings}
     more = tuple(finding for finding in findings if _key(finding) not in known)
     return CgtoolError(structs.replace(failure, findings=(*failure.findings, *more)))
+
+
+def with_cause(failure: Failure, findings: tuple[Finding, ...]) -> Failure:
+    """The failure with the cause that ``cgtool check`` has found, if that is another one: an error
+    of CUDA names a rule, and what it means is a guess from the source line. Calls of other threads
+    end a capture at no line of it."""
+    own, *others = failure.findings or (None,)
+    if own is not None and own.code in {finding.code for finding in findings}:
+        return failure
+    place = place_of(failure.frames)
+    explained = ((finding, explain(finding)) for finding in findings)
+    errors = [
+        (each.place != place, finding)
+        for finding, each in explained
+        if each.place and each.severity == ERROR and each.category == "capture-failure"
+    ]
+    if not errors:
+        return failure
+    cause = min(errors, key=itemgetter(0))[1]
+    return structs.replace(
+        failure,
+        frames=cause.frames,
+        why=cause.reason,
+        fix=explain(cause).fix,
+        findings=(cause, *others),
+    )
 
 
 def _key(finding: Finding) -> tuple[str, str, int]:

@@ -11,12 +11,12 @@ import os
 import re
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from cgtool.detectors.host_read_rules import read_by_library
 from cgtool.findings import code, page
@@ -44,6 +44,8 @@ class CaptureError:
     """The source line of each of ``files``."""
     phase: str
     """``capture forward``, ``warm-up``, ..."""
+    threads: tuple[threading.Thread, ...] = ()
+    """Other threads that ran during the capture, without the main thread."""
 
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
@@ -62,7 +64,7 @@ class Rule:
     pattern: str
     """A regular expression that the text matches somewhere, in any case."""
     reason: str
-    """``{threads}`` stands for the names of the running threads."""
+    """``{threads}`` stands for the names of the other threads."""
     fix: str | None = None
     """Where the page has none as close."""
     when: Callable[[CaptureError], bool] = lambda _error: True
@@ -72,12 +74,15 @@ class Rule:
     """More precise codes than ``code``."""
 
 
-def explain(exception: BaseException, phase: str) -> Finding | None:
+def explain(
+    exception: BaseException, phase: str, ended: Iterable[threading.Thread] = ()
+) -> Finding | None:
     """The finding behind an exception, without frames, which the caller knows.
 
     None when the exception is not about a capture. ``phase``: ``capture forward``, ``warm-up``, ...
+    ``ended``: threads that have ended since the capture began.
     """
-    error = _read(exception, phase)
+    error = _read(exception, phase, ended)
     rule = _rule_of(error)
     if rule is None:
         return None
@@ -85,7 +90,7 @@ def explain(exception: BaseException, phase: str) -> Finding | None:
     library = read_by_library(error.files) if rule.lines else None
     rule_code = library.code if library else _code_of_line(rule.lines, error) or rule.code
     explanation = page(rule_code)
-    threads = ", ".join(thread.name for thread in threading.enumerate()[1:6])
+    threads = ", ".join(thread.name for thread in error.threads[:5])
     first_line = next(iter(error.text.strip().splitlines()), "")
     return Finding(
         rule_code,
@@ -108,10 +113,12 @@ def at_checkpoint(finding: Finding) -> Finding:
     frames = checkpointed_at()
     if finding.code != ACTIVATION_CHECKPOINTING or not frames:
         return finding
-    return msgspec.structs.replace(finding, frames=frames)
+    return replace(finding, frames=frames)
 
 
-def _read(exception: BaseException, phase: str) -> CaptureError:
+def _read(
+    exception: BaseException, phase: str, ended: Iterable[threading.Thread] = ()
+) -> CaptureError:
     try:
         text = str(exception)
     except Exception:  # a __str__ of the user's
@@ -123,6 +130,11 @@ def _read(exception: BaseException, phase: str) -> CaptureError:
         tuple(package_part(frame.filename) or Path(frame.filename).name for frame in frames),
         tuple(frame.line or "" for frame in frames),
         phase,
+        tuple(
+            thread
+            for thread in (*ended, *threading.enumerate())
+            if thread not in (threading.main_thread(), threading.current_thread())
+        ),
     )
 
 
@@ -152,13 +164,6 @@ def _code_of_line(table: Lines, error: CaptureError) -> Code | None:
     )
     line = next(users, "")
     return next((line_code for line_code, pattern in table if re.search(pattern, line)), None)
-
-
-def _has_other_threads(_error: CaptureError) -> bool:
-    return any(
-        thread not in (threading.main_thread(), threading.current_thread())
-        for thread in threading.enumerate()
-    )
 
 
 def _in_backward(error: CaptureError) -> bool:
@@ -448,14 +453,14 @@ RULES = (
         _INVALIDATED,
         "the capture was ended by code outside it (901): a `DataLoader` with pin_memory=True "
         "has a thread that calls CUDA",
-        when=lambda _error: any(map(pins_memory, threading.enumerate())),
+        when=lambda error: any(map(pins_memory, error.threads)),
     ),
     Rule(
         code("other-thread-cuda-call"),
         _INVALIDATED,
-        "the capture was ended by code outside it (901): another thread called CUDA; running "
+        "the capture was ended by code outside it (901): another thread called CUDA; other "
         "threads: {threads}",
-        when=_has_other_threads,
+        when=lambda error: bool(error.threads),
     ),
     Rule(
         code("finalizer-in-capture"),

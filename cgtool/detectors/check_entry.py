@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
@@ -23,7 +23,8 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
-from cgtool.observe.iteration import SKIPPED, Iteration
+from cgtool.observe.iteration import Iteration
+from cgtool.observe.kept_ops import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
     NO_DIFFERENTIABLE_PARAMS,
@@ -117,7 +118,7 @@ def check_entry(
     if query is not None and [call.name for call in eager] != [call.name for call in captured]:
         finding = branches_on_capturing(query, eager, captured)
         if in_library(query[0]):
-            finding = msgspec.structs.replace(finding, severity=NOTE)
+            finding = replace(finding, severity=NOTE)
         findings.add(finding)
     return tuple(checked)
 
@@ -138,7 +139,7 @@ def _without_refusals(
             if not refusals:
                 raise
             region.findings.extend(refusals)
-            options = msgspec.structs.replace(options, **_WITHOUT[refusals[0].code])
+            options = replace(options, **_WITHOUT[refusals[0].code])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from cgtool.detectors.frozen_values import (
     CONTROL_FLOW_FROZEN,
@@ -27,12 +27,13 @@ from cgtool.detectors.frozen_values import (
 )
 from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, frame_of, frames_of, line_of
+from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads
-from cgtool.observe.iteration import Iteration, Op, observe, storages_in
+from cgtool.observe.iteration import Iteration, observe
+from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
 from cgtool.observe.tensors import has_memory, tensors_in
@@ -69,17 +70,36 @@ def compare_iterations(
 ) -> tuple[list[Finding], Iteration]:
     """Run two iterations; returns what differs in the second, and the second itself.
 
+    Other ops in the second for no known reason may be a warm-up (TorchScript compiles a function in
+    its second call). They are reported if two more iterations differ as well.
+
     ``inputs`` are the arguments of the callables, in any nesting.
     """
     reads, given = HostReads(), set(storages_in(inputs))
-    first = observe(run, roots, annotations, reads, given)
-    second = observe(run, roots, annotations, reads, given)
-    changes = list(reads.changes(first.state, second.state))
-    return list(_Comparison(first, second, reads, changes).findings()), second
+    iterations: list[Iteration] = []
+
+    def run_until(count: int) -> None:
+        while len(iterations) < count:
+            iterations.append(observe(run, roots, annotations, reads, given))
+
+    def compared(first: Iteration, second: Iteration) -> tuple[list[Finding], bool]:
+        changes = list(reads.changes(first.state, second.state))
+        comparison = _Comparison(first, second, reads, changes)
+        return list(comparison.findings()), comparison.branches_unexplained
+
+    run_until(2)
+    found, unexplained = compared(*iterations)
+    if unexplained:
+        run_until(4)
+        for first, second in itertools.pairwise(iterations[1:]):
+            found, unexplained = compared(first, second)
+            if unexplained:
+                break
+    return found, iterations[-1]
 
 
 def branches_on_capturing(
-    query: tuple[Frame, ...], eager: Sequence[OpCall], captured: Sequence[OpCall]
+    query: Frames, eager: Sequence[OpCall], captured: Sequence[OpCall]
 ) -> Finding:
     """The finding of code that asks at ``query`` whether it is being captured, and then runs other
     ops than in eager mode."""
@@ -128,6 +148,8 @@ class _Comparison:
         self.first, self.second = first, second
         self.reads, self.changes = reads, changes
         self.frozen = FrozenValues(first, second, reads, changes)
+        self.branches_unexplained = False
+        """Whether the second iteration ran other ops for no known reason."""
 
     def findings(self) -> Iterator[Finding]:
         before, after = (
@@ -166,6 +188,7 @@ class _Comparison:
         differences = f"{other} in the next" if after else "not in the other"
         text = f"two consecutive calls run different ops: {one} in one, {differences}"
         if not self.frozen.explain_branch(ops, text):
+            self.branches_unexplained = True
             yield Finding(
                 CONTROL_FLOW_FROZEN,
                 f"{text}; a replay repeats the captured ops",
@@ -263,7 +286,7 @@ class _Comparison:
                     f"{op.call.name} gets a CPU tensor: its value at the capture becomes a "
                     "constant argument of the kernel",
                 )
-                yield finding if changes else msgspec.structs.replace(finding, severity=NOTE)
+                yield finding if changes else replace(finding, severity=NOTE)
 
     def _memory(self) -> Iterator[Finding]:
         for op in self.second.ops:
@@ -306,7 +329,7 @@ def _short(value: Any) -> str:
     return textwrap.shorten(str(value), 60, placeholder=" ...")
 
 
-def _frames_of_branch(chain: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:
+def _frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
     """The call chain up to the condition where two iterations diverge, innermost first.
 
     ``other`` is None if the other iteration has ended.

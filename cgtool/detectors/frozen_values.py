@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Finding
 from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Branch, Source, contains
-from cgtool.observe.frames import Site, frames_of, position_of
+from cgtool.observe.frames import Chain, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
-from cgtool.observe.iteration import COPIES, Iteration
+from cgtool.observe.iteration import Iteration
+from cgtool.observe.kept_ops import COPIES
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import Position, text_at
 from cgtool.torch_compat.private import storage_address
@@ -42,8 +43,26 @@ _DRAWS = {
 """For calls whose result is never the same: the code, and the value in words."""
 
 
-def _resets(watched: Watched) -> bool:
-    return watched.use.resets
+_REPEATS = "reaches {target}: every replay repeats the value of the capture"
+_VALUES = {
+    "random": (RNG_FROZEN_SEED, f"a random number drawn on the host {_REPEATS}"),
+    "host tensor": (CPU_WORK_IN_REGION, f"{{name}} is computed on the host and {_REPEATS}"),
+    "container": (
+        PYTHON_SIDE_EFFECTS_SKIPPED,
+        "{name} changes with every call and reaches {target}; a replay does not change it",
+    ),
+    "number": (
+        CPU_STATE_STEP_COUNTER,
+        "{name} changes on the host with every call and reaches {target}; a replay does not change "
+        "it",
+    ),
+}
+"""By kind of a value: the code, and why; a container or a number is named where the code writes it,
+the others where it reads them."""
+_OTHER = (
+    PYTHON_SCALAR_FROZEN,
+    "{name} changes from call to call and reaches {target}; a graph keeps the value of the capture",
+)
 
 
 class FrozenValues:
@@ -209,9 +228,7 @@ class FrozenValues:
             severity=None if position in self.observed else WARNING,
         )
 
-    def _value(
-        self, source: Source, chain: tuple[Site, ...], target: str, position: Position
-    ) -> Finding:
+    def _value(self, source: Source, chain: Chain, target: str, position: Position) -> Finding:
         """A value that changes and reaches an op."""
         cause = self.causes[source]
         evidence = [self.observed[position]] if position in self.observed else []
@@ -222,51 +239,26 @@ class FrozenValues:
             evidence.append(changed.text)
         watched = self._watched(cause)
         # A line that sets it back is named if no other writes it.
-        written = sorted((each for each in watched if each.use.written), key=_resets)
+        written = sorted(
+            (each for each in watched if each.use.written), key=lambda each: each.use.resets
+        )
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         at_op = frames_of(chain) or (self._frame_at(position),)
+        places = watched if kind in ("random", "host tensor") else written
+        (code_name, reason), frame = _OTHER, at_op[0]
+        if kind in _VALUES and places:
+            (code_name, reason), frame = _VALUES[kind], places[0].frame
         fix: str | None = None
-        use = watched[0].frame if watched else at_op[0]
-        code_name, frame, reason = (
-            PYTHON_SCALAR_FROZEN,
-            at_op[0],
-            (
-                f"{name} changes from call to call and reaches {target}; a graph keeps the value "
-                "of the capture"
-            ),
-        )
-        if kind == "random":
-            code_name, frame = RNG_FROZEN_SEED, use
-            reason = (
-                f"a random number drawn on the host reaches {target}: every replay repeats "
-                "the value of the capture"
-            )
-        elif kind == "host tensor":
-            code_name, frame = CPU_WORK_IN_REGION, use
-            reason = (
-                f"{name} is computed on the host and reaches {target}: every replay repeats "
-                "the value of the capture"
-            )
-        elif kind == "container" and written:
-            code_name, frame = PYTHON_SIDE_EFFECTS_SKIPPED, written[0].frame
-            reason = (
-                f"{name} changes with every call and reaches {target}; a replay does not change it"
-            )
-        elif kind == "number" and written:
-            code_name, frame = CPU_STATE_STEP_COUNTER, written[0].frame
-            if changed is not None and not isinstance(changed.after.content, int | str):
-                fix = (
-                    "keep it in a tensor on the device, and change that in place in the captured "
-                    "code (`mul_`, `copy_`)"
-                )
-            reason = (
-                f"{name} changes on the host with every call and reaches {target}; a replay "
-                "does not change it"
+        is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
+        if code_name == CPU_STATE_STEP_COUNTER and is_fraction:
+            fix = (
+                "keep it in a tensor on the device, and change that in place in the captured code "
+                "(`mul_`, `copy_`)"
             )
         return Finding(
             code_name,
-            reason,
+            reason.format(name=name, target=target),
             at_op if frame == at_op[0] else (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
             fix=fix,
@@ -283,7 +275,7 @@ class FrozenValues:
         name = max(around, key=lambda each: each.co_firstlineno).co_qualname if around else ""
         return Frame(position[0], position[1], name)
 
-    def _callers_of(self, frame: Frame) -> tuple[Frame, ...]:
+    def _callers_of(self, frame: Frame) -> Frames:
         """The callers of the function that ``frame`` is in, as an op in it saw them."""
         for op in self.second.ops:
             functions = [(site[0].co_filename, site[0].co_qualname) for site in op.call.chain]

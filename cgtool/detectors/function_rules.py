@@ -12,7 +12,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.effects import UNINITIALISED
-from cgtool.observe.frames import call_op, is_subscript
+from cgtool.observe.frames import call_op, callers, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
@@ -30,11 +29,12 @@ from cgtool.observe.tensors import (
     PINNED,
     is_cpu_device,
     is_cuda_device,
+    listed_tensors,
     on_host,
     place_of,
-    tensors_of,
 )
 from cgtool.torch_compat.allocator import pins_in_captures
+from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import current_device
 
@@ -55,7 +55,7 @@ def names_gpu(value: Any) -> bool:
     return is_cuda_device(value) or (isinstance(value, int) and not isinstance(value, bool))
 
 
-def target_of(args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+def target_of(args: Sequence[Any], kwargs: Kwargs) -> str | None:
     """Where ``Tensor.to`` puts its result; None leaves it where it is."""
     for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.Tensor):
@@ -78,7 +78,7 @@ def is_number(value: Any) -> bool:
 
 
 def _refuse_move(
-    region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any], target: str | None
+    region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs, target: str | None
 ) -> None:
     """Report .to, .cuda or .cpu between the device and the host, if CUDA refuses the copy."""
     tensor, waits = args[0], not _does_not_wait(args, kwargs)
@@ -93,7 +93,7 @@ def _refuse_move(
     _refuse_crossing(region, target, f"moving a tensor to the {subject}", is_pinned, waits)
 
 
-def _does_not_wait(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _does_not_wait(args: Sequence[Any], kwargs: Kwargs) -> bool:
     """``non_blocking`` of ``to``, ``cuda`` and ``copy_``: the first flag among the arguments."""
     flags = (argument for argument in args[1:] if isinstance(argument, bool))
     return bool(next(flags, kwargs.get("non_blocking", False)))
@@ -118,13 +118,13 @@ def _refuse_crossing(
         region.refuse(copy_code, subject, "pass `non_blocking=True`")
 
 
-def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
     """Report ``torch.tensor(data, device="cuda")`` and the like; only called for CUDA results."""
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(data, list | tuple) and not data:
         # Nothing is copied: copy_ of no elements returns at once (aten/src/ATen/native/Copy.cpp).
         return
-    if any(not on_host(tensor) for tensor in tensors_of((data,))):
+    if any(not on_host(tensor) for tensor in listed_tensors((data,))):
         # A tensor is copied on the device; of those in a list, each is read on the host.
         if not isinstance(data, torch.Tensor):
             region.refuse(
@@ -135,9 +135,7 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
             )
         return
     _refuse_copy(
-        region,
-        H2D_TENSOR_FROM_PYTHON,
-        "creating a device tensor from Python or NumPy data",
+        region, H2D_TENSOR_FROM_PYTHON, "creating a device tensor from Python or NumPy data"
     )
 
 
@@ -158,23 +156,18 @@ def note_pinning(region: CapturedRegion, op: str = "") -> None:
 def _refuse_copy(
     region: CapturedRegion, copy_code: Code, subject: str, fix: str | None = None
 ) -> None:
-    region.refuse(
-        copy_code,
-        subject,
-        fix,
-        why=COPIES,
-    )
+    region.refuse(copy_code, subject, fix, why=COPIES)
 
 
 def _reads(read_code: Code, subject: str) -> Rule:
-    def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+    def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: Kwargs) -> None:
         if args and isinstance(args[0], torch.Tensor) and not on_host(args[0]):
             region.refuse(read_code, subject)
 
     return rule
 
 
-def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: Kwargs) -> None:
     tensor, index = args[0], args[1]
     if on_host(tensor):
         return
@@ -184,11 +177,7 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
         if is_list or (
             isinstance(part, torch.Tensor) and part.dim() > 0 and place_of(part) == HOST
         ):
-            _refuse_copy(
-                region,
-                H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
-                "indexing with a list, an array or a CPU tensor",
-            )
+            refuse_index(region)
     value = args[2] if len(args) > 2 else None
     if isinstance(value, torch.Tensor) and value.dim() > 0 and place_of(value) == HOST:
         _refuse_copy(
@@ -207,6 +196,13 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
         )
 
 
+def refuse_index(region: CapturedRegion) -> None:
+    """Report an index on the host that is copied to the device."""
+    _refuse_copy(
+        region, H2D_INDEX_WITH_LIST_OR_CPU_TENSOR, "indexing with a list, an array or a CPU tensor"
+    )
+
+
 def _fill_element(region: CapturedRegion, target: torch.Tensor, value: torch.Tensor) -> None:
     # copy_to (TensorIndexing.h) fills with a number, unless the target is of its shape: ().
     if value.dim() == 0 and place_of(value) == HOST and not on_host(target):
@@ -218,21 +214,19 @@ def _fill_element(region: CapturedRegion, target: torch.Tensor, value: torch.Ten
         )
 
 
-def _serialize(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+def _serialize(region: CapturedRegion, args: Sequence[Any], _kwargs: Kwargs) -> None:
     # copy.copy asks for the same parts of a tensor, and reads none of its values.
-    caller: FrameType | None = sys._getframe()
-    while caller is not None and caller.f_code is not copy.copy.__code__:
-        caller = caller.f_back
-    if caller is None and not on_host(args[0]):
+    is_copy = any(caller.f_code is copy.copy.__code__ for caller in callers(sys._getframe()))
+    if not is_copy and not on_host(args[0]):
         _refuse_copy(region, SYNC_D2H_COPY, "serializing a tensor (torch.save, pickle)")
 
 
-def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
     if not on_host(args[0]):
         refuse_from_python(region, args[1:], kwargs)
 
 
-def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
     target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
     if not isinstance(source, torch.Tensor) or not source.numel():
         return
@@ -247,7 +241,7 @@ def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str
         _refuse_crossing(region, place_of(target), subject, is_pinned, waits)
 
 
-def _make_sparse(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _make_sparse(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
     is_sized = len(args) > 2 or kwargs.get("size") is not None
     checks = kwargs.get("check_invariants")
     if checks is None:
@@ -352,9 +346,7 @@ def watch_index(region: CapturedRegion, call: OpCall, args: Sequence[Any]) -> It
         region.function = None
 
 
-def _apply(
-    region: CapturedRegion, function: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> None:
+def _apply(region: CapturedRegion, function: Any, args: Sequence[Any], kwargs: Kwargs) -> None:
     rule = FUNCTIONS.get(function)
     if rule is not None:
         rule(region, args, kwargs)

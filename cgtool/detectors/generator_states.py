@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.finding import NOTE, Finding
 from cgtool.observe.frames import call_user, here
 from cgtool.torch_compat.op_key import unobserved
@@ -58,7 +58,7 @@ class _Saved(NamedTuple):
 
     state: torch.Tensor
     graph: int
-    frames: tuple[Frame, ...]
+    frames: Frames
 
 
 class _Set(NamedTuple):
@@ -66,7 +66,7 @@ class _Set(NamedTuple):
 
     what: str
     """``seed`` or ``state``; empty for the one that a graph begins with."""
-    frames: tuple[Frame, ...]
+    frames: Frames
     saved: _Saved | None = None
     """Where the state comes from; None for one from outside."""
 

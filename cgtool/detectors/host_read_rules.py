@@ -7,7 +7,6 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from cgtool.detectors.op_rules import (
     Refusal,
 )
 from cgtool.findings import code
-from cgtool.observe.frames import package_part
+from cgtool.observe.frames import callers, package_part
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
@@ -36,7 +35,13 @@ _BOUNDS = {
 _BACKWARD = Refusal(
     HIDDEN_SYNC_IN_STOCK_MODULE,
     "backward, which reads a tensor value on the host,",
-    "do not use detect_anomaly, or call the function outside the captured code",
+    "use functions whose backward reads no value on the host (instead of `cumprod`, the "
+    "exponential of a `cumsum` of logarithms)",
+)
+_ANOMALY = Refusal(
+    NAN_GUARD_SYNC,
+    "`detect_anomaly`, which looks for NaN in every gradient on the host,",
+    "turn it off, or pass check_nan=False",
 )
 
 
@@ -154,6 +159,7 @@ READS: dict[Any, Refusal] = {
 """By the function of PyTorch that the user calls."""
 
 
+_CALLS_A_MODULE = "/torch/nn/modules/module.py"
 _RANGES = ("arange", "linspace", "logspace", "range")
 _INSTEAD = {
     **dict.fromkeys(_RANGES, "pass a Python number"),
@@ -179,7 +185,11 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
     if by_library is None:
         subject = "reading a tensor value on the host (.item(), int(), float())"
         return READS.get(function, Refusal(SYNC_ITEM, subject))
-    name = autograd_node if by_library is _BACKWARD else None
+    name = None
+    if by_library is _BACKWARD:
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+            return _ANOMALY
+        name = autograd_node
     if by_library is _LIBRARY_FUNCTION:
         name = library_function()
     return by_library._replace(subject=_reads(name)) if name else by_library
@@ -197,7 +207,13 @@ def _reads(function: str) -> str:
 
 def library_function() -> str | None:
     """The innermost public function of PyTorch that runs; None if the user's own code does."""
-    running = itertools.takewhile(lambda frame: _is_of_torch(frame[0]), _running())
+    running = [
+        (file, name)
+        for file, name in itertools.takewhile(lambda frame: _is_of_torch(frame[0]), _running())
+        if not file.startswith("/torch/testing/")  # which wraps TorchScript's calls
+    ]
+    if running and running[0][0] == _CALLS_A_MODULE:
+        return "TorchScript"  # which has no frames
     names = (name for _, name in running if not name.rpartition(".")[2].startswith("_"))
     return next(names, None)
 
@@ -209,11 +225,9 @@ def _is_of_torch(file: str) -> bool:
 def _running() -> Iterator[tuple[str, str]]:
     """File and function of the running frames outside cgtool and its context managers, innermost
     first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in callers(sys._getframe(1)):
         file = frame.f_code.co_filename
         name = package_part(file)
         is_own = name.startswith("/cgtool/") or file == contextlib.__file__
         if not is_own and not file.startswith("<"):
             yield name, frame.f_code.co_qualname
-        frame = frame.f_back

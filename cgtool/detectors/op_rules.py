@@ -15,6 +15,7 @@ import torch
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.tensors import on_host
+from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.private import sparse_indices
 
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -31,43 +32,30 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Refusal(NamedTuple):
-    """The arguments of ``CapturedRegion.refuse``: a call that CUDA does not permit in a capture."""
+    """A call that CUDA does not permit in a capture."""
 
     code: Code
     subject: str
+    """The subject of the sentence "`torch.equal` is not permitted ..."."""
     fix: str | None = None
+    when: Callable[[Sequence[Any], Kwargs], bool] = lambda _args, _kwargs: True
+    """Whether CUDA refuses a call with these arguments."""
 
 
-class OpRule(NamedTuple):
-    """What CUDA refuses of an op."""
-
-    code: Code
-    subject: str
-    fix: str | None = None
-    when: Callable[[Sequence[Any], dict[str, Any]], bool] = lambda _args, _kwargs: True
-    """Whether it refuses this call."""
-
-    @property
-    def refusal(self) -> Refusal:
-        return Refusal(self.code, self.subject, self.fix)
-
-
-def _argument(
-    args: Sequence[Any], kwargs: dict[str, Any], place: int, name: str, default: Any
-) -> Any:
+def _argument(args: Sequence[Any], kwargs: Kwargs, place: int, name: str, default: Any) -> Any:
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
-def _has_elements(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+def _has_elements(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return bool(args[0].numel())
 
 
-def _compares_values(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+def _compares_values(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     # cuda_equal (cuda/Equal.cpp) answers at once where sizes differ or nothing is to be compared.
     return bool(args[0].shape == args[1].shape and args[0].numel())
 
 
-def _indexes_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _indexes_with_mask(args: Sequence[Any], kwargs: Kwargs) -> bool:
     # expandTensors (IndexingUtils.h) finds the ones of a host's mask on the host, and copies them
     # from pinned memory.
     indices = _argument(args, kwargs, 1, "indices", ())
@@ -77,23 +65,23 @@ def _indexes_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _puts_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _puts_with_mask(args: Sequence[Any], kwargs: Kwargs) -> bool:
     # canDispatchToMaskedFill (TensorAdvancedIndexing.cpp): a number of the host is filled in.
     value, accumulate = args[2], _argument(args, kwargs, 3, "accumulate", False)
     fills = value.numel() == 1 and on_host(value) and not accumulate
     return not fills and _indexes_with_mask(args, kwargs)
 
 
-def _has_no_range(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _has_no_range(args: Sequence[Any], kwargs: Kwargs) -> bool:
     low, high = _argument(args, kwargs, 2, "min", 0), _argument(args, kwargs, 3, "max", 0)
     return bool(low == high and args[0].numel())
 
 
-def _is_rectangular(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+def _is_rectangular(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return bool(args[0].numel() and args[0].shape[-1] != args[0].shape[-2])
 
 
-def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return any(
         matrix.is_sparse and not matrix.is_coalesced() and sparse_indices(matrix).shape[1] > 1
         for matrix in args[-2:]
@@ -101,7 +89,7 @@ def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: dict[str, Any]) -> boo
     )
 
 
-_MASK = OpRule(
+_MASK = Refusal(
     SYNC_MASKED_ASSIGNMENT,
     "indexing with a boolean mask, whose output shape depends on values,",
     "use torch.where or masked_fill",
@@ -109,52 +97,52 @@ _MASK = OpRule(
 )
 
 
-def _dynamic(function: str) -> OpRule:
-    return OpRule(SYNC_DYNAMIC_SHAPE_OP, f"`{function}`, whose output shape depends on values,")
+def _dynamic(function: str) -> Refusal:
+    return Refusal(SYNC_DYNAMIC_SHAPE_OP, f"`{function}`, whose output shape depends on values,")
 
 
-OPS: dict[str, OpRule] = {
-    "aten::is_nonzero": OpRule(SYNC_TRUTH_VALUE, "the truth value of a tensor"),
-    "aten::equal": OpRule(
+OPS: dict[str, Refusal] = {
+    "aten::is_nonzero": Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor"),
+    "aten::equal": Refusal(
         SYNC_TRUTH_VALUE,
         "`torch.equal`",
         "use (a == b).all() and read it after the replay",
         when=_compares_values,
     ),
-    "aten::allclose": OpRule(
+    "aten::allclose": Refusal(
         SYNC_TRUTH_VALUE, "`torch.allclose`", "use torch.isclose() and read it after the replay"
     ),
-    "aten::bincount": OpRule(
+    "aten::bincount": Refusal(
         SYNC_DYNAMIC_SHAPE_OP,
         "`bincount`, which reads a maximum on the host to size its output,",
         "use torch.zeros(n_bins, device=...).scatter_add_(...) with a fixed number of bins",
     ),
     # cuda/SummaryOps.cu, _histc_cuda_template
-    "aten::histc": OpRule(
+    "aten::histc": Refusal(
         SYNC_D2H_COPY,
         "`histc` with equal min and max, which copies the smallest and largest value to the host,",
         "pass different min= and max=",
         when=_has_no_range,
     ),
     # cuda/LossCTC.cu, ctc_loss_gpu_template
-    "aten::_ctc_loss": OpRule(
+    "aten::_ctc_loss": Refusal(
         H2D_PAGEABLE_COPY, "`ctc_loss`, which copies its lengths to the device,", _COMPUTE_OUTSIDE
     ),
-    "aten::_linalg_check_errors": OpRule(
+    "aten::_linalg_check_errors": Refusal(
         LINALG_ERROR_CHECK,
         "`torch.linalg`, which reads its error code on the host,",
         when=_has_elements,
     ),
     # cuda/linalg/BatchLinearAlgebra.cpp, lu_factor: cuBLAS takes square matrices only, and MAGMA
     # waits for its own stream.
-    "aten::linalg_lu_factor_ex": OpRule(
+    "aten::linalg_lu_factor_ex": Refusal(
         LINALG_ERROR_CHECK,
         "an LU factorisation of matrices that are not square, for which MAGMA waits on the host,",
         _COMPUTE_OUTSIDE,
         when=_is_rectangular,
     ),
     # cuda/linalg/BatchLinearAlgebraLib.cpp, ldl_factor_cusolver
-    "aten::linalg_ldl_factor_ex": OpRule(
+    "aten::linalg_ldl_factor_ex": Refusal(
         LINALG_ERROR_CHECK,
         "`ldl_factor`, whose function of cuSOLVER (sytrf) does not run in a capture,",
         _COMPUTE_OUTSIDE,
@@ -163,7 +151,7 @@ OPS: dict[str, OpRule] = {
     # CUDAFunctions: cusolverDnXgeev needs its workspace on the host too.
     **dict.fromkeys(
         ("aten::linalg_eig", "aten::_linalg_eigvals"),
-        OpRule(
+        Refusal(
             LINALG_ERROR_CHECK,
             "`torch.linalg.eig`, part of which runs on the host,",
             _COMPUTE_OUTSIDE,
@@ -171,7 +159,7 @@ OPS: dict[str, OpRule] = {
         ),
     ),
     # sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda: thrust counts the distinct indices.
-    "aten::_coalesce": OpRule(
+    "aten::_coalesce": Refusal(
         SYNC_DYNAMIC_SHAPE_OP,
         "`coalesce`, which counts the distinct indices on the host,",
         "use the tensor uncoalesced, or a dense gradient (sparse=False)",
@@ -180,7 +168,7 @@ OPS: dict[str, OpRule] = {
     # sparse/cuda/SoftMax.cu, compute_pool_max
     **dict.fromkeys(
         ("aten::_sparse_softmax", "aten::_sparse_log_softmax"),
-        OpRule(
+        Refusal(
             SYNC_DYNAMIC_SHAPE_OP,
             "softmax of a sparse tensor, which counts the rows with values on the host,",
             "use scatter_reduce and index_add_ with the indices",
@@ -189,7 +177,7 @@ OPS: dict[str, OpRule] = {
     # sparse/cuda/SparseCUDATensorMath.cu, s_addmm_out_sparse_dense_cuda
     **dict.fromkeys(
         ("aten::mm", "aten::addmm", "aten::addmm_"),
-        OpRule(
+        Refusal(
             SYNC_DYNAMIC_SHAPE_OP,
             "`mm` with a sparse tensor that is not coalesced, whose distinct indices it counts on "
             "the host,",
@@ -198,30 +186,27 @@ OPS: dict[str, OpRule] = {
         ),
     ),
     # cuda/Indexing.cu, masked_fill__cuda
-    "aten::masked_fill_.Tensor": OpRule(
+    "aten::masked_fill_.Tensor": Refusal(
         SYNC_ITEM,
         "`masked_fill` with a tensor as value, which is read on the host,",
         "use torch.where(mask, value, x)",
         when=lambda args, _kwargs: not on_host(args[2]),
     ),
     # cuda/Distributions.cpp, bernoulli_tensor_cuda_kernel
-    "aten::bernoulli_.Tensor": OpRule(
+    "aten::bernoulli_.Tensor": Refusal(
         H2D_PAGEABLE_COPY,
         "`bernoulli_` with probabilities on the CPU, which it copies to the device,",
         "create the probabilities on the device, once",
         when=lambda args, _kwargs: on_host(args[1]),
     ),
-    "aten::repeat_interleave.Tensor": OpRule(
+    "aten::repeat_interleave.Tensor": Refusal(
         SYNC_DYNAMIC_SHAPE_OP,
         "`repeat_interleave` with a tensor of repeats",
         "pass output_size=, the total, if it is known in advance",
         when=lambda _args, kwargs: kwargs.get("output_size") is None,
     ),
     "aten::index": _MASK._replace(code=SYNC_DYNAMIC_SHAPE_OP, when=_indexes_with_mask),
-    **dict.fromkeys(
-        ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"),
-        _MASK,
-    ),
+    **dict.fromkeys(("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _MASK),
     "aten::nonzero": _dynamic("nonzero"),
     "aten::masked_select": _dynamic("masked_select"),
     **dict.fromkeys(("aten::_unique", "aten::_unique2", "aten::unique_dim"), _dynamic("unique")),

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
@@ -23,7 +23,7 @@ from cgtool.observe.frames import here, package_part
 from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.tensors import on_host
 from cgtool.program.callables import real_module
-from cgtool.program.workload import Workload
+from cgtool.program.workload import Workload, below
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
@@ -102,17 +102,17 @@ def of_modules(workload: Workload, known: Sequence[Finding]) -> Iterator[Finding
                 places = {(frame.file, frame.function) for frame in finding.frames}
                 is_hook = finding.code == CHILD_MODULE_HOOKS_CAPTURED
                 harmless = is_hook and places and not places & hazardous
-                yield msgspec.structs.replace(finding, severity=NOTE) if harmless else finding
+                yield replace(finding, severity=NOTE) if harmless else finding
 
 
 def _module(prefix: str, module: torch.nn.Module) -> Iterator[Finding]:
-    for name, child in module.named_modules():
-        yield from hooks_of(".".join(filter(None, (prefix, name))), child)
-    for name, buffer in module.named_buffers():
+    for path, child in module.named_modules(prefix=prefix):
+        yield from hooks_of(path, child)
+    for name, buffer in below(prefix, module.named_buffers()):
         if buffer.requires_grad:
             yield Finding(
                 TRAINABLE_BUFFER,
-                f"the buffer `{'.'.join(filter(None, (prefix, name)))}` requires grad: "
+                f"the buffer `{name}` requires grad: "
                 "`make_graphed_callables` refuses it, and it gets no gradient from the graph",
                 _definition(type(module)),
                 module=prefix,
@@ -147,7 +147,7 @@ def _function_of(hook: Any) -> Any:
     return getattr(hook, "__func__", hook)
 
 
-def _definition(value: Any) -> tuple[Frame, ...]:
+def _definition(value: Any) -> Frames:
     """Where a function or a class is defined; () if there is no source."""
     try:
         target = inspect.unwrap(value) if callable(value) else value
@@ -169,7 +169,7 @@ class Stepped:
     """An optimizer that stepped."""
 
     optimizer: torch.optim.Optimizer
-    frames: tuple[Frame, ...]
+    frames: Frames
     """Where it first stepped."""
     rates: list[tuple[Any, ...]]
     """Its learning rates at each step, and after the last one."""

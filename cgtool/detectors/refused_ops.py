@@ -25,8 +25,9 @@ from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.observe.frames import position_of
 from cgtool.observe.ops import OpCall, op_name
 from cgtool.observe.source import called_at
-from cgtool.observe.tensors import on_host, runs_on_the_cpu, tensors_of
+from cgtool.observe.tensors import listed_tensors, on_host, runs_on_the_cpu
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.private import higher_order_ops
 from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shares_kernel
 
@@ -37,7 +38,7 @@ _QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "
 def is_host_work(args: Sequence[Any]) -> bool:
     """True for an op that has only tensors on the host, even inside a function that has others:
     ``x.view(n)`` where ``n`` is a tensor on the host."""
-    tensors = list(tensors_of(args))
+    tensors = listed_tensors(args)
     return bool(tensors) and all(on_host(tensor) for tensor in tensors)
 
 
@@ -46,7 +47,7 @@ def run_checked(
     call: OpCall,
     func: Any,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     run: Callable[[], Any],
 ) -> Any:
     """What ``run`` returns, which runs an op: report the op if CUDA would refuse it, and what its
@@ -66,9 +67,7 @@ def run_checked(
     names: list[str] = []
     refused: list[tuple[int, Refusal]] = []
 
-    def inspect_op(
-        inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
-    ) -> None:
+    def inspect_op(inner: Any, args: Sequence[Any], kwargs: Kwargs, callers: Sequence[str]) -> None:
         names.append(op_name(inner))
         if is_host_work(args):
             return
@@ -98,13 +97,13 @@ def run_checked(
             # A read after all that is rehearsed is one of the function that computes on the CPU.
             is_read = names[index] == "aten::_local_scalar_dense"
             if not is_read or known is None or not known.isdisjoint(names[index:]):
-                region.refuse(*refusal)
+                region.refuse(refusal.code, refusal.subject, refusal.fix)
                 break
     return output
 
 
 def _refuse_op(
-    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: Kwargs
 ) -> None:
     if is_host_work(args):
         return
@@ -121,12 +120,12 @@ def _refuse_op(
 
 
 def _refuse(
-    region: CapturedRegion, call: OpCall, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+    region: CapturedRegion, call: OpCall, name: str, args: Sequence[Any], kwargs: Kwargs
 ) -> None:
     """Report the op ``name``, called by the code or by a custom op, if CUDA would refuse it."""
     refusal = _refusal_of(region, call, name, args, kwargs)
     if refusal is not None:
-        region.refuse(*refusal)
+        region.refuse(refusal.code, refusal.subject, refusal.fix)
 
 
 def _refusal_of(
@@ -134,7 +133,7 @@ def _refusal_of(
     call: OpCall,
     name: str,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     callers: Sequence[str] = (),
 ) -> Refusal | None:
     """Why CUDA would refuse the op ``name``. ``call`` is the op that the code calls, and
@@ -147,12 +146,11 @@ def _refusal_of(
         if callers:
             return read_in_kernel(_short(call.name))
         return read_by_code(region.function, call.autograd_node)
-    rule = OPS.get(name) or OPS.get(op)
-    if rule is None or (op.startswith("aten::index_put") and region.fills_mask):
+    refusal = OPS.get(name) or OPS.get(op)
+    if refusal is None or (op.startswith("aten::index_put") and region.fills_mask):
         return None
-    if not rule.when(args, kwargs):
+    if not refusal.when(args, kwargs):
         return None
-    refusal = rule.refusal
     function = _short(call.name) if callers else ""
     if not callers and refusal.code == SYNC_TRUTH_VALUE:
         # A function of PyTorch compares tensors for the user's code. One in C++ (`istft`) has no

@@ -6,26 +6,24 @@ Rules of an entry report to a ``CapturedRegion``; a ``Detector`` of a script rep
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from cgtool.findings import page
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import NOTE, Code, Finding
 from cgtool.observe.frames import chain_of, columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.private import running_autograd_node
-
-Event = TypeVar("Event")
-Handler = TypeVar("Handler", bound=Callable[..., None])
 
 _HOST_WAITS = (
     "the host would wait for a stream that is capturing, which CUDA refuses "
@@ -42,18 +40,18 @@ class FindingLog:
     """The findings of a run, each code once for each line."""
 
     def __init__(self) -> None:
-        self._findings: dict[tuple[str, tuple[Frame, ...], str | None], Finding] = {}
+        self._findings: dict[tuple[str, Frames, str | None], Finding] = {}
         self.phase: str | None = None
         """The phase of findings that name none."""
 
     def add(self, finding: Finding) -> None:
         """Add a finding, or count it where the same line has reported the code already."""
         if finding.phase is None:
-            finding = msgspec.structs.replace(finding, phase=self.phase)
+            finding = replace(finding, phase=self.phase)
         key = finding.code, finding.frames, None if finding.frames else finding.reason
         known = self._findings.get(key)
         if known is not None:
-            finding = msgspec.structs.replace(known, times=known.times + finding.times)
+            finding = replace(known, times=known.times + finding.times)
         self._findings[key] = finding
 
     def extend(self, findings: Iterable[Finding]) -> None:
@@ -61,11 +59,15 @@ class FindingLog:
         for finding in findings:
             self.add(finding)
 
+    def drop(self, code: Code, frames: Frames) -> None:
+        """Take back what was reported at a line."""
+        self._findings.pop((code, frames, None), None)
+
     def demote(self, code: Code) -> None:
         """Make notes of all findings with a code, which another finding explains."""
         for key, finding in self._findings.items():
             if finding.code == code:
-                self._findings[key] = msgspec.structs.replace(finding, severity=NOTE)
+                self._findings[key] = replace(finding, severity=NOTE)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._findings.values())
@@ -85,7 +87,7 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
     module = call.module or (forward.module if forward is not None else None)
     forward_chain = forward.chain if forward is not None else ()
     chain = call.chain or forward_chain
-    return msgspec.structs.replace(
+    return replace(
         finding,
         frames=frames_of(chain) or finding.frames,
         columns=columns_of(chain) or finding.columns,
@@ -141,7 +143,7 @@ class CapturedRegion:
         self.mode = "global"
         """The ``capture_error_mode``."""
         self._of_thread = _OfThread()
-        self.capturing_queries: list[tuple[Frame, ...]] = []
+        self.capturing_queries: list[Frames] = []
         """Where the code queried whether a stream is capturing, and the result was True."""
         self.refusal: CgtoolError | None = None
         """The first refusal of this capture: CUDA invalidates it although the code catches the
@@ -173,7 +175,7 @@ class CapturedRegion:
         self,
         code: Code,
         reason: str,
-        frames: tuple[Frame, ...] = (),
+        frames: Frames = (),
         *,
         why: str = "",
         fix: str | None = None,
@@ -247,32 +249,33 @@ class CapturedRegion:
         if finding.frames:
             return finding
         chain = chain_of(sys._getframe(1)) or chain_of(sys._current_frames().get(self.thread))
-        return msgspec.structs.replace(finding, frames=frames_of(chain), columns=columns_of(chain))
+        return replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 
 
-def on(event: type[Event]) -> Callable[[Handler], Handler]:
-    """The decorated method of a ``Detector`` is called with every event of this type."""
-
-    def mark(method: Handler) -> Handler:
-        method.handled_event = event  # type: ignore[attr-defined]
-        return method
-
-    return mark
+_HANDLERS = {
+    f"on_{re.sub('(?<=[a-z])(?=[A-Z])', '_', name).lower()}": event
+    for name, event in vars(events).items()
+    if isinstance(event, type)
+}
 
 
 class Detector:
-    """Subscribes its methods that are marked with ``on``, and reports findings."""
+    """Subscribes its methods that are called after an event (``on_replay_begins`` is called with
+    each ``events.ReplayBegins``), and reports findings."""
 
     phase = "script"
     """The phase of findings that name none."""
 
+    def __init_subclass__(cls) -> None:
+        unknown = [name for name in vars(cls) if name.startswith("on_") and name not in _HANDLERS]
+        assert not unknown, f"{cls.__name__} has methods for unknown events: {unknown}"
+
     def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
         self.script = script
         self.findings = findings
-        for method in vars(type(self)).values():
-            event = getattr(method, "handled_event", None)
-            if event is not None:
-                script.subscribe(event, functools.partial(method, self))
+        for name, event in _HANDLERS.items():
+            if hasattr(self, name):
+                script.subscribe(event, getattr(self, name))
         self.start()
 
     def start(self) -> None:
@@ -282,7 +285,7 @@ class Detector:
         self,
         code: Code,
         reason: str,
-        frames: tuple[Frame, ...] | None = None,
+        frames: Frames | None = None,
         *,
         phase: str | None = None,
         fix: str | None = None,

@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.effects import effect_of, launches, looks_at_shapes, written_by
-from cgtool.observe.tensors import has_shape, key_of, tensors_in
+from cgtool.observe.tensors import has_shape, key_of, strided
 from cgtool.torch_compat.storages import StorageRef
 
 STREAM_RACE_IN_CAPTURE = code("stream-race-in-capture")
@@ -75,12 +75,12 @@ def accesses(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors that an op reads and those that it writes; two empty lists if it launches
     nothing."""
-    results = list(filter(has_shape, tensors_in(result)))
+    results = strided(result)
     written = list(filter(has_shape, written_by(func, args, kwargs)))
     if effect_of(func).view or not launches(name, results or written):
         return [], []
     own = set(map(id, written))
-    given = [] if looks_at_shapes(name) else filter(has_shape, tensors_in((args, kwargs)))
+    given = [] if looks_at_shapes(name) else strided((args, kwargs))
     return [tensor for tensor in given if id(tensor) not in own], [*written, *results]
 
 
@@ -132,6 +132,6 @@ def _overlapping(uses: dict[tuple[_Region, int], Node], region: _Region) -> list
     return [node for (other, _), node in uses.items() if other.overlaps(region)]
 
 
-def other_line(frames: tuple[Frame, ...]) -> tuple[str, ...]:
+def other_line(frames: Frames) -> tuple[str, ...]:
     """The evidence that names the line of the other op."""
     return (f"the other op is at line {frames[0].line} of {frames[0].file}",) if frames else ()

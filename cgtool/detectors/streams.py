@@ -12,6 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,16 +20,12 @@ import torch
 from cgtool.detectors.function_rules import watch_functions
 from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.reporting import CapturedRegion
-from cgtool.detectors.stream_races import (
-    STREAM_RACE_IN_CAPTURE,
-    StreamRaces,
-    accesses,
-    other_line,
-)
+from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE, StreamRaces, accesses, other_line
 from cgtool.findings import code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Site, frames_of, here
+from cgtool.observe.frames import Chain, frames_of, here
 from cgtool.observe.ops import OpCall
+from cgtool.observe.script.state import Clock, merge
 from cgtool.torch_compat.patches import Patches
 
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
@@ -58,14 +55,14 @@ _LEAST_BRANCH = 5
 class Lane:
     """One stream, as a capture sees it."""
 
-    def __init__(self, name: str, created: tuple[Site, ...] = ()) -> None:
+    def __init__(self, name: str, created: Chain = ()) -> None:
         self.name = name
         self.created = created
         self.joined: int | None = None
         """Number of the capture that this stream is part of."""
         self.frontier: Frontier = frozenset()
         """Nodes that the next work on this stream must wait for."""
-        self.used: tuple[Site, ...] = ()
+        self.used: Chain = ()
         """Where work was last submitted to it, innermost first."""
 
 
@@ -103,7 +100,7 @@ class CaptureInProgress(CapturedRegion):
         """The functions of PyTorch that are replaced while a capture is in progress."""
         self._joins: list[Finding] = []
         """A finding for each join, reported if no two branches are left."""
-        self._clocks: list[dict[int, int]] = []
+        self._clocks: list[Clock] = []
         """By node: how many nodes of each stream come before it, itself included."""
         self._races: StreamRaces[int] = StreamRaces()
         self._generator = GeneratorStates(self.generator_state)
@@ -203,10 +200,7 @@ class CaptureInProgress(CapturedRegion):
                 self.report(SIDE_STREAM_NOT_FORKED, reason, why=_UNFORKED)
             return None
         node = LaneNode(call, self.streams.index(lane), tuple(sorted(lane.frontier)))
-        clock: dict[int, int] = {}
-        for dependency in node.dependencies:
-            for stream, count in self._clocks[dependency].items():
-                clock[stream] = max(count, clock.get(stream, 0))
+        clock = self._clock_of(lane.frontier)
         clock[node.stream] = clock.get(node.stream, 0) + 1
         self._clocks.append(clock)
         lane.frontier = frozenset((len(self.nodes),))
@@ -237,40 +231,35 @@ class CaptureInProgress(CapturedRegion):
         """What the op of the last node read and wrote; reports races with other streams."""
         if not self.collecting or not self.nodes:
             return
-        number = len(self.nodes) - 1
-        node, clock = self.nodes[number], self._clocks[number]
+        number, node, clock = len(self.nodes) - 1, self.nodes[-1], self._clocks[-1]
         if node.call.autograd_node is not None:
             # Autograd's engine makes the streams of a backward wait for each other.
             return
-
-        def is_before(other: int) -> bool:
-            stream = self.nodes[other].stream
-            return clock.get(stream, 0) >= self._clocks[other][stream]
-
         tensors = accesses(func, node.call.name, args, kwargs, result)
-        for race in self._races.use(number, node.stream, *tensors, is_before):
+        for race in self._races.use(number, node.stream, *tensors, partial(self._is_in, clock)):
             line = other_line(frames_of(self.nodes[race.node].call.chain))
             self.note(STREAM_RACE_IN_CAPTURE, race.reason, line)
 
-    def _before(self, frontier: Frontier) -> set[int]:
-        """The nodes of the frontier and all nodes before them."""
-        reached: set[int] = set()
-        pending = list(frontier)
-        while pending:
-            node = pending.pop()
-            if node not in reached:
-                reached.add(node)
-                pending.extend(self.nodes[node].dependencies)
-        return reached
+    def _clock_of(self, frontier: Frontier) -> Clock:
+        """What comes before whatever waits for these nodes, themselves included."""
+        clock: Clock = {}
+        for node in frontier:
+            merge(clock, self._clocks[node])
+        return clock
+
+    def _is_in(self, clock: Clock, node: int) -> bool:
+        """Whether a node is among what comes before. Those of one stream follow each other."""
+        stream = self.nodes[node].stream
+        return clock.get(stream, 0) >= self._clocks[node][stream]
 
     def check_joins(self) -> None:
         """Report, at the end of a capture, side streams that are not joined, and forks without
         effect. Raises CgtoolError unless the region collects."""
         self.require_valid()
         capture_stream, *others = self.streams
-        reached = self._before(capture_stream.frontier)
+        reached = self._clock_of(capture_stream.frontier)
         for lane in others:
-            if not lane.frontier <= reached:
+            if not all(self._is_in(reached, node) for node in lane.frontier):
                 self.report(
                     UNJOINED_SIDE_STREAM,
                     f"{self.phase}: {lane.name} has work that is not joined",
@@ -285,16 +274,9 @@ class CaptureInProgress(CapturedRegion):
         counts = Counter(node.stream for node in self.nodes)
         if sum(count >= _LEAST_BRANCH for count in counts.values()) < 2 or not self._joins:
             return
-        ancestors: list[set[int]] = []
-        for index, node in enumerate(self.nodes):
-            above: set[int] = set()
-            for dependency in node.dependencies:
-                above |= ancestors[dependency] | {dependency}
-            ancestors.append(above)
-            if len(above) < index:
-                # An earlier node is neither before nor after this one: there are two branches.
-                return
-        self.findings.add(self._joins[0])
+        # If an earlier node is neither before nor after another one, there are two branches.
+        if all(sum(clock.values()) == number for number, clock in enumerate(self._clocks, 1)):
+            self.findings.add(self._joins[0])
 
 
 @contextlib.contextmanager

@@ -9,14 +9,11 @@ plain capture, one with a recorder inside, the dry run of ``check``, the capture
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -362,33 +359,3 @@ class VerifyTarget(ABC):
     @abstractmethod
     def probe(self) -> Probes:
         """Capture once more, with every op's results kept."""
-
-
-# --- the processor that drives a device
-
-_CPUINFO = Path("/proc/cpuinfo")
-_CPU_NAMES = ("model name", "cpu model", "cpu")
-"""How Linux names it on x86, MIPS and POWER."""
-_ARM_CPU = ("CPU implementer", "CPU part")
-"""Linux does not name ARM cores; these numbers identify one (Arm ARM, MIDR_EL1)."""
-
-
-def processor() -> str | None:
-    """Its name as the kernel reports it (``AMD EPYC 9654``); None if it reports none."""
-    try:
-        text = _CPUINFO.read_text(errors="replace")
-    except OSError:
-        return platform.processor() or None
-    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-    facts = {name.strip(): value.strip() for name, _, value in pairs}
-    name = next((facts[key] for key in _CPU_NAMES if facts.get(key)), None)
-    if name is None and all(facts.get(key) for key in _ARM_CPU):
-        name = f"{platform.machine()} {' '.join(f'{key} {facts[key]}' for key in _ARM_CPU)}"
-    return name or platform.processor() or None
-
-
-def processors() -> int | None:
-    """How many processors this process may use; None if it is unknown."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

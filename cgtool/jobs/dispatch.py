@@ -10,17 +10,17 @@ import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 import cgtool
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
-from cgtool.model.capture import Entry
+from cgtool.model.capture import Entry, created_now
 from cgtool.model.failure import machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
@@ -89,7 +89,7 @@ class JobContext:
             command=command,
             entry=entry,
             environment=self.device.environment(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=created_now(),
             cgtool=cgtool.__version__,
             findings=findings,
             looked_at=looked_at,
@@ -113,7 +113,7 @@ def _check(job: jobs.CheckJob, context: JobContext) -> JobResult:
         report = context.report("check", entry, checked)
         if captured is not None:
             empty = [each for each in captured[0].caveats if each.code == EMPTY_GRAPH]
-            report = msgspec.structs.replace(report, notes=(*report.notes, *empty))
+            report = replace(report, notes=(*report.notes, *empty))
         return JobResult(captured, report)
 
 
@@ -134,7 +134,7 @@ def _verify(job: jobs.VerifyJob, context: JobContext) -> JobResult:
         entry = entry_of(workload, job.capture_options)
         report = context.report("verify", entry, (outcome.findings, outcome.looked_at))
     notes = (*report.notes, *outcome.notes)
-    report = msgspec.structs.replace(report, comparisons=outcome.comparisons, notes=notes)
+    report = replace(report, comparisons=outcome.comparisons, notes=notes)
     return JobResult(None, report)
 
 

@@ -8,6 +8,7 @@ to (``cgtool.model.schema``). docs/capture-format.md is generated from types and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -50,6 +51,10 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     file: str
     line: Count
     function: str
+
+
+Frames = tuple[Frame, ...]
+"""A call chain, innermost first; () if it is unknown."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -188,7 +193,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ArgumentList(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The arguments of an op call: interned, so that equal calls share them."""
+    """The arguments of an op call that differ from their defaults; equal calls share them."""
 
     arguments: tuple[Argument, ...]
 
@@ -457,6 +462,11 @@ class Capture(CaptureHeader, frozen=True, omit_defaults=True):
     profile: Profile | None = None
     ledger: Ledger | None = None
     """Of a program that captured its graphs itself."""
+
+
+def created_now() -> str:
+    """``created`` of a capture that is made now."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def topological(count: int, edges: Sequence[Edge]) -> list[int] | None:

@@ -64,6 +64,8 @@ _NAMES = re.compile(
     r"|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
     re.ASCII,
 )
+_CREATE = "`cgtool capture ENTRY -o FILE.cgt`, or `cgtool run -o FILE.cgt PROGRAM`"
+_MAGIC = b"PK"
 _END = struct.Struct("<4s4H2LH")
 """The end-of-central-directory record, which closes a zip that has no comment."""
 
@@ -148,7 +150,7 @@ def _bad(path: Path, problem: str) -> CgtoolError:
     """The file is not a capture that can be read: exit 2."""
     return usage(
         f"{path}: not a readable capture file: {problem}",
-        fix="capture again with `cgtool capture ENTRY -o FILE.cgt`",
+        fix=f"capture again: {_CREATE}",
     )
 
 
@@ -233,16 +235,19 @@ def _open(path: Path) -> Iterator[_Archive]:
 
 def _check_directory(path: Path, file: IO[bytes]) -> None:
     """Bound the list of parts before ``zipfile`` reads all of it."""
+    magic = file.read(len(_MAGIC))
     size = file.seek(0, 2)
     if size == 0:
         raise _bad(path, "it is empty")
-    if size < _END.size:
-        raise _bad(path, "it is not a zip file")
+    if magic != _MAGIC:
+        raise usage(f"{path} is not a capture file", fix=f"give a .cgt file: {_CREATE}")
     file.seek(max(size - _END.size - 20, 0))
     tail = file.read()
+    if len(tail) < _END.size:
+        raise _bad(path, "it is truncated")
     end = _END.unpack(tail[-_END.size :])
     if end[0] != b"PK\x05\x06" or end[7] != 0:
-        raise _bad(path, "it is not a zip file, or it is truncated")
+        raise _bad(path, "it is truncated")
     # A zip64 locator would make zipfile believe another, unbounded record.
     if tail[:4] == b"PK\x06\x07" or end[5] > MAX_DIRECTORY_BYTES or end[4] > MAX_PARTS:
         raise _bad(path, "its list of parts is too long")

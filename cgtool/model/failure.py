@@ -42,6 +42,10 @@ class CgtoolError(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        # Below the message in the traceback of a program that calls cgtool.
+        for label, text in (("why", failure.why), ("fix", failure.fix)):
+            if text is not None:
+                self.add_note(f"{label}: {text}")
 
 
 def _error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import stat
@@ -41,6 +42,35 @@ def is_special(path: Path) -> bool:
     return os.path.exists(path) and not is_file(path) and not is_dir(path)  # noqa: PTH110
 
 
+def version_of(path: Path) -> tuple[int, int] | None:
+    """Changes when a file is written; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def free_name(path: Path) -> Path:
+    """``run-2.cgt`` or the next that is free, for a ``run.cgt`` that is taken."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(name for name in names if not name.exists())
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises CgtoolError (exit 2) for a directory, a device, a pipe, or no possible name."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise unwritable(path, _reason(error)) from error
+    if stat.S_ISDIR(mode):
+        raise unwritable(path, "it is a directory")
+    if not stat.S_ISREG(mode):
+        raise unwritable(path, "it is a device or a pipe, not a file")
+
+
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary file next to ``path`` that replaces it when the block ends without an exception.
@@ -51,14 +81,11 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         # Through a symbolic link: the link stays, its target is replaced.
         path = Path(os.path.realpath(path))
-        if path.is_dir():
-            raise _unwritable(path, "it is a directory")
-        if path.exists() and not path.is_file():
-            raise _unwritable(path, "it is a device or a pipe, not a file")
+        check_replaceable(path)
         handle, name = tempfile.mkstemp(prefix=".cgtool-", suffix=".tmp", dir=path.parent)
         os.close(handle)
     except (OSError, ValueError) as error:
-        raise _unwritable(path, _reason(error)) from error
+        raise unwritable(path, _reason(error)) from error
     temporary = Path(name)
     try:
         yield temporary
@@ -69,7 +96,7 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except OSError as error:
-        raise _unwritable(path, _reason(error)) from error
+        raise unwritable(path, _reason(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -78,7 +105,7 @@ def _reason(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _unwritable(path: Path, reason: str) -> CgtoolError:
+def unwritable(path: Path, reason: str) -> CgtoolError:
     return usage(f"cannot write {path}: {reason}", fix="choose another path, or free some space")
 
 

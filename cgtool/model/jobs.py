@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from cgtool.model.capture import Frame
-from cgtool.model.failure import Failure
+from cgtool.model.failure import Failure, usage
 from cgtool.model.files import is_file
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, VerifyOptions
 
@@ -104,7 +104,15 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_job(spec: str, options: CaptureOptions) -> CheckJob | ScriptJob:
-    """The job of ``cgtool check``: ``train.py`` is a script, ``train.py:build`` is an ENTRY."""
+    """The job of ``cgtool check``: ``train.py`` is a script, ``train.py:build`` is an ENTRY.
+
+    Raises CgtoolError (exit 2) for a saved capture.
+    """
+    if spec.endswith(".cgt"):
+        raise usage(
+            f"{spec} is a saved capture: there is no code to check",
+            fix="give the ENTRY or the script that was captured",
+        )
     if ":" not in spec or is_file(Path(spec)):
         return ScriptJob(spec, options)
     return CheckJob(spec, options)

@@ -9,18 +9,23 @@ from __future__ import annotations
 import msgspec
 
 from cgtool.model.schema import (
+    Address,
     Bytes,
     Count,
     DurationNs,
     FrameIndex,
     GraphIndex,
     LedgerGraphIndex,
+    Noted,
+    PoolIndex,
     ProcessIndex,
     Signed,
 )
 
 COMPILE = "torch.compile"
 """The owner of graphs that compiled code captures."""
+UNSEEN = "unknown"
+"""The owner of graphs whose capture was not seen."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,6 +41,10 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if it did not end by itself: its last words are missing."""
     forked: bool = False
     """It is a copy of its parent, made without starting Python anew."""
+    graphs_gpu_ns: DurationNs | None = None
+    """GPU time inside graphs (``--times``): the sum of all replays, as ``replay_gpu_ns``."""
+    other_gpu_ns: DurationNs | None = None
+    """GPU time outside graphs (``--times``): the sum of all kernels, copies and fills."""
 
 
 class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -45,6 +54,15 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The calls that lead to it, innermost first."""
     seen: Count
     """Of the replays whose line was looked up: the first 64 of a graph, and every 32nd."""
+
+
+class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The replays of a graph for which the program noted the same numbers (``cgtool.note``)."""
+
+    names: tuple[str, ...]
+    values: tuple[Noted, ...]
+    """One for each name. No names: the graph had too many different notes to count each."""
+    replays: Count
 
 
 class Diagnosis(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -77,6 +95,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     thread: str = ""
     mode: str = ""
     """The capture error mode: ``global``, ``thread_local``, ``relaxed``."""
+    stream: Address | None = None
+    """The handle of the stream that was captured."""
     pool: tuple[Signed, Signed] | None = None
     began_ns: DurationNs = 0
     capture_ns: DurationNs = 0
@@ -85,6 +105,15 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part of ``capture_ns``: the end of the capture, which instantiates the graph."""
     collector_ns: DurationNs = 0
     """Part of ``capture_ns``: Python's garbage collector."""
+    compile_ns: DurationNs = 0
+    """Part of ``capture_ns``: Triton and Inductor, which compile, tune and load kernels."""
+    prepare_ns: DurationNs | None = None
+    """Before ``capture_ns``: ``torch.cuda.graph`` waits for the device, and empties caches. None
+    if the program calls ``capture_begin`` itself."""
+    warm_up_ns: DurationNs | None = None
+    """Before that: the run of a function that ``torch.compile`` captures next, or the iterations of
+    ``make_graphed_callables``, for the first graph of a call. None if the warm-up is the program's
+    own."""
     cgtool_ns: DurationNs = 0
     """Time that cgtool took to read the graph, which is not part of ``capture_ns``."""
     reserved_bytes: Bytes | None = None
@@ -98,6 +127,12 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     last_replay_ns: DurationNs | None = None
     replay_host_ns: DurationNs = 0
     """Host time of all replays."""
+    first_replay_host_ns: DurationNs | None = None
+    """Part of ``replay_host_ns``: the first replay, which uploads the executable graph."""
+    timed_replays: Count = 0
+    """The replays that have a GPU time (``--times``)."""
+    replay_gpu_ns: DurationNs = 0
+    """GPU time of these replays: each from the start of its first node to the end of its last."""
     replayed_at: tuple[ReplayPlace, ...] = ()
     holds_a_pool: bool = False
     """It is empty: ``torch.compile`` captures one to keep its pool of memory, and replays none."""
@@ -106,6 +141,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_ns: DurationNs | None = None
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
+    notes: tuple[NotedReplays, ...] = ()
+    """What the program noted for its replays."""
 
     @property
     def uses(self) -> int:
@@ -118,12 +155,55 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.failure is None and self.uses == 0 and not self.holds_a_pool
 
 
+class PoolStream(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a pool reserved for one stream: no other stream can use its free blocks."""
+
+    device: Count
+    stream: Address
+    segments: Count
+    reserved_bytes: Bytes
+    used_bytes: Bytes
+    """In blocks that are allocated, or that wait for an event before they are free."""
+
+
+class LedgerPool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memory pool of graphs, when its last graph ended, or else at the end of its process."""
+
+    process: ProcessIndex
+    pool: PoolIndex
+    read_ns: DurationNs
+    streams: tuple[PoolStream, ...]
+
+
 class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
     """``torch.compile`` did not capture, or captured again, and why."""
 
     process: ProcessIndex
     reason: str
     times: Count = 1
+
+
+class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An op of one line, which ran outside graphs."""
+
+    op: str
+    """Empty for ops that could not be counted separately."""
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to it, innermost first."""
+    count: Count
+    host_ns: DurationNs
+
+
+class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ran from the replay of one graph to that of another (``--eager-breaks``)."""
+
+    before: LedgerGraphIndex
+    after: LedgerGraphIndex
+    times: Count
+    """How often the program went from the one to the other."""
+    host_ns: DurationNs
+    """Host time from the end of one replay call to the beginning of the next."""
+    ops: tuple[EagerOp, ...] = ()
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,5 +217,21 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()
+    watched_ops: bool = False
+    """The ops outside graphs were watched."""
+    breaks: tuple[EagerBreak, ...] = ()
+    pools: tuple[LedgerPool, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""
+
+    @property
+    def graphs_gpu_ns(self) -> int | None:
+        """GPU time inside graphs, of all processes; None without ``--times``."""
+        known = [each.graphs_gpu_ns for each in self.processes if each.graphs_gpu_ns is not None]
+        return sum(known) if known else None
+
+    @property
+    def gpu_ns(self) -> int | None:
+        """GPU time of all processes, inside and outside graphs; None without ``--times``."""
+        inside = self.graphs_gpu_ns
+        return None if inside is None else inside + sum(p.other_gpu_ns or 0 for p in self.processes)

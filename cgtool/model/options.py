@@ -195,7 +195,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of ``cgtool verify``."""
 
-    replays: int = 3
+    replays: Annotated[int, Meta(ge=1)] = 3
     """Replays, one after the other, on the same inputs."""
-    trials: int = 2
+    trials: Annotated[int, Meta(ge=0)] = 2
     """Sets of fresh inputs."""

@@ -12,17 +12,20 @@ import contextlib
 import mmap
 import os
 import struct
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
+from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
 
-LOG, COUNTERS, LOST = ".log", ".counters", ".lost"
+LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
+BREAKS = ".breaks"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
@@ -33,6 +36,20 @@ class Command(msgspec.Struct):
 
     command: tuple[str, ...]
     started_ns: int
+
+
+def new_folder(target: Path, command: Command) -> Path:
+    """Where the processes leave their parts: next to the file that is made of them.
+
+    Raises CgtoolError (exit 2) if nothing can be written there.
+    """
+    check_replaceable(target)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".cgtool-run-", dir=target.absolute().parent))
+        (folder / COMMAND).write_bytes(encode_json(command))
+    except OSError as error:
+        raise unwritable(target, error.strerror or str(error)) from error
+    return folder
 
 
 class Began(msgspec.Struct, tag="began", array_like=True):
@@ -62,6 +79,7 @@ class Capturing(msgspec.Struct, tag="capturing", array_like=True):
     frames: tuple[Frame, ...]
     thread: str
     mode: str
+    stream: int | None = None
 
 
 class Tables(msgspec.Struct, tag="tables", array_like=True):
@@ -86,6 +104,62 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     diagnosis: Finding | None
     nodes: tuple[Node, ...] | None
     edges: tuple[Edge, ...]
+    prepare_ns: int | None = None
+    warm_up_ns: int | None = None
+    compile_ns: int = 0
+    exec_bytes: int | None = None
+
+
+class PoolSizes(msgspec.Struct, array_like=True):
+    """What a pool reserved for one stream of one device."""
+
+    pool: tuple[int, int]
+    device: int
+    stream: int
+    segments: int
+    reserved_bytes: int
+    used_bytes: int
+
+
+class Pools(msgspec.Struct, tag="pools", array_like=True):
+    """The pools of graphs that are about to end, or that are there at the end of the process."""
+
+    time_ns: int
+    sizes: tuple[PoolSizes, ...]
+
+
+class Unseen(msgspec.Struct, tag="unseen", array_like=True):
+    """A graph whose capture was not seen is replayed."""
+
+    time_ns: int
+    number: int
+
+
+class Noted(msgspec.Struct, tag="noted", array_like=True):
+    """A replay was noted with numbers that are new for the graph. Those that could not be kept
+    apart from others have none."""
+
+    number: int
+    """Of the counter in the file ``NOTES``."""
+    graph: int
+    values: dict[str, float]
+
+
+class WatchesOps(msgspec.Struct, tag="watches-ops", array_like=True):
+    """The ops between replays are watched."""
+
+
+class Between(msgspec.Struct, tag="between", array_like=True):
+    """From the replay of a graph to that of another, or an op that runs between them."""
+
+    number: int
+    """Of the counter in the file ``BREAKS``."""
+    before: int
+    after: int
+    op: str
+    """Empty for ops that could not be counted separately."""
+    frames: tuple[Frame, ...]
+    is_op: bool
 
 
 class Replayed(msgspec.Struct, tag="replayed", array_like=True):
@@ -128,6 +202,11 @@ Record = (
     | Capturing
     | Tables
     | Captured
+    | Pools
+    | Unseen
+    | Noted
+    | WatchesOps
+    | Between
     | Replayed
     | GraphEnded
     | Skipped
@@ -138,8 +217,47 @@ Record = (
 _LENGTH = struct.Struct("<I")
 COUNTER = struct.Struct("<4Q")
 """Of one graph: replays, the times of the first and the last, and the host time of all (ns)."""
+_FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
+"""In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
+replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
+process, inside graphs and outside."""
 _CHUNK = 1024
 """Counters that are mapped at once. The first of the file counts the records that were lost."""
+
+
+class _CounterFile:
+    """Counters in memory that is mapped to a file, as many as are asked for."""
+
+    def __init__(self, path: Path, full: Callable[[], None]) -> None:
+        """``full`` is called when there is no room: what is counted from then on is lost."""
+        self._path = path
+        self._full = full
+        self._chunks: list[mmap.mmap] = []
+        self._is_full = False
+
+    def counter(self, number: int) -> tuple[mmap.mmap, int]:
+        chunk, slot = divmod(number, _CHUNK)
+        while len(self._chunks) <= chunk:
+            self._chunks.append(self._map(len(self._chunks)))
+        return self._chunks[chunk], slot * COUNTER.size
+
+    def _map(self, chunk: int) -> mmap.mmap:
+        size = _CHUNK * COUNTER.size
+        try:
+            if self._is_full:
+                raise OSError("no room before")
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                # Writing to mapped memory without a block on the disk would kill the program.
+                os.posix_fallocate(descriptor, chunk * size, size)
+                return mmap.mmap(descriptor, size, offset=chunk * size)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            # The length of the file shows it.
+            self._is_full = True
+            self._full()
+            return mmap.mmap(-1, size)
 
 
 class PartWriter:
@@ -149,27 +267,48 @@ class PartWriter:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._log = folder / f"{name}{LOG}"
-        self._counters = folder / f"{name}{COUNTERS}"
-        self._chunks: list[mmap.mmap] = []
-        self._is_full = False
+        self._folder = folder
+        self.renew(name)
+
+    def renew(self, name: str) -> None:
+        """Write to new files from now on: this process was forked."""
+        self._log = self._folder / f"{name}{LOG}"
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
-        self._lock = threading.RLock()
-        self.counter(0)
+        self.lock = threading.RLock()
+        self._counters, self._notes, self._times, self._breaks = (
+            _CounterFile(self._log.with_suffix(suffix), self._out_of_room)
+            for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
+        )
+        self._lost_counter = self._counters.counter(0)
+
+    @contextlib.contextmanager
+    def protected(self) -> Iterator[None]:
+        """A fault of the recorder is noted, and the program goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.lost(f"{type(error).__name__}: {error}")
+
+    def lost(self, reason: str) -> None:
+        """Note what could not be recorded."""
+        self.append(Lost(reason))
 
     def append(self, *records: Record) -> bool:
         """Append records, in one write: all of them or none. False if they are lost."""
         data = bytearray()
         for record in records:
-            packed = msgspec.msgpack.encode(record)
+            try:
+                packed = msgspec.msgpack.encode(record)
+            except UnicodeEncodeError:
+                packed = msgspec.msgpack.encode(encodable(msgspec.to_builtins(record)))
             data += _LENGTH.pack(len(packed)) + packed
-        with self._lock:
+        with self.lock:
             try:
                 self._write(data)
             except OSError:
                 self._lost += len(records)
-                COUNTER.pack_into(self._chunks[0], 0, self._lost, 0, 0, 0)
+                COUNTER.pack_into(*self._lost_counter, self._lost, 0, 0, 0)
                 return False
         return True
 
@@ -185,31 +324,70 @@ class PartWriter:
 
     def counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The memory of a graph's counter, and its offset there."""
-        chunk, slot = divmod(number + 1, _CHUNK)
-        with self._lock:
-            while len(self._chunks) <= chunk:
-                self._chunks.append(self._map(len(self._chunks)))
-        return self._chunks[chunk], slot * COUNTER.size
+        with self.lock:
+            return self._counters.counter(number + 1)
 
-    def _map(self, chunk: int) -> mmap.mmap:
-        size = _CHUNK * COUNTER.size
-        try:
-            if self._is_full:
-                raise OSError("no room before")
-            descriptor = os.open(self._counters, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                # Writing to mapped memory without a block on the disk would kill the program.
-                os.posix_fallocate(descriptor, chunk * size, size)
-                return mmap.mmap(descriptor, size, offset=chunk * size)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            # What is counted from here on is lost. The length of the file shows it; a file without
-            # contents takes no room.
-            self._is_full = True
-            with contextlib.suppress(OSError):
-                self._counters.with_suffix(LOST).touch()
-            return mmap.mmap(-1, size)
+    def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
+        """The same for the replays that ``Noted`` records."""
+        with self.lock:
+            return self._notes.counter(number)
+
+    def break_counter(self, number: int) -> tuple[mmap.mmap, int]:
+        """The same for ``Between``: how often, in how many of the ways, 0, and the host time."""
+        with self.lock:
+            return self._breaks.counter(number)
+
+    def first_replay(self, number: int, host_ns: int) -> None:
+        """What the host needed for the first replay of a graph."""
+        with self.lock:
+            _FIRST.pack_into(*self._times.counter(number + 1), host_ns)
+
+    def replay_time(self, number: int, replays: int, gpu_ns: int) -> None:
+        """The GPU time of all replays of a graph that have one."""
+        with self.lock:
+            chunk, offset = self._times.counter(number + 1)
+            _GPU.pack_into(chunk, offset + _FIRST.size, replays, gpu_ns)
+
+    def gpu_time(self, inside_ns: int, outside_ns: int) -> None:
+        """The GPU time of the process so far."""
+        with self.lock:
+            _GPU.pack_into(*self._times.counter(0), inside_ns, outside_ns)
+
+    def _out_of_room(self) -> None:
+        # A file without contents takes no room.
+        with contextlib.suppress(OSError):
+            self._log.with_suffix(LOST).touch()
+
+
+class Part(NamedTuple):
+    """What one process left behind."""
+
+    records: tuple[Record, ...]
+    counters: Counters
+
+
+def read_parts(folder: Path) -> Iterator[Part]:
+    """Of all processes, in the order in which they began."""
+    for log in _files(folder, LOG):
+        # In this order: a process that still runs counts what is recorded already.
+        records = tuple(read_log(log))
+        yield Part(records, read_counters(log))
+
+
+def read_lost(folder: Path) -> tuple[str, ...]:
+    """Why processes left no part, or an incomplete one."""
+    if not folder.is_dir():
+        return (f"the folder {folder} was removed while the program ran",)
+    return tuple(
+        path.read_text(encoding="utf-8", errors="replace")
+        or f"process {path.name.partition('-')[0]}: its files could not be written"
+        for path in _files(folder, LOST)
+    )
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    """Of all processes, in the order in which they began: the time is in the name."""
+    return sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
 def read_log(path: Path) -> Iterator[Record]:
@@ -225,7 +403,7 @@ def read_log(path: Path) -> Iterator[Record]:
                 raise ValueError("truncated")
             yield decoder.decode(data[start:end])
         except (ValueError, msgspec.MsgspecError):
-            yield Lost("the last record was not written whole: the process was ended in between")
+            yield Lost("the last record is incomplete: the process was killed while it wrote it")
             return
         at = end
 
@@ -237,14 +415,35 @@ class Counters(NamedTuple):
     """Records that could not be written."""
     graphs: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
+    notes: tuple[tuple[int, int, int, int], ...]
+    """``COUNTER`` by number of a ``Noted``."""
+    breaks: tuple[tuple[int, int, int, int], ...]
+    """How often, in how many ways, 0, and host time, by number of a ``Between``."""
+    gpu_ns: tuple[int, int]
+    """Inside graphs, and outside (``--times``)."""
+    times: tuple[tuple[int, int, int], ...]
+    """By number of the graph: host time of the first replay, replays with a GPU time, that of all
+    of them; fewer than there are graphs if the last were not replayed."""
 
 
-def read_counters(path: Path) -> Counters:
-    """The counters of a process; none if there is no file."""
+def read_counters(log: Path) -> Counters:
+    """The counters of the process with this log; none if there is no file."""
+    entries = _entries(log.with_suffix(COUNTERS))
+    times = _entries(log.with_suffix(TIMES))
+    return Counters(
+        entries[0][0] if entries else 0,
+        entries[1:],
+        _entries(log.with_suffix(NOTES)),
+        _entries(log.with_suffix(BREAKS)),
+        times[0][:2] if times else (0, 0),
+        tuple(each[:3] for each in times[1:]),
+    )
+
+
+def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return Counters(0, ())
+        return ()
     chunk = _CHUNK * COUNTER.size
-    entries = tuple(COUNTER.iter_unpack(data[: len(data) - len(data) % chunk]))
-    return Counters(entries[0][0], entries[1:]) if entries else Counters(0, ())
+    return tuple(COUNTER.iter_unpack(data[: len(data) - len(data) % chunk]))

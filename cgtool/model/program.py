@@ -1,4 +1,4 @@
-"""What ``cgtool run`` tells the Python processes of the program that it starts.
+"""What ``cgtool run`` tells the Python processes of the program that it starts, and what they say.
 
 Every one of them reads this when it starts, so it imports nothing.
 """
@@ -7,19 +7,24 @@ from __future__ import annotations
 
 VARIABLE = "CGTOOL_RECORDING"
 """The environment variable that holds the text of ``Settings``."""
+PADDED = "padded_"
+"""Before a name of ``cgtool.note``: what a graph computes, where the name alone is the need."""
 
 
 class Settings:
     """Where the tool and the parts of the processes are."""
 
-    def __init__(self, home: str, folder: str, device: str) -> None:
+    def __init__(self, home: str, folder: str, device: str, times: str, eager_breaks: str) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their parts, and ``device`` is ``--device``, empty without one."""
+        leave their parts, ``device`` is ``--device``, and ``times`` and ``eager_breaks`` are not
+        empty with ``--times`` and ``--eager-breaks``: empty without."""
         self.home = home
         self.folder = folder
         self.device = device
+        self.times = times
+        self.eager_breaks = eager_breaks
 
     @property
     def text(self) -> str:
         """The value of ``VARIABLE``: one a line."""
-        return "\n".join((self.home, self.folder, self.device))
+        return "\n".join((self.home, self.folder, self.device, self.times, self.eager_breaks))

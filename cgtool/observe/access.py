@@ -18,7 +18,8 @@ import msgspec
 import torch
 
 from cgtool.model.capture import Argument, ArgumentList, Call
-from cgtool.observe.effects import looks_at_shapes, overwrites, written_by
+from cgtool.observe.effects import UNINITIALISED, looks_at_shapes, overwrites, written_by
+from cgtool.observe.ops import UNKNOWN
 from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
@@ -29,9 +30,6 @@ from cgtool.torch_compat.private import (
     weak_storage_expired,
 )
 from cgtool.torch_compat.storages import weak_reference
-
-UNKNOWN = Call()
-"""For calls that nothing is known of: every op that owns a node writes something."""
 
 
 def _rows(args: Sequence[Any]) -> float:
@@ -201,11 +199,9 @@ class AccessLog:
         if known is not None:
             return known.call_on(numbers)
         call = self._examine(name, func, args, kwargs, result)
-        names = (argument.name for argument in schema_of(func).arguments)
-        values = {**dict(zip(names, args, strict=False)), **kwargs}
         call = msgspec.structs.replace(
             call,
-            arguments=self._argument_list(of_arguments, values),
+            arguments=self._argument_list(of_arguments, func, args, kwargs),
             operands=tuple(
                 number
                 for tensor, number in zip(tensors[:count], numbers, strict=False)
@@ -218,8 +214,10 @@ class AccessLog:
             self._known[identity] = _Known(call, *places)
         return call
 
-    def note_made(self, result: Any) -> None:
-        """The result of a call that launched nothing: memory that another call fills."""
+    def note_made(self, name: str, result: Any) -> None:
+        """The result of a call that launched nothing: it may be memory that another call fills."""
+        if not name.startswith(UNINITIALISED):
+            return
         first_made = len(self._numbers)
         for tensor in listed_tensors((result,)):
             if _is_plain(tensor):
@@ -262,16 +260,22 @@ class AccessLog:
             _floating(results) or _floating(written),
         )
 
-    def _argument_list(self, key: tuple[Any, ...], values: dict[str, Any]) -> int:
-        """The index of the list of these arguments."""
+    def _argument_list(
+        self, key: tuple[Any, ...], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> int:
+        """The index of the list of these arguments, without those that have their default value:
+        PyTorch passes on only some of them."""
         lists = self._argument_lists
         known = lists.get(key)
         if known is None:
+            schema = schema_of(func).arguments
+            values = {**dict(zip((each.name for each in schema), args, strict=False)), **kwargs}
             arguments = tuple(
-                Argument(argument, text, count)
-                for argument, value in values.items()
-                for text, count in [_described(value)]
-                if text
+                Argument(each.name, text, count)
+                for each in schema
+                if each.name in values
+                for text, count in [_described(values[each.name])]
+                if text and text != _described(each.default_value)[0]
             )
             known = lists[key] = len(lists), ArgumentList(arguments)
         return known[0]

@@ -54,6 +54,15 @@ def _closed() -> None:
 
 
 @contextlib.contextmanager
+def _range(name: Any) -> Iterator[None]:
+    _opened(name)
+    try:
+        yield
+    finally:
+        _closed()
+
+
+@contextlib.contextmanager
 def watch(enabled: bool = True) -> Iterator[Annotations]:
     """Record the ranges that open while this is entered; none when not ``enabled``."""
     global _watching
@@ -155,12 +164,8 @@ def _wrap_marks(module: ModuleType) -> None:
     @functools.wraps(original)
     @contextlib.contextmanager
     def mark_kernels(annotation: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        _opened(annotation)
-        try:
-            with original(annotation, *args, **kwargs) as value:
-                yield value
-        finally:
-            _closed()
+        with _range(annotation), original(annotation, *args, **kwargs) as value:
+            yield value
 
     module.mark_kernels = mark_kernels  # type: ignore[attr-defined]
 
@@ -186,11 +191,7 @@ def _wrap_annotate(annotate: Any) -> None:
         self.cgtool_message = message
 
     annotate.__init__ = init
-    _wrap(
-        annotate,
-        "__enter__",
-        before=lambda self: _opened("" if self.cgtool_message is None else self.cgtool_message),
-    )
+    _wrap(annotate, "__enter__", before=lambda self: _opened_message(self.cgtool_message))
     _wrap(annotate, "__exit__", after=_closed)
     # Releases whose decorator does enter it inherit __call__ from contextlib.
     original_call = vars(annotate).get("__call__")
@@ -204,11 +205,8 @@ def _wrap_annotate(annotate: Any) -> None:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            _opened(function.__name__ if message is None else message)
-            try:
+            with _range(function.__name__ if message is None else message):
                 return call_user(inner, *args, **kwargs)
-            finally:
-                _closed()
 
         return wrapper
 

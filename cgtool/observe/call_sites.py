@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointFunction
 
-from cgtool.model.capture import Frame
-from cgtool.observe.frames import Site, call_op, chain_of, frames_of
+from cgtool.model.capture import Frames
+from cgtool.observe.frames import Chain, call_op, chain_of, frames_of
 from cgtool.torch_compat.patches import Patches
 
-_constructed: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[Site, ...]] = (
-    weakref.WeakKeyDictionary()
-)
-_checkpointed: list[tuple[Site, ...]] = []
+_constructed: weakref.WeakKeyDictionary[torch.optim.Optimizer, Chain] = weakref.WeakKeyDictionary()
+_checkpointed: list[Chain] = []
 """Where reentrant checkpointing was called last."""
 
 
@@ -45,11 +43,11 @@ def recorded() -> Iterator[None]:
         yield
 
 
-def constructed_at(optimizer: torch.optim.Optimizer) -> tuple[Frame, ...]:
+def constructed_at(optimizer: torch.optim.Optimizer) -> Frames:
     """Where the optimizer was constructed, innermost first; () if that was not recorded."""
     return frames_of(_constructed.get(optimizer, ()))
 
 
-def checkpointed_at() -> tuple[Frame, ...]:
+def checkpointed_at() -> Frames:
     """Where reentrant checkpointing was called last, innermost first; () for nowhere."""
     return frames_of(_checkpointed[-1]) if _checkpointed else ()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.tensors import listed_tensors, strided_parts, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import schema_of, storage_address
 
 # Batch norm updates its statistics, which its schema does not say.
@@ -113,7 +114,7 @@ def _returns_alias(func: Any) -> bool:
     return schema is not None and any(result.alias_info is not None for result in schema.returns)
 
 
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(func: Any, args: Args, kwargs: Kwargs) -> Iterator[torch.Tensor]:
     """Tensors among the arguments that the op writes in place."""
     positions, names = _written_positions(func)
     yield from listed_tensors(args[position] for position in positions if position < len(args))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -60,6 +61,10 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
 _SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
 _RECEIVERS = frozenset(("self", "cls", "ctx"))
 """Parameters whose attributes are state with keys of their own."""
+_MAY_COPY = frozenset(("to", "type", "contiguous"))
+"""Methods of a tensor that run an op, or none if there is nothing to do."""
+_SIZES = frozenset(("size", "stride"))
+"""Methods of a tensor that return numbers."""
 _MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
 
 
@@ -70,11 +75,32 @@ def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
     return f"{root}[{steps[0][1]!r}]" if is_item else None
 
 
+def _calls(target: ast.expr, statement: ast.AST) -> bool:
+    """Whether a statement calls what a name holds, and does not use the result."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    function = call.func if isinstance(call, ast.Call) else None
+    return (
+        isinstance(function, ast.Name) and isinstance(target, ast.Name) and function.id == target.id
+    )
+
+
 def _items(sources: Sources, key: str) -> Sources:
     """For containers among the sources, only the items of one key, or the size."""
     return frozenset(
         Source("item", (source, key)) if source.kind == "state" else source for source in sources
     )
+
+
+def _passed(
+    code: CodeType, arguments: list[Sources], named: dict[str | None, Sources]
+) -> dict[str, Sources]:
+    """What each parameter of a function gets from a call with these arguments."""
+    parameters = code.co_varnames[: code.co_argcount]
+    if parameters and parameters[0] in _RECEIVERS:
+        parameters = parameters[1:]
+    by_name: dict[str | None, Sources] = {**dict(zip(parameters, arguments, strict=False)), **named}
+    by_star = NOTHING.union(*arguments[len(parameters) :])
+    return {name: by_name.get(name, by_star) for name in _parameters(code)}
 
 
 class _Reader:
@@ -199,7 +225,8 @@ class _Reader:
         while name_chain(tensor) is None and isinstance(tensor, ast.Attribute | ast.Subscript):
             tensor = tensor.value
         root, steps = name_chain(tensor) or ("", ())
-        for key in self._keys(root, steps):
+        values = self.flows.reads.values_of(self.code, root, steps)
+        for key in (*self._keys(root, steps), *self.flows.reads.arrays_on(values)):
             self._add("state", key, sources)
         if root in self.locals and not steps:
             self.names[root] = self.names.get(root, NOTHING) | sources
@@ -337,8 +364,11 @@ class _Reader:
             if not chosen <= self._deciding():
                 self._branch(function, [node], chosen)
             everything = NOTHING.union(*arguments, *named.values())
-        if runs_ops:
+        is_method = isinstance(function, ast.Attribute) and self._is_tensor(function.value)
+        if runs_ops or (is_method and name in _MAY_COPY):
             self._add("op", position, everything)
+        if is_method and name in _SIZES:
+            return everything | drawn
         if not called:
             return drawn if runs_ops or self._is_tensor(function) else everything | drawn
         result = drawn
@@ -347,24 +377,14 @@ class _Reader:
             code = self.ran.codes[number]
             if code.co_flags & inspect.CO_GENERATOR:
                 result |= everything
-            parameters = list(code.co_varnames[: code.co_argcount])
-            if parameters and parameters[0] in _RECEIVERS:
-                del parameters[0]
-            by_name: dict[str | None, Sources] = {
-                **dict(zip(parameters, arguments, strict=False)),
-                **named,
-            }
-            rest = NOTHING.union(*arguments, *named.values())
-            if direct and not spread and len(arguments) <= len(parameters):
-                rest = NOTHING
+            if name != code.co_name and "-packages/" in code.co_filename:
+                # A method in C has called it: NumPy's `max` calls `_amax(a, axis, ...)`.
+                passed = dict.fromkeys(_parameters(code), everything | chosen)
             elif direct and not spread:
-                # The arguments that `*args` takes.
-                rest = NOTHING.union(*arguments[len(parameters) :])
+                passed = _passed(code, arguments, named)
             else:
-                by_name = {}
-            result |= self._apply(
-                number, {name: by_name.get(name, rest) for name in _parameters(code)}
-            )
+                passed = dict.fromkeys(_parameters(code), everything)
+            result |= self._apply(number, passed)
         return result
 
     def _deciding(self) -> Sources:
@@ -569,7 +589,12 @@ class _Reader:
 
     def _do_For(self, node: ast.For | ast.AsyncFor) -> None:  # noqa: N802
         values = self._eval(node.iter) | self.implicit
-        self._loop(node, self._decide(node.iter, list(node.body), loops=True), values)
+        decision = self._decide(node.iter, list(node.body), loops=True)
+        for source in decision:
+            # What it calls is not known if none of it ran.
+            branch = self.flows.branches[source.key]
+            branch.effects |= any(map(partial(_calls, node.target), node.body))
+        self._loop(node, decision, values)
 
     _do_AsyncFor = _do_For  # noqa: N815
 

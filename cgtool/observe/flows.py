@@ -9,13 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from types import CodeType
 from typing import Any
 
 import torch
 
-from cgtool.observe.frames import is_internal
+from cgtool.observe.frames import is_internal, package_part
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.source import Position, function_of, inner_nodes, name_chain
 from cgtool.observe.tensors import on_host
@@ -155,28 +154,55 @@ class Flows:
         for statement in statements:
             for node in (statement, *inner_nodes(statement)):
                 targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-                written = [
-                    target.value if isinstance(target, ast.Subscript) else target
-                    for target in targets
-                    if isinstance(target, ast.Subscript) or isinstance(node, ast.AugAssign)
-                ]
-                if any(map(partial(self._is_on_device, code), written)):
+                if any(self._is_written(code, node, target) for target in targets):
+                    return True
+                if isinstance(node, ast.Call) and self._writes_argument(code, node):
                     return True
                 call = node.value if isinstance(node, ast.Expr) else None
                 if isinstance(call, ast.Call) and self._call_changes(code, call.func, depth):
                     return True
         return False
 
+    def _is_written(self, code: CodeType, node: ast.AST, target: ast.expr | None) -> bool:
+        """Whether an assignment writes to a tensor: `x[0] = 1`, `x += 1`, `x.data = y`."""
+        written = target.value if isinstance(target, ast.Subscript) else target
+        if isinstance(written, ast.Attribute) and written.attr == "data":
+            return True
+        is_in_place = written is not target or isinstance(node, ast.AugAssign)
+        return is_in_place and self._is_on_device(code, written)
+
+    def _writes_argument(self, code: CodeType, call: ast.Call) -> bool:
+        """Whether a call writes to what it is given: `out=x`, `inplace=True`, `y = x.add_(1)`, a
+        collective."""
+        for word in call.keywords:
+            is_true = isinstance(word.value, ast.Constant) and word.value.value is True
+            if (word.arg == "inplace" and is_true) or (
+                word.arg == "out" and self._is_on_device(code, word.value)
+            ):
+                return True
+        function = call.func
+        if isinstance(function, ast.Attribute) and _is_in_place(function.attr):
+            return self._is_on_device(code, function.value)
+        return any(self._is_on_device(code, argument) for argument in call.args) and any(
+            str(getattr(value, "__module__", None)).startswith("torch.distributed")
+            for value in self._values(code, function)
+        )
+
     def _call_changes(self, code: CodeType, function: ast.expr, depth: int) -> bool:
+        """Whether a call whose result is not used changes tensors."""
         if isinstance(function, ast.Attribute):
             name, owners = function.attr, self._values(code, function.value)
             if name in _CHANGES_TENSORS:
                 return True
-            if name.endswith("_") and not name.startswith("_"):
+            if _is_in_place(name):
                 return not any(isinstance(each, torch.Tensor) and on_host(each) for each in owners)
         for value in self._values(code, function) if depth else ():
+            if isinstance(value, torch.nn.Module):
+                return True
             inner = getattr(getattr(value, "__func__", value), "__code__", None)
-            if not isinstance(inner, CodeType) or is_internal(inner):
+            if not isinstance(inner, CodeType):
+                continue
+            if is_internal(inner) and not package_part(inner.co_filename).startswith("/torch/"):
                 continue
             if self._changes(inner, depth - 1):
                 return True
@@ -208,6 +234,10 @@ class Flows:
         while parent is not None and name not in parent.co_cellvars:
             parent = self.parents.get(id(parent))
         return () if parent is None else (("cell", id(parent), name),)
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
 
 
 def contains(outer: Position, inner: Position) -> bool:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import dis
 import importlib.util
 import itertools
+import re
 import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 
 Result = TypeVar("Result")
 
@@ -39,6 +40,8 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
 
 Site = tuple[CodeType, int]
 """Code object and offset of the last instruction."""
+Chain = tuple[Site, ...]
+"""Sites that called each other, innermost first."""
 
 _NB_SUBSCR = 26
 MAX_CHAIN = 24
@@ -79,8 +82,11 @@ def package_part(file: str) -> str:
 
 
 def is_generated(file: str) -> bool:
-    """True for a file of code that Inductor generated, in its cache."""
-    return "/torchinductor_" in file
+    """True for a file of code that Inductor generated, wherever its cache is: named by a hash."""
+    return _GENERATED.search(file) is not None
+
+
+_GENERATED = re.compile(r"/c[a-z2-7]{51}\.py$")
 
 
 @cache
@@ -112,23 +118,71 @@ def is_internal(code: CodeType) -> bool:
     return is_internal_file(code.co_filename)
 
 
-def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
+def chain_of(frame: FrameType | None) -> Chain:
     """The frames outside torch from ``frame`` outward, innermost first."""
+    return tuple(sites_until(frame, None)[0])
+
+
+def sites_until(
+    frame: FrameType | None, last: FrameType | None
+) -> tuple[list[Site], FrameType | None]:
+    """The frames outside torch from ``frame`` outward, innermost first, before ``last`` is reached;
+    and where that ended: None for the outermost frame, or after as many as are kept."""
     chain: list[Site] = []
-    while frame is not None:
+    known = _is_internal
+    while frame is not last and frame is not None:
         code = frame.f_code
-        internal = _is_internal.get(code.co_filename)
+        file = code.co_filename
+        internal = known.get(file)
         if internal is None:
-            internal = _is_internal[code.co_filename] = is_internal_file(code.co_filename)
+            internal = known[file] = is_internal_file(file)
         if not internal:
             chain.append((code, frame.f_lasti))
             if len(chain) == MAX_CHAIN:
-                break
+                return chain, None
         frame = frame.f_back
-    return tuple(chain)
+    return chain, frame
 
 
-def chain_or_waiting(frame: FrameType | None) -> tuple[Site, ...]:
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame outside torch, the standard library and cgtool; None for none."""
+    return next((each for each in callers(frame) if not is_internal(each.f_code)), None)
+
+
+def caller_of_cgtool(frame: FrameType | None) -> CodeType | None:
+    """The code of the innermost frame that is not cgtool's; None for none."""
+    for each in callers(frame):
+        if not package_part(each.f_code.co_filename).startswith("/cgtool/"):
+            return each.f_code
+    return None
+
+
+class Chains:
+    """Chains of frames, each once: two that are equal are the same tuple."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], Chain] = {}
+        """By the innermost site and the id of the chain outside it, both of which are kept."""
+
+    def extended(self, sites: Iterable[Site], outer: Chain) -> Chain:
+        """``outer``, which is one of these chains, with these sites inside it, outermost first."""
+        for site in sites:
+            key = id(site[0]), site[1], id(outer)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = (site, *outer)[:MAX_CHAIN]
+            outer = known
+        return outer
+
+
+def chain_or_waiting(frame: FrameType | None) -> Chain:
     """``chain_of``; on autograd's threads, which run no code of the user's, that of the main
     thread, which waits for them."""
     main = threading.main_thread().ident
@@ -189,7 +243,7 @@ def frame_of(site: Site) -> Frame:
     return Frame(code.co_filename, line_of(site), code.co_qualname)
 
 
-def frames_of(chain: Iterable[Site]) -> tuple[Frame, ...]:
+def frames_of(chain: Iterable[Site]) -> Frames:
     """The sites as plain data, in the same order."""
     return tuple(frame_of(site) for site in chain)
 
@@ -222,12 +276,12 @@ def is_subscript(site: Site) -> bool:
     return name.endswith(("_SUBSCR", "_SLICE"))
 
 
-def here(depth: int = 1) -> tuple[Frame, ...]:
+def here(depth: int = 1) -> Frames:
     """The frames outside torch and cgtool of the code that is running, innermost first."""
     return frames_of(chain_of(sys._getframe(depth)))
 
 
-def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> Frames:
     """Frames of a traceback (``traceback.walk_tb``) outside torch and cgtool, innermost first."""
     kept = [
         Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
@@ -238,7 +292,7 @@ def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Fram
     return folded(kept)[:MAX_CHAIN]
 
 
-def folded(chain: list[Frame]) -> tuple[Frame, ...]:
+def folded(chain: list[Frame]) -> Frames:
     """The chain with the rounds of a recursion left out.
 
     They are replaced by a Frame without a file, whose function is the text to show.
@@ -279,7 +333,7 @@ def without_own_frames(raised: TracebackType | None) -> TracebackType | None:
     return TracebackType(inner, frame, raised.tb_lasti, raised.tb_lineno)
 
 
-def exception_frames(error: BaseException) -> tuple[Frame, ...]:
+def exception_frames(error: BaseException) -> Frames:
     """The user's frames of an exception, innermost first; a SyntaxError names its own line."""
     frames = user_frames(traceback.walk_tb(error.__traceback__))
     if isinstance(error, SyntaxError) and error.filename and error.filename[0] != "<":

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal
+from cgtool.observe.frames import callers, is_internal
 from cgtool.observe.host_values import (
     SIZE,
     Value,
+    array_address,
     attributes_of,
     differing,
     has_only_slots,
@@ -38,6 +39,7 @@ from cgtool.observe.lookup import (
     weakly,
 )
 from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
+from cgtool.observe.tensors import has_memory, on_host
 
 _HELPERS = 4
 """How deep calls of helpers are followed."""
@@ -60,6 +62,19 @@ class Watched:
 
     def look_up(self) -> Any:
         return resolve(self.root(), self.use.steps)
+
+    def value(self) -> Value | None:
+        """Its current value, for a comparison."""
+        is_whole = self.use.steps[-1:] == (ATTRIBUTES,)
+        return (attributes_of if is_whole else value_of)(self.look_up())
+
+    def arrays(self) -> Iterator[int]:
+        """The addresses of NumPy arrays among the value and what it is reached through."""
+        value = self.root()
+        for step in (None, *self.use.steps):
+            value = value if step is None else resolve(value, (step,))
+            if (address := array_address(value)) is not None:
+                yield address
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,8 @@ class HostReads:
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
+        self._first: Snapshot = {}
+        """Values that are written here, as they were when the function was added."""
         self._named: dict[_Name, list[Watched]] = {}
         self._known: set[tuple[int, Identity]] = set()
         """The id of a code object or a use, which is kept, and what it ran with."""
@@ -104,10 +121,7 @@ class HostReads:
         """Add the names that a function of the user uses."""
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else None
-        known = id(code), Identity(frame.f_locals.get(first) if first else None)
-        if known not in self._known:
-            self._known.add(known)
-            self._kept.append(code)
+        if self._is_new(code, frame.f_locals.get(first) if first else None):
             self._add_code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
 
     def add_locals(self, frame: types.FrameType) -> None:
@@ -117,16 +131,23 @@ class HostReads:
         values = frame.f_locals if uses else {}
         for use in uses:
             value = values.get(use.root)
-            known = id(use), Identity(value)
-            if value is None or known in self._known or isinstance(value, torch.Tensor):
+            is_object = value is not None and not isinstance(value, torch.Tensor)
+            if not is_object or not self._is_new(use, value):
                 continue
-            self._known.add(known)
             root = weakly(value)
             if root is None and has_only_slots(value):
                 root = self._reference(value)
             if root is not None:
-                self._kept.append(use)
                 self._add(code, use, root, id(value))
+
+    def _is_new(self, subject: types.CodeType | Use, owner: Any) -> bool:
+        """Whether a code object, or a use, runs with this object for the first time."""
+        known = id(subject), Identity(owner)
+        if known in self._known:
+            return False
+        self._known.add(known)
+        self._kept.append(subject)
+        return True
 
     def named(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Watched]:
         """A name in a function, for all objects and closures that it ran with."""
@@ -135,6 +156,22 @@ class HostReads:
     def values_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
         """What a name in a function holds now."""
         return [watched.look_up() for watched in self.named(code, root, steps)]
+
+    def arrays_on(self, tensors: list[Any]) -> list[Any]:
+        """The keys of NumPy arrays, and of items of them, that are memory of these tensors."""
+        memory = [
+            (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
+            for tensor in tensors
+            if isinstance(tensor, torch.Tensor) and on_host(tensor) and has_memory(tensor)
+        ]
+        return [
+            watched.key
+            for watched in (self.watched if memory else ())
+            if watched.key is not None
+            and any(
+                first <= address < last for address in watched.arrays() for first, last in memory
+            )
+        ]
 
     def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
         keys: list[Any] = [(owner, use.root)]
@@ -151,6 +188,9 @@ class HostReads:
             base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
+        value = watched.value() if use.written else None
+        if value is not None:
+            self._first[len(self.watched)] = value
         self.watched.append(watched)
         self._named.setdefault((id(code), use.root, use.steps), []).append(watched)
 
@@ -189,10 +229,7 @@ class HostReads:
             return
         if "-packages/" in function.__code__.co_filename:
             return
-        key = id(function.__code__), Identity(next(iter(values.values()), None))
-        if key not in self._known:
-            self._known.add(key)
-            self._kept.append(function.__code__)
+        if self._is_new(function.__code__, next(iter(values.values()), None)):
             self._add_code(function.__code__, function.__globals__, values, depth)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
@@ -204,13 +241,8 @@ class HostReads:
 
     def snapshot(self) -> Snapshot:
         """The value of every name now."""
-        snapshot: Snapshot = {}
-        for index, watched in enumerate(self.watched):
-            is_whole = watched.use.steps[-1:] == (ATTRIBUTES,)
-            value = (attributes_of if is_whole else value_of)(watched.look_up())
-            if value is not None:
-                snapshot[index] = value
-        return snapshot
+        values = ((index, watched.value()) for index, watched in enumerate(self.watched))
+        return {index: value for index, value in values if value is not None}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Iterator[Change]:
         """The values that differ, each line and name once, in the order they were added."""
@@ -229,6 +261,18 @@ class HostReads:
                 reported.add(key)
                 yield change
 
+    def changing(self) -> Iterator[Change]:
+        """The values that change in every call, after a single one: iterators, and the numbers that
+        it has counted on (``self.n += 1``). Others may have been set once and for all."""
+        now = self.snapshot()
+        # Of two looks at the same moment only iterators differ: they move on when they are read.
+        yield from self.changes(now, self.snapshot())
+        read = {(each.key, each.frame) for each in self.watched if not each.use.written}
+        for change in self.changes(self._first, now):
+            is_number = change.before.kind == change.after.kind == "number"
+            if is_number and (change.watched.key, change.watched.frame) in read:
+                yield change
+
     def written_by_threads(self) -> set[Any]:
         """The keys of values that the running functions of other threads write."""
         others = HostReads()
@@ -236,15 +280,13 @@ class HostReads:
         # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
         del frames[threading.get_ident()]
         for frame in frames.values():
-            running: types.FrameType | None = frame
-            while running is not None:
+            for running in callers(frame):
                 if not is_internal(running.f_code):
                     others.add_frame(running)
                 elif running.f_code.co_filename == threading.__file__:
                     # The function of a `Timer`, which is still to be called.
                     thread = running.f_locals.get("self")
                     others._follow(getattr(thread, "function", None), _HELPERS)
-                running = running.f_back
         return {watched.key for watched in others.watched if watched.use.written}
 
 

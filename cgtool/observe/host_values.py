@@ -104,9 +104,7 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         is_constant = isinstance(value, itertools.repeat)
         return None if is_constant else Value("iterator", object(), _short(value))
     if isinstance(value, types.MethodType):
-        return Value(
-            "function", (Identity(value.__func__), Identity(value.__self__)), _short(value)
-        )
+        return Value("function", _Method(value), _short(value))
     if isinstance(value, types.FunctionType | torch.nn.Module):
         return Value("function", Identity(value), getattr(value, "__name__", type(value).__name__))
     module = type(value).__module__.partition(".")[0]
@@ -114,6 +112,36 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         content = value.dtype.str, zlib.crc32(value.tobytes())
         return Value("number", content, str(value)[:60] if value.size <= _SMALL else "an array")
     return None
+
+
+def array_address(value: Any) -> int | None:
+    """The address of the first element of a NumPy array; None for anything else."""
+    if type(value).__module__ != "numpy" or not hasattr(value, "ctypes"):
+        return None
+    return int(value.ctypes.data)
+
+
+class _Method:
+    """A bound method. Two are equal if they are of one object, or if one object is gone: what
+    each call makes anew (`self.loss.backward`) is watched by a name of its own."""
+
+    def __init__(self, method: types.MethodType) -> None:
+        self.function, self.owner = Identity(method.__func__), Identity(method.__self__)
+        self._is_tensor = isinstance(method.__self__, torch.Tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Method)
+            and self.function == other.function
+            and (
+                self.owner == other.owner
+                or (self._is_tensor and other._is_tensor)
+                or not (self.owner.is_alive and other.owner.is_alive)
+            )
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.function)
 
 
 def _comparable(number: Any) -> Any:
@@ -183,7 +211,8 @@ def random_state(value: Any) -> Any:
     """The state of a generator of random numbers of Python or NumPy, or of the one that a function
     belongs to; None for anything else."""
     owner = value
-    if isinstance(value, types.MethodType | types.BuiltinMethodType) or _is_cython(value):
+    is_method = isinstance(value, types.MethodType | types.BuiltinMethodType)
+    if is_method or type(value).__name__ == "cython_function_or_method":
         owner = getattr(value, "__self__", None)
     if isinstance(owner, random.SystemRandom):
         return object()
@@ -194,10 +223,6 @@ def random_state(value: Any) -> Any:
     generator: Any = owner
     bits = getattr(generator, "bit_generator", None)
     return repr(generator.get_state() if bits is None else bits.state)
-
-
-def _is_cython(value: Any) -> bool:
-    return type(value).__name__ == "cython_function_or_method"
 
 
 def _tensor(value: torch.Tensor) -> Value | None:

@@ -1,9 +1,10 @@
-"""One eager iteration: its ops as a graph would keep them, and the random numbers and times that
+"""One eager iteration: its ops, what the user's code called, and the random numbers and times that
 the host used."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import sys
 import types
@@ -14,85 +15,26 @@ from typing import Any
 
 import torch
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import UNINITIALISED, Uninitialised, overwrites, written_by
 from cgtool.observe.flows import Ran
 from cgtool.observe.frames import (
-    call_op,
     call_user,
     chain_of,
     frames_of,
     is_internal,
     is_internal_file,
-    package_part,
     position_of,
 )
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.host_values import random_state
-from cgtool.observe.ops import OpCall, OpRecorder, Record, op_name
+from cgtool.observe.kept_ops import KeptOpRecorder, Op
+from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.source import Position
-from cgtool.observe.tensors import has_memory, on_host, tensors_in
-from cgtool.torch_compat.op_key import may_have_python_kernel
+from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
-from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_address
-from cgtool.torch_compat.shared_kernels import copies_to_device
+from cgtool.torch_compat.private import CALL_MODULE_CODE
 from cgtool.torch_compat.storages import StorageRef
-
-_SMALL = 64
-"""CPU tensors of up to this many elements are compared by value."""
-SKIPPED = (
-    "profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_",
-    "aten::_efficientzerotensor",
-)  # fmt: skip
-"""Prefixes of ops that become no node."""
-COPIES = ("aten::copy_", "aten::_to_copy")
-"""Prefixes of ops that copy, between the device and the host too."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideTensor:
-    """A device tensor that an op reads and that the iteration did not create."""
-
-    position: int
-    memory: range
-    shape: tuple[int, ...]
-    parameter: bool
-    storage: int
-    """Key of its storage; ``Iteration.storages`` keeps the key from being reused."""
-
-    @property
-    def address(self) -> int:
-        return self.memory.start
-
-
-@dataclass(slots=True)
-class Op:
-    """One op of an iteration, reduced to what a graph would keep."""
-
-    call: OpCall
-    numbers: tuple[Any, ...]
-    """Numbers and strings among the arguments, and the values of small CPU tensors, with their
-    positions."""
-    outside: tuple[OutsideTensor, ...]
-    host: bool
-    """All tensors of the op are on the host: those it gets, or else its results."""
-    host_scalar: bool
-    """A device op got a 0-dim CPU tensor from before the iteration as a number."""
-    read_on_host: dict[int, int] = field(default_factory=dict)
-    """The storages of the CPU tensors among ``numbers``, by position."""
-    fills_host: bool = False
-    """It copies from the device to the host, and does not wait."""
-    random: bool = False
-    """It draws random numbers."""
-    in_optimizer: bool = False
-    """An optimizer of PyTorch runs it."""
-    host_input: bool = False
-    """That tensor is an argument of the callable, which a caller refills."""
-    writes_input: bool = False
-    """It writes to an argument of the callable."""
-    reads_nothing_of: int | None = None
-    """Index of the call that allocated memory which this op reads before anything is written."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +44,7 @@ class SchedulerStep:
     scheduler: str
     """Its class."""
     optimizer: torch.optim.Optimizer
-    frames: tuple[Frame, ...]
+    frames: Frames
 
 
 @dataclass
@@ -125,198 +67,6 @@ class Iteration:
     def outlived(self, storage: int) -> bool:
         """Whether a storage is still alive after the iteration."""
         return not self.storages[storage].expired()
-
-
-class _Recorder(OpRecorder):
-    """Records what a graph would keep of each op."""
-
-    def __init__(
-        self, roots: Any, annotations: Annotations, iteration: Iteration, inputs: set[int]
-    ) -> None:
-        super().__init__(roots, annotations)
-        self.iteration = iteration
-        self.inputs = inputs
-        self._storages: set[int] = set()
-        self._by_host: set[int] = set()
-        """Those of ``_storages`` that an op on CPU tensors created."""
-        self._host_storages: set[int] = set()
-        self._overwritten: dict[int, list[range]] = {}
-        """By storage: memory that ops have written without reading it."""
-        self._empty = Uninitialised()
-
-    def observe(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        run: Callable[..., Any],
-        caller: types.FrameType | None,
-    ) -> Any:
-        profile = sys.getprofile()
-
-        def run_profiled(*args: Any, **kwargs: Any) -> Any:
-            sys.setprofile(profile)
-            try:
-                return call_op(run, args, kwargs)
-            finally:
-                sys.setprofile(None)
-
-        # The calls of this recorder are a thousand for an op. Only those of a kernel in Python are
-        # the user's.
-        sys.setprofile(None)
-        try:
-            may_be_users = may_have_python_kernel(op_name(func))
-            return super().observe(
-                func, args, kwargs, run_profiled if may_be_users else run, caller
-            )
-        finally:
-            sys.setprofile(profile)
-
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        op = self._op(call, func, args, kwargs)
-        if op is not None and op.host_scalar:
-            op.host_scalar = not copies_to_device(func, args, kwargs, on_host)
-        before = self._note_storages((args, kwargs))
-        unread = self._empty.read_by(func, call.name, args, kwargs)
-        result = self.run(func, args, kwargs)
-        new = self._note_storages(result) - before
-        if call.name.startswith("aten::lift_fresh"):
-            # A constant of the code: created in C++, and passed to this op first.
-            new = self._note_storages(result)
-        self._storages |= new
-        if op is not None and not any(map(has_memory, tensors_in((args, kwargs)))):
-            # It creates tensors.
-            places = list(map(on_host, tensors_in(result)))
-            op.host = bool(places) and all(places)
-        if op is not None and call.name.startswith(COPIES):
-            op.host = op.host and all(map(on_host, tensors_in(result)))
-        if (op is None and all(map(on_host, tensors_in(result)))) or (op is not None and op.host):
-            self._by_host |= new
-        if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
-            self._empty.allocated(call.index, result)
-        if op is not None:
-            op.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-            op.reads_nothing_of = unread
-            written = list(filter(has_memory, written_by(func, args, kwargs)))
-            op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
-            if call.name.startswith(COPIES) and not op.host and _does_not_wait(args, kwargs):
-                filled = [each for each in storages_in(result).values() if on_host(each)]
-                op.fills_host = bool(filled)
-                self.iteration.filled.update(map(storage_address, filled))
-            if overwrites(call.name):
-                for tensor in written:
-                    storage = storage_address(tensor)
-                    self._overwritten.setdefault(storage, []).append(_range_of(tensor))
-                op.outside = tuple(
-                    tensor
-                    for tensor in op.outside
-                    if not self._is_overwritten(tensor.storage, tensor.memory)
-                )
-            self.iteration.ops.append(op)
-        return result
-
-    def _is_on_host(self, tensor: torch.Tensor) -> bool:
-        """The simulated device marks no views that PyTorch makes in C++: their storage says it."""
-        storage = storage_address(tensor)
-        if on_host(tensor):
-            self._host_storages.add(storage)
-        return storage in self._host_storages
-
-    def _note_storages(self, value: Any) -> set[int]:
-        tensors = storages_in(value)
-        for key, tensor in tensors.items():
-            if key not in self.iteration.storages:
-                self.iteration.storages[key] = StorageRef(tensor)
-        return set(tensors)
-
-    def _is_overwritten(self, storage: int, memory: range) -> bool:
-        return any(
-            memory.start in known and memory.stop <= known.stop
-            for known in self._overwritten.get(storage, ())
-        )
-
-    def _op(self, call: OpCall, func: Any, args: Any, kwargs: Any) -> Op | None:
-        if call.name.startswith(SKIPPED):
-            return None
-        # What is overwritten is not read.
-        unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
-        read_on_host: dict[int, int] = {}
-        numbers: list[Any] = []
-        outside: list[OutsideTensor] = []
-        places: list[bool] = []
-        host_scalar = host_input = False
-        for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
-            if isinstance(argument, torch.Tensor):
-                if not has_memory(argument):
-                    continue
-                host = self._is_on_host(argument)
-                places.append(host)
-                storage = storage_address(argument)
-                memory = _range_of(argument)
-                is_outside = storage not in self._storages and not self._is_overwritten(
-                    storage, memory
-                )
-                if host:
-                    # A CPU result of a device op (the seed of an attention kernel) is not a number
-                    # of the user's.
-                    is_known = is_outside or storage in self._by_host
-                    if is_known and argument.numel() <= _SMALL and id(argument) not in unread:
-                        numbers.append((position, str(argument.tolist())))
-                        read_on_host[position] = storage
-                    host_scalar |= is_outside and argument.dim() == 0
-                    host_input |= argument.dim() == 0 and storage in self.inputs
-                elif is_outside:
-                    is_parameter = isinstance(argument, torch.nn.Parameter)
-                    shape = tuple(argument.shape)
-                    outside.append(OutsideTensor(position, memory, shape, is_parameter, storage))
-            elif type(argument) in (bool, int, float, complex, str):
-                # A number that is none differs from itself.
-                numbers.append((position, argument if argument == argument else "nan"))
-        all_host = bool(places) and all(places)
-        return Op(
-            call,
-            tuple(numbers),
-            tuple(outside),
-            all_host,
-            host_scalar and not all_host,
-            read_on_host,
-            host_input=host_input,
-            in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
-        )
-
-
-def storages_in(value: Any) -> dict[int, torch.Tensor]:
-    """A tensor on each storage in a nested value, by the key of the storage."""
-    return {storage_address(tensor): tensor for tensor in tensors_in(value) if has_memory(tensor)}
-
-
-def _does_not_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a copy is ``non_blocking``."""
-    return bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
-
-
-def _range_of(tensor: torch.Tensor) -> range:
-    """Its addresses; empty ones at its first address if it has gaps."""
-    size = tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
-    return range(tensor.data_ptr(), tensor.data_ptr() + size)
-
-
-def inside(frame: types.FrameType | None, part: str) -> bool:
-    """Whether a file of this part of PyTorch is between the op and the user's line."""
-    while frame is not None and is_internal(frame.f_code):
-        if package_part(frame.f_code.co_filename).startswith(part):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _called_by_user(frame: types.FrameType | None) -> bool:
-    """Whether the user's code allocates, and not Python code of PyTorch."""
-    while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
-        frame = frame.f_back
-    return frame is not None and not is_internal(frame.f_code)
 
 
 class CallProfile:
@@ -432,18 +182,26 @@ _IMPORT_FILE = "<frozen importlib._bootstrap>"
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PASSES_ARGUMENTS = ("_wrapped_call_impl", CALL_MODULE_CODE.co_name, "decorate_context", "inner")
 """Functions of PyTorch that pass on their arguments in order."""
-_SOURCE_FILES = ("/random.py", "/secrets.py", "/uuid.py", "/tempfile.py")
+_SOURCE_FILES = (
+    "/random.py", "/secrets.py", "/uuid.py", "/tempfile.py", "/pathlib.py", "/pathlib/_local.py",
+    "/pathlib/__init__.py", "/genericpath.py", "<frozen genericpath>", "/json/__init__.py",
+    "/configparser.py",
+)  # fmt: skip
+"""Of Python's: what their functions return comes from a source that they call."""
 _READS_OF_LIBRARIES = {
-    "memory_allocated": "/torch/cuda/memory.py",
-    "memory_reserved": "/torch/cuda/memory.py",
-    "mem_get_info": "/torch/cuda/memory.py",
-    "get": "/queue.py",
-    "get_nowait": "/queue.py",
-    "qsize": "/queue.py",
-    "is_set": "/threading.py",
+    **dict.fromkeys(
+        ("memory_allocated", "memory_reserved", "mem_get_info"),
+        ("/torch/cuda/memory.py", "/cgtool/devices/simulated/cuda_calls.py"),
+    ),
+    **dict.fromkeys(("get", "get_nowait", "qsize"), ("/queue.py",)),
+    "is_set": ("/threading.py",),
 }
 """Functions in Python that return what others on the host have changed, and their files."""
-_HEARD = (*_SOURCE_FILES, *_READS_OF_LIBRARIES.values(), "/torch/optim/lr_scheduler.py")
+_HEARD = (
+    *_SOURCE_FILES,
+    *itertools.chain(*_READS_OF_LIBRARIES.values()),
+    "/torch/optim/lr_scheduler.py",
+)
 
 
 @cache
@@ -459,6 +217,7 @@ _READS_IN_C: dict[str, tuple[str, tuple[str, ...]]] = {
     "_io": ("file", ("read", "readline", "readlines", "readinto", "__next__")),
 }
 """Methods in C that return what others have put there, by the module of their objects."""
+_LOOKS_AT_FILES = ("stat", "access", "listdir", "scandir")
 _CLOCKS = {"posix": ("urandom", "getloadavg", "times"), "nt": ("urandom", "times")}
 
 
@@ -478,19 +237,19 @@ def _kind_of_source(function: Any) -> str | None:
         return "clock"
     if name in _CLOCKS.get(owner.__name__, ()):
         return "random" if name == "urandom" else "clock"
+    if name in _LOOKS_AT_FILES and owner.__name__ in _CLOCKS:
+        return "file"
     return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
 
 
 def observe(
-    run: Callable[[], Any],
-    roots: Any,
-    annotations: Annotations,
-    reads: HostReads,
-    inputs: set[int],
+    run: Callable[[], Any], roots: Any, annotations: Annotations, reads: HostReads, inputs: set[int]
 ) -> Iteration:
     """Run one eager iteration; ``inputs`` are keys of the storages of the callables' arguments."""
-    iteration = Iteration()
-    recorder = _Recorder(roots, annotations, iteration, inputs)
+    recorder = KeptOpRecorder(roots, annotations, inputs)
+    iteration = Iteration(
+        recorder.ops, record=recorder.record, storages=recorder.storages, filled=recorder.filled
+    )
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
     profile = CallProfile(reads, iteration, recorder)
@@ -500,6 +259,5 @@ def observe(
     with without_collector(), one_thread, recorder, profile:
         run()
     iteration.state = reads.snapshot()
-    iteration.record = recorder.record
     profile.finish()
     return iteration

@@ -38,6 +38,11 @@ class Identity:
         self._address = id(value)
         self._weak = weakly(value)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the object is known to be alive."""
+        return self._weak is not None and self._weak() is not None
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Identity)

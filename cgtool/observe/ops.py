@@ -11,10 +11,12 @@ import contextlib
 import re
 import sys
 import threading
+from _thread import get_ident
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn.modules.module import (
@@ -23,11 +25,9 @@ from torch.nn.modules.module import (
 )
 
 from cgtool.model.capture import Call
-from cgtool.observe.access import UNKNOWN, AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import UNINITIALISED
-from cgtool.observe.frames import Site, call_op, chain_of
-from cgtool.torch_compat import op_key
+from cgtool.observe.frames import Chains, Site, call_op, chain_of, sites_until
+from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     dynamo_is_loaded,
@@ -37,6 +37,19 @@ from cgtool.torch_compat.private import (
     schema_of,
     sequence_number_of,
 )
+
+UNKNOWN = Call()
+"""For calls that nothing is known of: every op that owns a node writes something."""
+
+
+class Accesses(Protocol):
+    """Notes what calls read and wrote: ``observe.access.AccessLog``."""
+
+    def note(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Call:
+        """The record of a call that has just returned ``result``."""
+
+    def note_made(self, name: str, result: Any) -> None:
+        """A call that launched nothing has returned ``result``."""
 
 
 @dataclass(slots=True)
@@ -109,7 +122,7 @@ class Record:
         if maker.is_last:
             return self.calls[maker.call]
         # Autograd made the node, saved a copy of an input, and ran the op: ``clone``, ``silu_``.
-        name = _plain(_BACKWARD.sub("", autograd_node or ""))
+        name = _forward_name(autograd_node or "")
         for call in self.calls[maker.call : maker.call + _SAVED_COPIES]:
             if _plain(call.name.partition("::")[2].partition(".")[0]) == name:
                 return call
@@ -136,6 +149,12 @@ _SAVED_COPIES = 4
 """An op is among this many calls from the one at which its autograd node was made."""
 
 
+@cache
+def _forward_name(autograd_node: str) -> str:
+    return _plain(_BACKWARD.sub("", autograd_node))
+
+
+@cache
 def _plain(name: str) -> str:
     """``silu`` of ``Silu`` and of ``silu_``."""
     return name.replace("_", "").lower()
@@ -149,9 +168,8 @@ def paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
     """``id(module)`` to path, for every module under the roots; the first name wins."""
     names: dict[int, str] = {}
     for prefix, root in roots.items():
-        for name, module in root.named_modules():
-            full = ".".join(part for part in (prefix, name) if part)
-            names.setdefault(id(module), full)
+        for name, module in root.named_modules(prefix=prefix):
+            names.setdefault(id(module), name)
     return names
 
 
@@ -179,15 +197,16 @@ class ModuleStack(threading.local):
     def _push(self, module: torch.nn.Module, _args: Any) -> None:
         kind = type(module).__name__
         path = self._paths.get(id(module))
+        stack = self.stack
         if path is None:
             # Made inside forward, so it has no path of its own: named under its parent.
-            parent = self.current()
-            path = f"{parent[0]}.<{kind}>".lstrip(".") if parent else f"<{kind}>"
-        self.stack.append((path, kind))
+            path = f"{stack[-1][0]}.<{kind}>".lstrip(".") if stack else f"<{kind}>"
+        stack.append((path, kind))
 
     def _pop(self, _module: torch.nn.Module, _args: Any, _out: Any) -> None:
-        if self.stack:
-            self.stack.pop()
+        stack = self.stack
+        if stack:
+            stack.pop()
 
     def __enter__(self) -> ModuleStack:
         # always_call pops also when forward raises.
@@ -209,7 +228,29 @@ class ModuleStack(threading.local):
 
 
 class RootedModuleStack(ModuleStack):
-    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself."""
+    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself.
+
+    It also knows where the modules were called from, so that the chain of an op is looked up no
+    further than to the innermost one.
+    """
+
+    def __init__(self, chains: Chains) -> None:
+        super().__init__({})
+        self._chains = chains
+        self._running: list[tuple[FrameType, tuple[Site, ...]]] = []
+        """The frame that runs a module, and the chain outside it, which stays what it is."""
+
+    def chain(self, frame: FrameType | None) -> tuple[Site, ...]:
+        """``chain_of``, one of ``chains``."""
+        running = self._running
+        module, outer = running[-1] if running else (None, ())
+        sites, reached = sites_until(frame, module)
+        if reached is None:
+            outer = ()
+        if not sites:
+            return outer
+        sites.reverse()
+        return self._chains.extended(sites, outer)
 
     def _push(self, module: torch.nn.Module, args: Any) -> None:
         if not self.stack and id(module) not in self._paths:
@@ -217,6 +258,18 @@ class RootedModuleStack(ModuleStack):
             # Kept, so that the ids of its modules stay their own.
             self._roots = (*getattr(self, "_roots", ()), module)
         super()._push(module, args)
+        frame = sys._getframe(1)
+        self._running.append((frame, self.chain(frame)))
+
+    def _pop(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        super()._pop(module, args, out)
+        running = self._running
+        if running:
+            running.pop()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self._running.clear()
 
 
 @contextlib.contextmanager
@@ -230,6 +283,7 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     with Patches() as patches:
+        patches.enter_context(control_flow.run_directly())
         # Importing torch._dynamo takes more than a second: not where nothing was compiled.
         if set_stance is not None and dynamo_is_loaded():
             patches.enter_context(set_stance("eager_on_recompile"))
@@ -245,17 +299,27 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
         yield
 
 
-class _Running(threading.local):
+class _Running:
     """What a thread is running."""
 
-    call: OpCall | None = None
-    """The call that is executing."""
-    run: Callable[..., Any] | None = None
-    """It runs the op of this call."""
-    next_sequence: int | None = None
-    """The number that the next autograd node of this thread gets, when last seen."""
-    previous: int | None = None
-    """Index of the call that was last seen on this thread."""
+    __slots__ = ("call", "next_sequence", "previous", "run")
+
+    def __init__(self) -> None:
+        self.call: OpCall | None = None
+        """The call that is executing."""
+        self.run: Callable[..., Any] | None = None
+        """Runs the op of that call."""
+        self.next_sequence: int | None = None
+        """The number that the next autograd node of this thread gets, when last seen."""
+        self.previous: int | None = None
+        """Index of the call that was last seen on this thread."""
+
+
+class _Threads(threading.local):
+    """One attribute rather than several: reading or writing one is what takes the time."""
+
+    def __init__(self) -> None:
+        self.running = _Running()
 
 
 class OpRecorder:
@@ -274,7 +338,7 @@ class OpRecorder:
         roots: Mapping[str, torch.nn.Module],
         annotations: Annotations,
         launch_count: Callable[[], int] = lambda: 0,
-        accesses: AccessLog | None = None,
+        accesses: Accesses | None = None,
     ) -> None:
         self.record = Record()
         self.modules = ModuleStack(roots)
@@ -283,8 +347,15 @@ class OpRecorder:
         self.accesses = accesses
         self._names: dict[int, tuple[str, Any]] = {}
         """By id of the op, which is kept alive: the hash of an op is computed in Python."""
-        self._home: int | None = None
-        self.running = _Running()
+        self._home = threading.get_ident()
+        """The thread whose code is recorded."""
+        self._threads = _Threads()
+        self.running.next_sequence = next_sequence_number()
+
+    @property
+    def running(self) -> _Running:
+        """What this thread is running."""
+        return self._threads.running
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -297,39 +368,48 @@ class OpRecorder:
         """The op that is observed, run as it would be without a recorder."""
         return call_op(self.running.run, args, kwargs)
 
+    def chain(self, caller: FrameType | None) -> tuple[Site, ...]:
+        """The frames of a call outside torch."""
+        return chain_of(caller)
+
+    def waiting_chain(self) -> tuple[Site, ...]:
+        """The frames outside torch of the thread whose code is recorded."""
+        return chain_of(sys._current_frames().get(self._home))
+
     def begin(self, func: Any, caller: Any) -> OpCall:
         """Note the place of a call that is about to run."""
         known = self._names.get(id(func))
         if known is None:
             known = self._names[id(func)] = op_name(func), func
-        chain = chain_of(caller)
-        if not chain and self._home not in (None, threading.get_ident()):
+        chain = self.chain(caller)
+        thread = get_ident()
+        if not chain and self._home != thread:
             # Autograd's own threads run no Python, and a pool's none of the user: the line is that
             # of the waiting `backward()` or `result()`.
-            chain = chain_of(sys._current_frames().get(self._home or 0))
-        innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
+            chain = self.waiting_chain()
         calls = self.record.calls
+        modules = self.modules.stack
         call = OpCall(
             len(calls),
             known[0],
             chain,
-            innermost,
-            self.modules.current(),
-            self.annotations.current(),
-            threading.get_ident(),
+            None if caller is None else (caller.f_code, caller.f_lasti),
+            modules[-1] if modules else None,
+            self.annotations.open,
+            thread,
         )
         node = running_autograd_node()
         if node is not None:
             call.autograd_node = type(node).__name__ if node.name is None else node.name()
             call.autograd_sequence = sequence_number_of(node)
-        self._note_made(call)
+        self.note_made(call)
         calls.append(call)
         return call
 
-    def _note_made(self, call: OpCall) -> None:
+    def note_made(self, call: OpCall) -> None:
         """Autograd nodes were made if the next number has changed."""
         following = next_sequence_number()
-        running = self.running
+        running = self._threads.running
         before = running.next_sequence
         if before != following:
             running.next_sequence = following
@@ -350,7 +430,7 @@ class OpRecorder:
         """Record one call and run it: ``run(*args, **kwargs)``. ``caller`` is the Python frame
         that called the op; None on autograd's own threads."""
         call = self.begin(func, caller)
-        running = self.running
+        running = self._threads.running
         outer = running.call, running.run
         running.call, running.run = call, run
         start = self.launch_count()
@@ -359,18 +439,17 @@ class OpRecorder:
         finally:
             call.launches = (start, self.launch_count())
             running.call, running.run = outer
-        self._note_made(call)
+        self.note_made(call)
         if self.accesses is not None and call.launches[1] > start:
             call.access = self.accesses.note(call.name, func, args, kwargs, result)
-        elif self.accesses is not None and call.name.startswith(UNINITIALISED):
-            self.accesses.note_made(result)
+        elif self.accesses is not None:
+            self.accesses.note_made(call.name, result)
         return result
 
     def __enter__(self) -> OpRecorder:
         with contextlib.ExitStack() as entering:
             entering.enter_context(self.modules)
             self.running.next_sequence = next_sequence_number()
-            self._home = threading.get_ident()
             # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
             entering.enter_context(left_alone(first_use=op_key.is_supported()))
             entering.enter_context(op_key.watch(self.observe))

@@ -58,12 +58,12 @@ class Use:
 
 
 @cache
-def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a source file; None when it cannot be read."""
+def tree_of(file: str) -> ast.Module:
+    """The syntax tree of a source file; an empty one if it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def _start(node: Functions) -> int:
@@ -75,8 +75,7 @@ def _start(node: Functions) -> int:
 def _functions_in(file: str) -> dict[tuple[int, str], list[Functions]]:
     """The functions of a source file, by first line and name."""
     functions: dict[tuple[int, str], list[Functions]] = {}
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, Functions):
             place = _start(node), getattr(node, "name", "<lambda>")
             functions.setdefault(place, []).append(node)
@@ -86,8 +85,7 @@ def _functions_in(file: str) -> dict[tuple[int, str], list[Functions]]:
 def functions_of(code: CodeType) -> Sequence[Functions | ast.Module]:
     """The nodes that ``code`` was compiled from: more than one where lambdas share a line."""
     if code.co_name == "<module>":
-        tree = tree_of(code.co_filename)
-        return [] if tree is None else [tree]
+        return [tree_of(code.co_filename)]
     return _functions_in(code.co_filename).get((code.co_firstlineno, code.co_name), [])
 
 
@@ -266,9 +264,8 @@ def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
 
 def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
     """What the ``with`` statement at these lines reads and writes, locals included."""
-    tree = tree_of(code.co_filename)
     visitor = _Uses(code)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree_of(code.co_filename)):
         if isinstance(node, ast.With) and (node.lineno, node.end_lineno) == lines:
             for statement in node.body:
                 visitor.visit(statement)
@@ -276,12 +273,11 @@ def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
 
 
 def branches_of(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
-    if isinstance(node, ast.If | ast.While):
-        return node.test, [list(node.body), list(node.orelse)]
     if isinstance(node, ast.IfExp):
         return node.test, [[node.body], [node.orelse]]
-    if isinstance(node, ast.For):
-        return node.iter, [list(node.body), list(node.orelse)]
+    if isinstance(node, ast.If | ast.While | ast.For):
+        condition = node.iter if isinstance(node, ast.For) else node.test
+        return condition, [list(node.body), list(node.orelse)]
     return None
 
 
@@ -302,8 +298,7 @@ def text_at(position: Position) -> str:
 def called_at(position: Position) -> str:
     """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
     if it is no call, or without source."""
-    tree = tree_of(position[0])
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree_of(position[0])):
         if isinstance(node, ast.Call) and position[1:] == (
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
         ):  # fmt: skip
@@ -313,11 +308,10 @@ def called_at(position: Position) -> str:
 
 def is_condition(file: str, line: int) -> bool:
     """Whether a condition, or what a loop goes over, is on this line of a file."""
-    tree = tree_of(file)
     return any(
         (parts := branches_of(node)) is not None
         and parts[0].lineno <= line <= (parts[0].end_lineno or 0)
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in ast.walk(tree_of(file))
     )
 
 

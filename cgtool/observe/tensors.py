@@ -211,6 +211,20 @@ def key_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
+# --- autograd
+
+
+def nodes_behind(nodes: Iterable[Any]) -> Iterator[Any]:
+    """These nodes of the autograd graph, and all that a backward from them runs, each once."""
+    pending, visited = list(nodes), set()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in visited:
+            visited.add(node)
+            pending += (following for following, _ in node.next_functions)
+            yield node
+
+
 # --- tensors in arguments and results
 
 
@@ -236,15 +250,6 @@ def listed_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
         elif isinstance(value, dict):
             tensors += listed_tensors(value.values())
     return tensors
-
-
-def tensors_of(arguments: Any, depth: int = 2) -> Iterator[torch.Tensor]:
-    """Tensors among arguments, and in lists among them down to ``depth``."""
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            yield argument
-        elif depth and isinstance(argument, (list, tuple)):
-            yield from tensors_of(argument, depth - 1)
 
 
 def strided(value: Any) -> list[torch.Tensor]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
@@ -169,12 +169,10 @@ def user_errors(
             frames = refusal.failure.frames or part.frames
             fix = capturable_fix(refusal) or refusal.failure.fix
             findings = tuple(
-                msgspec.structs.replace(finding, frames=finding.frames or frames)
+                replace(finding, frames=finding.frames or frames)
                 for finding in refusal.failure.findings
             )
-            failure = msgspec.structs.replace(
-                refusal.failure, frames=frames, fix=fix, findings=findings
-            )
+            failure = replace(refusal.failure, frames=frames, fix=fix, findings=findings)
             raise CgtoolError(failure) from None
         root = innermost(error)
         frames = exception_frames(root) or exception_frames(error) or part.frames
@@ -214,11 +212,7 @@ def _refusal(error: BaseException) -> CgtoolError | None:
 
 
 def _phase_error(
-    part: WorkloadPart,
-    phase: str,
-    error: BaseException,
-    frames: tuple[Frame, ...],
-    explain: Explain,
+    part: WorkloadPart, phase: str, error: BaseException, frames: Frames, explain: Explain
 ) -> CgtoolError | None:
     """None for a bug of cgtool's."""
     text = first_line(error)
@@ -234,7 +228,7 @@ def _phase_error(
             phase=phase,
         )
     finding = explain(error, phase)
-    findings = () if finding is None else (msgspec.structs.replace(finding, frames=frames),)
+    findings = () if finding is None else (replace(finding, frames=frames),)
     if isinstance(error, torch.OutOfMemoryError):
         return user_code(
             f"{part.name}: the GPU ran out of memory in {phase}",
@@ -255,7 +249,7 @@ def _phase_error(
         why = "the code raised it, or sent SIGINT to its own process: Ctrl-C does not reach it"
     if findings:
         why, fix = findings[0].reason, fix or findings[0].fix
-        findings = (msgspec.structs.replace(findings[0], fix=fix, phase=phase),)
+        findings = (replace(findings[0], fix=fix, phase=phase),)
     return user_code(message, frames=frames, why=why, fix=fix, phase=phase, findings=findings)
 
 
@@ -271,7 +265,7 @@ def load_error(
     *,
     why: str | None = None,
     fix: str | None = None,
-    otherwise: tuple[Frame, ...] = (),
+    otherwise: Frames = (),
 ) -> CgtoolError:
     """What the user's code raised while it was loaded. ``who``: the subject of the sentence.
     ``otherwise``: the frames to show when the traceback has none of the user's."""

@@ -11,15 +11,16 @@ import re
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import is_internal
+from cgtool.observe.source import tree_of
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.workload import tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import COMPILED_MODULE, pytree
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
@@ -83,7 +84,7 @@ def signature_text(value: Any) -> str:
     return text if len(text) <= 200 else "(...)"
 
 
-def mismatch(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def mismatch(value: Any, args: Args, kwargs: Kwargs) -> str | None:
     """Why ``value`` does not take these arguments, or None.
 
     By the outermost decorator's signature: it may add arguments of its own.
@@ -170,20 +171,13 @@ def definition_of(value: Any, module: ModuleType, name: str) -> tuple[str | None
         except (OSError, TypeError):
             pass
     file = attribute(module, "__file__")
-    return file, _binding_line(file, name.partition(".")[0]) if file else None
-
-
-def _binding_line(file: str, name: str) -> int | None:
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    bound = name.partition(".")[0]
     lines = [
         node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        for node in (ast.walk(tree_of(file)) if file else ())
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == bound
     ]
-    return min(lines, default=None)
+    return file, min(lines, default=None)
 
 
 def _returns(function: ast.AST) -> Iterator[ast.Return]:

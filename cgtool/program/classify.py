@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.observe.frames import call_user
 from cgtool.program import callables
@@ -17,6 +17,7 @@ from cgtool.program.boundary import first_line, load_error
 from cgtool.program.objects import attribute, is_a, short, type_name
 from cgtool.program.spec import InputSpec, input_text
 from cgtool.program.workload import Call, Workload
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 Hint = tuple[str | None, str | None]
 """Why a user's object was called the way it was, and how to change that."""
@@ -99,7 +100,7 @@ class Classifier:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> Frames:
         return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
 
     def _usage_error(
@@ -373,7 +374,7 @@ class Classifier:
     def _step(self, function: Any) -> Workload:
         return self._workload("step", (callables.name_of(function), function, (), {}))
 
-    def _callable(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
+    def _callable(self, value: Any, args: Args, kwargs: Kwargs) -> Workload:
         return self._workload("callable", (callables.name_of(value), value, args, kwargs))
 
     def _workload(self, kind: str, *calls: Call) -> Workload:

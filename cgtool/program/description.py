@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 import torch
@@ -61,8 +62,7 @@ def _modules_of(workload: Workload) -> tuple[Module, ...]:
     types: dict[str, str] = {}
     for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
         for prefix, root in roots.items():
-            for name, module in root.named_modules():
-                path = ".".join(word for word in (prefix, name) if word)
+            for path, module in root.named_modules(prefix=prefix):
                 types.setdefault(path, type(module).__name__)
     return tuple(Module(path, kind) for path, kind in types.items())
 
@@ -121,23 +121,13 @@ def labels_of(
     session: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> dict[int, str]:
     """By the address of a storage, the name of the output or gradient in it."""
+    results = sorted(session.named_results(), key=itemgetter(0))  # gradients first
+    named = [(name, value) for _, name, value in results]
+    tensors = named_tensors(session.workload)
+    named += [(name, value) for name, kind, value in tensors if kind == "gradient"]
     names: dict[int, str] = {}
-    several = len(session.workload.parts) > 1
-
-    def add(index: int, label: str, value: torch.Tensor | None) -> None:
-        address = address_of(value) if value is not None and wanted(value) else None
-        if address:
-            where = f"{session.workload.parts[index].name}: " if several else ""
-            names.setdefault(address, f"{where}{label}")
-
-    for index, gradients in session.gradients.items():
-        for (name, _), gradient in zip(session.backwards[index].inputs, gradients, strict=True):
-            add(index, f"gradient of {name}", gradient)
-    for index, outputs in session.outputs.items():
-        for name, value in outputs:
-            add(index, name, value)
-    for name, kind, value in named_tensors(session.workload):
-        address = address_of(value) if kind == "gradient" and wanted(value) else None
+    for name, value in named:
+        address = address_of(value) if wanted(value) else None
         if address:
             names.setdefault(address, name)
     return names

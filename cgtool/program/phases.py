@@ -16,19 +16,15 @@ from typing import Any
 
 import torch
 
+from cgtool.analysis.units import names_text
 from cgtool.findings import code
 from cgtool.model.failure import usage, user_code
 from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
+from cgtool.observe.tensors import nodes_behind
 from cgtool.program.boundary import Explain, user_errors
-from cgtool.program.workload import (
-    Named,
-    Workload,
-    WorkloadPart,
-    flatten_outputs,
-    inputs_of,
-)
+from cgtool.program.workload import Named, Workload, WorkloadPart, flatten_outputs, inputs_of
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, running_autograd_node
 
@@ -73,19 +69,10 @@ class Backward:
 
 def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     """``id`` of every leaf that backward from these tensors accumulates into."""
-    leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
-    pending: list[Any] = [tensor.grad_fn for tensor in tensors]
-    visited: set[Any] = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            leaves.add(id(variable))
-        pending.extend(following for following, _ in node.next_functions)
-    return leaves
+    nodes = nodes_behind(tensor.grad_fn for tensor in tensors)
+    variables = (getattr(node, "variable", None) for node in nodes)
+    roots = (tensor for tensor in tensors if tensor.grad_fn is None)
+    return {id(leaf) for leaf in (*variables, *roots) if leaf is not None}
 
 
 def differentiable(part: WorkloadPart, outputs: list[Named]) -> Backward | None:
@@ -147,8 +134,7 @@ def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, 
             raise
         used = _leaves_behind([tensor for _, tensor in backward.outputs])
         unused = [name for name, tensor in backward.inputs if id(tensor) not in used]
-        shown = ", ".join(unused[:5]) or "some of the inputs"
-        shown += f" and {len(unused) - 5} more" if unused[5:] else ""
+        shown = names_text(unused, 5) or "some of the inputs"
         raise user_code(
             f"the outputs do not depend on {shown}",
             why="backward is captured for every input and parameter that requires grad, and these "
@@ -225,6 +211,18 @@ class WorkloadRun:
                 backward = phase("backward", index, work)
                 yield backward
                 self.gradients[index] = backward.result
+
+    def named_results(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """(kind, name, tensor) of each ``output`` and each ``gradient``."""
+        for index, outputs in self.outputs.items():
+            where = self.workload.prefix(self.workload.parts[index])
+            for name, tensor in outputs:
+                yield "output", f"{where}{name}", tensor
+        for index, gradients in self.gradients.items():
+            where = self.workload.prefix(self.workload.parts[index])
+            for (name, _), gradient in zip(self.backwards[index].inputs, gradients, strict=True):
+                if gradient is not None:
+                    yield "gradient", f"{where}gradient of {name}", gradient
 
     def iterate(self, part: WorkloadPart) -> None:
         """One eager iteration of a callable, forward and backward; its tensors are not kept."""

@@ -270,7 +270,9 @@ class Reachable:
                 self.random_sources.append(value)
             return True
         elif module == "numpy" and hasattr(value, "tobytes") and hasattr(value, "flags"):
-            self.arrays.append(value)
+            # Scalars of NumPy have most attributes of arrays, and cannot be changed.
+            if hasattr(value, "ctypes") and value.flags.writeable:
+                self.arrays.append(value)
             return True
         return False
 

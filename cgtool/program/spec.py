@@ -105,8 +105,7 @@ def _check_file(target: str, name: str) -> None:
         near = difflib.get_close_matches(Path(target).name, [file.name for file in siblings], 3)
         hints = [f"{parent / file}:{name}" for file in near]
         raise usage(
-            f"{target}: no such file",
-            fix=f"did you mean {' or '.join(hints)}?" if hints else FORMS,
+            f"{target}: no such file", fix=f"did you mean {' or '.join(hints)}?" if hints else FORMS
         )
     suffix = Path(target).suffix
     if suffix not in (".py", ""):

@@ -13,13 +13,15 @@ from weakref import WeakValueDictionary
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from cgtool.analysis.units import names_text
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, type_name
-from cgtool.program.reach import reach
+from cgtool.program.reach import Reachable, reach
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import is_fake, pytree
 
 CPU_WORK_IN_REGION = code("cpu-work-in-region")
@@ -39,12 +41,12 @@ class WorkloadPart:
     name: str
     """The name that a user would give it: ``TransformerBlock``, ``generator``, ``train_step``."""
     function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
+    args: Args = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     """Root modules that the callable runs, by path prefix: ``{"": model}`` when the callable is a
     module, ``{"net": net, "head": head}`` for modules that a function closes over."""
-    frames: tuple[Frame, ...] = ()
+    frames: Frames = ()
     """Where the entry point is defined: for failures that no line of the user's is in."""
     leaves: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Parameters that no module owns, and other leaf tensors that require grad, by the name in the
@@ -54,10 +56,9 @@ class WorkloadPart:
         """Named parameters that require grad, each once, in registration order; and ``leaves``."""
         parameters: dict[int, Named] = {}
         for prefix, module in self.modules.items():
-            for name, parameter in module.named_parameters():
+            for name, parameter in below(prefix, module.named_parameters()):
                 if parameter.requires_grad:
-                    full_name = f"{prefix}.{name}" if prefix else name
-                    parameters.setdefault(id(parameter), (full_name, parameter))
+                    parameters.setdefault(id(parameter), (name, parameter))
         for name, leaf in self.leaves.items():
             parameters.setdefault(id(leaf), (name, leaf))
         return list(parameters.values())
@@ -79,7 +80,7 @@ class Workload:
     refusals: tuple[CgtoolError, ...] = ()
     """Why it cannot be captured as it is, though it can run: only ``check`` goes on."""
 
-    def add_parts(self, calls: Iterable[Call], device: str, frames: tuple[Frame, ...]) -> None:
+    def add_parts(self, calls: Iterable[Call], device: str, frames: Frames) -> None:
         """Add callables that are to be captured on ``device``, with what they reach; and notes and
         refusals. Raises CgtoolError (exit 4) for tensors without data."""
         for name, function, args, kwargs in calls:
@@ -94,6 +95,10 @@ class Workload:
             self.kind = "step"
             self.notes += (f"{name} calls backward() itself: it is captured as a whole step",)
 
+    def prefix(self, part: WorkloadPart) -> str:
+        """``generator: ``, before the names of a part's tensors, if there are several parts."""
+        return f"{part.name}: " if len(self.parts) > 1 else ""
+
     def entry_frame(self) -> Frame | None:
         """Where the entry point is defined."""
         if self.file is None:
@@ -105,12 +110,7 @@ _SHOWN = 5
 
 
 def _make_part(
-    name: str,
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    device: str,
-    frames: tuple[Frame, ...],
+    name: str, function: Any, args: Args, kwargs: Kwargs, device: str, frames: Frames
 ) -> tuple[WorkloadPart, list[str]]:
     """The part with the modules that it reaches, and notes on these and on frozen arguments."""
     device_type = torch.device(device).type
@@ -146,10 +146,9 @@ def _make_part(
         if leaf is not None and not is_a(leaf, torch.Tensor | torch.Generator)
     ]
     if frozen:
-        more = f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else ""
         notes.append(
             f"{name}: the graph keeps the values of the arguments that are not tensors: "
-            f"{', '.join(frozen[:_SHOWN])}{more}"
+            f"{names_text(frozen, _SHOWN)}"
         )
     return WorkloadPart(
         name, function, args, kwargs, modules, frames, WeakValueDictionary(leaves)
@@ -246,24 +245,28 @@ def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]
             yield f"{name}{suffix}", kind, part
 
 
+def below(prefix: str, named: Iterable[Named]) -> Iterator[Named]:
+    """The parameters or buffers of a module, by their paths below ``prefix``, which a program's own
+    ``named_parameters`` need not take."""
+    return ((f"{prefix}.{name}" if prefix else name, tensor) for name, tensor in named)
+
+
 def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
     # What functions reach by name is looked up now and not at loading time: a tensor that the
     # user's code has freed since then must not be kept alive.
-    several = len(workload.parts) > 1
     for part in workload.parts:
-        where = f"{part.name}: " if several else ""
+        where = workload.prefix(part)
         names: dict[int, str] = {}
         for name, tensor in inputs_of(part):
             yield f"{where}{name}", "input", tensor
         for prefix, module in part.modules.items():
-            start = f"{prefix}." if prefix else ""
-            for name, parameter in module.named_parameters():
-                names.setdefault(id(parameter), f"{start}{name}")
-                yield f"{where}parameter {start}{name}", "parameter", parameter
+            for name, parameter in below(prefix, module.named_parameters()):
+                names.setdefault(id(parameter), name)
+                yield f"{where}parameter {name}", "parameter", parameter
                 if parameter.grad is not None:
-                    yield f"{where}gradient of {start}{name}", "gradient", parameter.grad
-            for name, buffer in module.named_buffers():
-                yield f"{where}buffer {start}{name}", "buffer", buffer
+                    yield f"{where}gradient of {name}", "gradient", parameter.grad
+            for name, buffer in below(prefix, module.named_buffers()):
+                yield f"{where}buffer {name}", "buffer", buffer
         reached = reach(part.function)
         for name, tensor in reached.tensors.items():
             if name in part.leaves:
@@ -295,6 +298,15 @@ def _of_optimizer(
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield "optimizer", f"{name} {key} of {known}", value
+
+
+def reachable_from(workload: Workload) -> Reachable:
+    """Everything that the callables and their arguments lead to."""
+    roots: list[tuple[str, Any]] = []
+    for part in workload.parts:
+        roots += part.modules.items()
+        roots += ("", part.function), ("argument", part.args), ("argument", dict(part.kwargs))
+    return Reachable(roots)
 
 
 # --- devices
@@ -358,8 +370,8 @@ def _tensors_to_check(part: WorkloadPart) -> list[tuple[str, torch.Tensor]]:
         if all(tensor is not sizes for sizes in _batch_sizes(value))
     ]
     for prefix, module in part.modules.items():
-        start = f"{prefix}." if prefix else ""
-        tensors += [(f"parameter {start}{name}", each) for name, each in module.named_parameters()]
+        named = below(prefix, module.named_parameters())
+        tensors += [(f"parameter {name}", each) for name, each in named]
     return tensors
 
 

@@ -36,7 +36,6 @@ from cgtool.pytest_plugin.marker import (
     MARKED,
     CheckArguments,
     GateArguments,
-    VerifyArguments,
     options_of,
     read,
     typed,
@@ -154,8 +153,8 @@ class Graph:
         much from itself that nothing can be proved.
         """
         arguments = {"replays": replays, "trials": trials}
-        options = typed("graph.verify()", arguments, VerifyArguments)
-        report = self._workers.verify(self.entry, VerifyOptions(options.replays, options.trials))
+        options = typed("graph.verify()", arguments, VerifyOptions)
+        report = self._workers.verify(self.entry, options)
         report = replace(report, findings=(*report.findings, *noise_findings(report)))
         code = exit_code(report)
         if code == EXIT_OK:

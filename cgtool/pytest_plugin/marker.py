@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import NAMES, Budgets, nearest, read_budgets
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.options import CaptureOptions, unexpected
+from cgtool.model.options import CaptureOptions, VerifyOptions, unexpected
 from cgtool.pytest_plugin.error_translation import failure_text
 
 
@@ -46,20 +46,13 @@ class GateArguments(msgspec.Struct, frozen=True):
     max_seconds: Annotated[float, msgspec.Meta(gt=0)]
 
 
-class VerifyArguments(msgspec.Struct, frozen=True):
-    """Arguments of ``graph.verify()``."""
-
-    replays: Annotated[int, msgspec.Meta(ge=1)]
-    trials: Annotated[int, msgspec.Meta(ge=0)]
-
-
 class CheckArguments(msgspec.Struct, frozen=True):
     """Arguments of ``graph.check()``."""
 
     allow: str | tuple[str, ...]
 
 
-T = TypeVar("T", Options, GateArguments, VerifyArguments, CheckArguments)
+T = TypeVar("T", Options, GateArguments, VerifyOptions, CheckArguments)
 
 _OPTION_NAMES = [name for name in Options.__struct_fields__ if name != "requires_gpu"]
 _BUDGET_NAMES = [*(name.replace("-", "_") for name in NAMES), "max_increase", "max_regression"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cgtool.analysis.timing.bench import BenchReport, BenchRow, PhaseVerdict
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
-from cgtool.analysis.units import count_text, time_text
-from cgtool.render.report_table import render_findings
+from cgtool.analysis.units import count_text
+from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen
 
 _VERDICTS = {
@@ -21,14 +21,14 @@ def render(report: BenchReport, *, explain: bool = False) -> Screen:
     """Eager and replay, the verdicts on replays, warnings, findings; with ``explain`` also what the
     headings mean."""
     screen = Screen(explain=explain)
-    screen.table(f"Eager and replay, {report.device}", ROWS, report.rows)
-    screen.table(f"Replay times compared with {report.against}", VERDICTS, report.verdicts)
+    screen.table(f"Eager and replay, {report.device}", ROWS, report.rows, name="times")
+    title = f"Replay times compared with {report.against}"
+    screen.table(title, VERDICTS, report.verdicts, name="verdicts")
     screen.labelled(_evidence(report.verdicts))
     screen.labelled(("note", note) for note in report.notes)
     screen.labelled((("warning", text) for text in report.warnings), WARNING)
     screen.legend(_legend(report) if report.rows else ())
-    if report.findings:
-        screen.parts += ["", render_findings(report.findings)]
+    screen.add(Findings(report.findings))
     return screen
 
 
@@ -37,10 +37,10 @@ def _spread_text(spread: float | None) -> str:
 
 
 ROWS: Sequence[Column[BenchRow]] = (
-    Column("phase", lambda row: row.phase, wrap="never"),
+    Column("phase", wrap="never"),
     Column(
         "speed-up",
-        lambda row: row.speedup,
+        "speedup",
         lambda ratio: f"{ratio:.2f}x",
         style=lambda row: GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING,
         explanation="eager time over replay time",
@@ -49,32 +49,32 @@ ROWS: Sequence[Column[BenchRow]] = (
         "95% CI",
         lambda row: (row.speedup_low, row.speedup_high),
         lambda ends: f"{ends[0]:.2f}x to {ends[1]:.2f}x",
+        parts=("low", "high"),
         explanation="95% confidence interval of the speed-up",
     ),
-    Column("eager", lambda row: row.eager_ns, time_text),
-    Column("replay", lambda row: row.replay_ns, time_text),
+    Column("eager", "eager_ns"),
+    Column("replay", "replay_ns"),
     Column(
         "break-even",
-        lambda row: row.break_even,
+        "break_even",
         lambda replays: "never" if replays is None else count_text(replays, "replay"),
         explanation="replays after which the capture has paid for itself",
     ),
     Column(
         "eager ±",
-        lambda row: row.eager_spread,
+        "eager_spread",
         _spread_text,
         priority=1,
         explanation="spread of the rounds: half the width of their middle half",
     ),
-    Column("replay ±", lambda row: row.replay_spread, _spread_text, priority=3),
+    Column("replay ±", "replay_spread", _spread_text, priority=3),
     Column(
         "eager host",
-        lambda row: row.eager_host_ns,
-        time_text,
+        "eager_host_ns",
         priority=2,
         explanation="host time to launch one iteration, median",
     ),
-    Column("replay host", lambda row: row.replay_host_ns, time_text, priority=2),
+    Column("replay host", "replay_host_ns", priority=2),
 )
 
 
@@ -91,7 +91,7 @@ def _legend(report: BenchReport) -> list[tuple[str, str]]:
 
 
 VERDICTS: Sequence[Column[PhaseVerdict]] = (
-    Column("phase", lambda row: row.phase, wrap="never"),
+    Column("phase", wrap="never"),
     Column(
         "verdict",
         lambda row: _VERDICTS[row.verdict][0],
@@ -107,6 +107,7 @@ VERDICTS: Sequence[Column[PhaseVerdict]] = (
         "interval",
         lambda row: row.answer and (row.answer.low, row.answer.high),
         lambda ends: "—" if ends is None else f"{percent(ends[0])} to {percent(ends[1])}",
+        parts=("low", "high"),
         explanation="the change is below it at most 1 time in 200, above it at most 1 in 20",
     ),
     Column(
@@ -114,8 +115,8 @@ VERDICTS: Sequence[Column[PhaseVerdict]] = (
         lambda row: row.answer and 1 + row.answer.tolerance,
         lambda ratio: "—" if ratio is None else percent(ratio),
     ),
-    Column("baseline", lambda row: row.base_ns, time_text),
-    Column("here", lambda row: row.head_ns, time_text),
+    Column("baseline", "base_ns"),
+    Column("here", "head_ns"),
 )
 
 

@@ -19,7 +19,7 @@ from cgtool.analysis.diff.rows import (
     ModuleChange,
 )
 from cgtool.analysis.graph.places import short_op
-from cgtool.analysis.units import bytes_text, count_text, time_text
+from cgtool.analysis.units import UNITS, bytes_text, count_text, time_text
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, value_text
 from cgtool.render.text import cut
 
@@ -39,19 +39,19 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
     screen.labelled(_sides(report))
     screen.labelled((("note", note) for note in report.notes), WARNING)
-    program = [row for row in report.program if row.a != row.b]
-    screen.table("Program", _figure_columns(value_text), program)
+    if report.program:
+        program = [row for row in report.program if row.a != row.b]
+        screen.table("Program", _figure_columns(value_text), program)
     different = [row for row in report.graphs if row.change != "same"]
-    if different:
-        graphs = report.graphs if len(report.graphs) <= most else different
-        screen.table("Graphs", GRAPHS, graphs[:most])
+    graphs = report.graphs if different and len(report.graphs) <= most else different
+    screen.table("Graphs", GRAPHS, graphs[:most])
     for graph in dict.fromkeys(row.name for row in report.graphs):
         shown = [row for row in report.changes[:most] if row.graph == graph]
-        screen.table(f"{graph}, by line", CHANGES, shown)
+        screen.table(f"{graph}, by line", CHANGES, shown, name="changes", part=("graph", graph))
     if fewest := report.changes[most:]:
         count = count_text(sum(row.nodes for row in fewest), "node")
         screen.line(f"{len(fewest):,} more rows with {count}: --rows 0 shows all", "dim")
-    screen.table("By module", MODULES, report.modules)
+    screen.table("By module", MODULES, report.modules, name="modules")
     left_out = report.edges[most:]
     rest = {"edges": sum(row.edges for row in left_out), "node": f"{len(left_out):,} more"}
     screen.table(
@@ -59,14 +59,16 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
         _edge_columns(report),
         report.edges[:most],
         [rest] if left_out else [],
+        name="dependencies",
     )
     memory = [row for row in report.memory if row.a != row.b]
     # The driver's own memory differs from capture to capture: it is shown next to other changes.
-    if any(row.judged for row in memory):
-        screen.table("Memory", _figure_columns(bytes_text), memory)
+    if not any(row.judged for row in memory):
+        memory = []
+    screen.table("Memory", _figure_columns(bytes_text), memory)
+    screen.table("GPU time", _figure_columns(time_text), report.times, name="times")
+    screen.table("Lines whose GPU time differs", LINES, report.lines, name="lines")
     if report.times:
-        screen.table("GPU time", _figure_columns(time_text), report.times)
-        screen.table("Lines whose nodes take longer or shorter", LINES, report.lines)
         screen.line("times are not compared here: cgtool gate does that", "dim")
     screen.legend()
     return screen
@@ -97,31 +99,27 @@ def _name(name: str | None) -> str:
 
 
 _COUNTS: Sequence[Column[Any]] = (
-    Column("A", lambda row: row.a, explanation="nodes of the graph in the first capture"),
-    Column("B", lambda row: row.b, explanation="nodes of the graph in the second capture"),
-    Column("removed", lambda row: row.removed, _nonzero),
-    Column("added", lambda row: row.added, _nonzero),
-    Column("changed", lambda row: row.changed, _nonzero),
+    Column("A", "a", explanation="nodes of the graph in the first capture"),
+    Column("B", "b", explanation="nodes of the graph in the second capture"),
+    Column("removed", format=_nonzero),
+    Column("added", format=_nonzero),
+    Column("changed", format=_nonzero),
     Column(
-        "moved",
-        lambda row: row.moved,
-        _nonzero,
-        optional=True,
-        explanation="nodes that run in another order",
+        "moved", "moved", _nonzero, optional=True, explanation="nodes that run in another order"
     ),
 )
 """In the rows of graphs and of modules."""
 GRAPHS: Sequence[Column[GraphChange]] = (
-    Column("graph", lambda row: row.name),
+    Column("graph", "name"),
     *_COUNTS,
     Column(
         "edges removed",
-        lambda row: row.edges_removed,
+        "edges_removed",
         _nonzero,
         optional=True,
         explanation="dependencies between nodes of both captures",
     ),
-    Column("edges added", lambda row: row.edges_added, _nonzero, optional=True),
+    Column("edges added", "edges_added", _nonzero, optional=True),
 )
 
 
@@ -160,18 +158,23 @@ def _closed(shape: str) -> str:
 
 
 _MARK: Column[Any] = Column(
-    "", lambda row: MARKS[row.change][0], wrap="never", style=lambda row: MARKS[row.change][1]
+    "",
+    lambda row: row.change,
+    lambda change: MARKS[change][0],
+    wrap="never",
+    style=lambda row: MARKS[row.change][1],
+    name="status",
 )
 CHANGES: Sequence[Column[ChangeRow]] = (
     _MARK,
-    Column("nodes", lambda row: row.nodes),
+    Column("nodes"),
     Column("op", lambda row: _name("(no op)" if row.op is None else short_op(row.op))),
-    Column("line", lambda row: _name(row.line), wrap="never"),
+    Column("line", format=_name, wrap="never"),
     Column("change", _change, narrowest=24),
-    Column("module", lambda row: _name(row.module), priority=1),
+    Column("module", format=_name, priority=1),
 )
 MODULES: Sequence[Column[ModuleChange]] = (
-    Column("module", lambda row: _name(row.module)),
+    Column("module", format=_name),
     *_COUNTS,
 )
 
@@ -179,27 +182,27 @@ MODULES: Sequence[Column[ModuleChange]] = (
 def _edge_columns(report: Diff) -> Sequence[Column[EdgeRow]]:
     return [
         _MARK,
-        Column("edges", lambda row: row.edges),
+        Column("edges"),
         Column("node", lambda row: _name(row.target)),
         Column("waits for", lambda row: _name(row.source)),
-        Column(
-            "graph",
-            lambda row: row.graph,
-            wrap="never",
-            shown=len({row.graph for row in report.edges}) > 1,
-        ),
+        Column("graph", wrap="never", shown=len({row.graph for row in report.edges}) > 1),
     ]
 
 
 def _difference_columns(text: Text) -> list[Column[Any]]:
     """Columns of rows that have ``a`` and ``b``."""
     return [
-        Column("A", lambda row: row.a, text),
-        Column("B", lambda row: row.b, text),
-        Column("difference", lambda row: row.difference, lambda value: _signed(value, text)),
+        Column("A", "a", text),
+        Column("B", "b", text),
+        Column(
+            "difference",
+            "difference",
+            lambda value: _signed(value, text),
+            unit=UNITS.get(text, ""),
+        ),
         Column(
             "relative",
-            lambda row: row.relative,
+            "relative",
             lambda share: "" if share is None else f"{share:+.1%}",
             optional=True,
         ),
@@ -213,8 +216,8 @@ def _signed(value: float | None, text: Text) -> str:
 
 def _figure_columns(text: Text) -> Sequence[Column[Figure]]:
     return [
-        Column("of", lambda row: row.of),
-        Column("figure", lambda row: row.kind),
+        Column("of"),
+        Column("figure", "kind"),
         *_difference_columns(text),
     ]
 

@@ -17,19 +17,29 @@ import msgspec
 
 from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
 from cgtool.analysis.gate.metrics import BY_NAME
-from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN
 from cgtool.model.capture import Frame
+from cgtool.render.csv import encode_tables
 from cgtool.render.gate_table import (
-    VERDICTS,
+    WITH_REASONS,
     WORDS,
     conclusion,
     details,
     error_lines,
     explained,
+    render,
     sentence,
 )
-from cgtool.render.table import Column
 from cgtool.render.text import shown_file, visible
+
+# --- CSV
+
+
+def csv(report: GateReport) -> bytes:
+    """The verdicts of all targets; of targets without a budget, their figures."""
+    tables = [table for table in render(report).tables if table.rows]
+    return encode_tables([table for table in tables if table.name == tables[0].name])
+
 
 # --- GitHub Actions: workflow commands, which become annotations, and a job summary.
 # https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands : a step
@@ -39,7 +49,6 @@ MOST_ANNOTATIONS = 10
 MOST_BYTES = 1024 << 10
 
 _KINDS = {FAIL: "error", UNKNOWN: "warning"}
-_SUMMARY: tuple[Column[Verdict], ...] = (*VERDICTS[:-1], Column("", lambda verdict: verdict.text))
 _MARKS = {PASS: "✅", FAIL: "❌", UNKNOWN: "❔", ERROR: "❌"}
 
 
@@ -73,7 +82,9 @@ def _command(
 ) -> str:
     place = {} if frame is None else {"file": from_root(frame, root), "line": str(frame.line)}
     named = {**place, "title": title}
-    properties = ",".join(f"{name}={property_value(value)}" for name, value in named.items())
+    # The value of a property ends at a comma or a colon too.
+    values = (message((value,)).replace(":", "%3A").replace(",", "%2C") for value in named.values())
+    properties = ",".join(f"{name}={value}" for name, value in zip(named, values, strict=True))
     return f"::{kind} {properties}::{message(lines)}"
 
 
@@ -88,11 +99,6 @@ def message(lines: Iterable[str]) -> str:
     return "%0A".join(visible(line).replace("%", "%25") for line in lines)
 
 
-def property_value(text: str) -> str:
-    """The value of a property, which ends at a comma or a colon too."""
-    return message((text,)).replace(":", "%3A").replace(",", "%2C")
-
-
 def from_root(frame: Frame, root: Path) -> str:
     """The file from the top of the checkout; as it is when it lies elsewhere."""
     path = os.path.abspath(frame.file)  # noqa: PTH100 : resolve() would follow links away
@@ -103,7 +109,7 @@ def from_root(frame: Frame, root: Path) -> str:
 
 
 def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
+    """Markdown for ``$GITHUB_STEPWITH_REASONS``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
     parts += [_section(name, target) for name, target in report.named()]
     return cut_lines("\n".join(parts), most)
@@ -131,11 +137,11 @@ def _section(name: str, target: Judged) -> str:
         "",
         cell(f"{device}, torch {target.torch}{baseline}"),
         "",
-        f"| | {' | '.join(column.heading for column in _SUMMARY)} |",
-        f"|---|{'|'.join('---:' if column.numeric else '---' for column in _SUMMARY)}|",
+        f"| | {' | '.join(column.heading for column in WITH_REASONS)} |",
+        f"|---|{'|'.join('---:' if column.numeric else '---' for column in WITH_REASONS)}|",
     ]
     for verdict in target.verdicts:
-        cells = (column.text(column.cell(verdict)) for column in _SUMMARY)
+        cells = (column.text(column.cell(verdict)) for column in WITH_REASONS)
         row = (_MARKS[verdict.verdict], *cells)
         lines.append(f"| {' | '.join(map(cell, row))} |")
     lines.append("")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
@@ -13,7 +12,7 @@ from cgtool.analysis.gate.metrics import metric_of
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.units import count_text
 from cgtool.model.failure import Failure
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Hanging, Screen, plain
 from cgtool.render.text import shown_file
 
 _FRAMES = 6
@@ -24,21 +23,31 @@ _STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: WARNING, ERROR: BAD}
 
 def measured_text(verdict: Verdict) -> str:
     """``25``, ``33.0 us``; — if nothing was measured."""
-    return "—" if verdict.measured is None else number(verdict.measured, verdict.unit)
+    return _quantity_text((verdict.measured, verdict.unit))
+
+
+_Quantity = tuple[float | None, str]
+"""A figure and its unit."""
+
+
+def _quantity_text(quantity: _Quantity) -> str:
+    return "—" if quantity[0] is None else number(quantity[0], quantity[1])
 
 
 VERDICTS: tuple[Column[Verdict], ...] = (
-    Column("metric", lambda verdict: verdict.metric, wrap="never"),
+    Column("metric", wrap="never"),
     Column(
         "measured",
-        measured_text,
+        lambda verdict: (verdict.measured, verdict.unit),
+        _quantity_text,
         wrap="never",
         numeric=True,
+        parts=("", "unit"),
         explanation="a count, or of a time the median of its runs",
     ),
     Column(
         "limit",
-        lambda verdict: verdict.requirement,
+        "requirement",
         wrap="never",
         explanation="a budget, or the baseline and how much worse than it is allowed",
     ),
@@ -49,30 +58,34 @@ VERDICTS: tuple[Column[Verdict], ...] = (
         style=lambda verdict: _STYLE[verdict.verdict],
         explanation="cannot tell: not measured, not comparable, or too close to the limit",
     ),
-    # The reason for "cannot tell" needs the whole width, so it is below the table.
     Column("", lambda verdict: "" if verdict.verdict == UNKNOWN else verdict.text),
 )
+WITH_REASONS = (*VERDICTS[:-1], Column[Verdict]("", lambda verdict: verdict.text, name="why"))
 
 
 FIGURES: tuple[Column[tuple[str, float]], ...] = (
     Column("metric", lambda figure: figure[0], wrap="never"),
     Column(
         "measured",
-        lambda figure: number(figure[1], metric.unit if (metric := metric_of(figure[0])) else ""),
+        lambda figure: (figure[1], metric.unit if (metric := metric_of(figure[0])) else ""),
+        _quantity_text,
         wrap="never",
         numeric=True,
+        parts=("", "unit"),
     ),
 )
 """Shown for a target without budgets and baseline."""
 
 
-def render(report: GateReport, *, explain: bool = False) -> RenderableType:
+def render(report: GateReport, *, explain: bool = False) -> Screen:
     """One table per target, the evidence of every verdict that is not a pass, and one word; with
     ``explain`` also what the headings mean."""
-    parts: list[RenderableType] = []
+    screen = Screen()
     for name, target in report.named():
-        parts += [_target(name, target, explain=explain), ""]
-    return Group(*parts, conclusion(report))
+        screen.include(_target(name, target, explain=explain))
+        screen.parts.append("")
+    screen.parts.append(conclusion(report))
+    return screen
 
 
 def _target(name: str, target: Judged, *, explain: bool) -> Screen:
@@ -82,16 +95,20 @@ def _target(name: str, target: Judged, *, explain: bool) -> Screen:
         screen.line(f"{name} was not measured: {target.error.message}", f"bold {BAD}")
         return screen
     device = "" if target.simulated else f", {target.device}"
-    screen.table(f"Gate of {name}{device}", VERDICTS, target.verdicts)
-    if not target.verdicts:
-        screen.table(f"Figures of {name}{device}", FIGURES, tuple(target.figures.items()))
+    part = ("target", name)
+    title = f"Gate of {name}{device}"
+    screen.table(title, VERDICTS, target.verdicts, name="verdicts", part=part)
+    # The reason for "cannot tell" needs the whole width, so on the screen it is below.
+    screen.tables[-1] = replace(screen.tables[-1], columns=WITH_REASONS)
+    title, figures = f"Figures of {name}{device}", tuple(target.figures.items())
+    screen.table(title, FIGURES, () if target.verdicts else figures, name="figures", part=part)
     screen.legend()
     reasons = explained(target, reasons=True)
     if reasons or target.notes:
         screen.parts.append("")
     for verdict, lines in reasons:
         screen.line(verdict.metric, f"bold {_STYLE[verdict.verdict]}")
-        screen.parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines]
+        screen.parts += [Hanging(plain("  "), plain(line)) for line in lines]
     for note in target.notes:
         screen.line(f"note: {note}", "dim")
     return screen

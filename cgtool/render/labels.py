@@ -9,7 +9,14 @@ from textwrap import wrap
 
 from cgtool.analysis.graph.places import Attribute, NodeDescriber, Place, file_line
 from cgtool.analysis.graph.view import Item
-from cgtool.analysis.units import bytes_text, count_text, dimensions_text, time_text, types_text
+from cgtool.analysis.units import (
+    bytes_text,
+    count_text,
+    dimensions_text,
+    time_text,
+    total_of,
+    types_text,
+)
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.render.text import visible
 
@@ -82,13 +89,14 @@ class Labels:
         return tuple(line for line in lines if line)
 
     def _group(self, item: Item, nodes: list[Node]) -> Label:
-        totals = self.nodes.totals(nodes)
-        types, ops = totals.types, totals.ops
+        types = Counter(node.type for node in nodes)
+        ops = Counter(self.places.of(node).short_op or "no op" for node in nodes)
+        duration_ns = total_of(node.duration_ns for node in nodes)
         rows = [count_text(len(nodes), "node") if len(types) > 1 else "", types_text(types)]
         if len(ops) > 1 or item.module is not None:
             rows.append(_counts(ops, 3))
-        if totals.duration_ns is not None:
-            rows.append(time_text(totals.duration_ns))
+        if duration_ns is not None:
+            rows.append(time_text(duration_ns))
         tooltip = (
             item.title or "",
             f"{count_text(len(nodes), 'node')} from {nodes[0].id} to {nodes[-1].id}",
@@ -106,9 +114,13 @@ def _counts(counted: Counter[str], most: int) -> str:
 def _list(attributes: Sequence[Attribute]) -> str:
     """``grid 16, block 128, registers 32, static shared memory 512 B``."""
     return ", ".join(
-        f"{field.label} {_text(value, field.unit)}" if field.label else _text(value, field.unit)
-        for field, value in attributes
+        f"{label} {text}" if label else text for label, text in attribute_rows(attributes)
     )
+
+
+def attribute_rows(attributes: Sequence[Attribute]) -> list[tuple[str, str]]:
+    """``("grid", "16")``; a label may be empty."""
+    return [(field.label, _text(value, field.unit)) for field, value in attributes]
 
 
 def _text(value: object, unit: str | None) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cgtool.analysis.eager_breaks import EagerRow
+from cgtool.analysis.ledger_costs import CaptureTime
+from cgtool.analysis.ledger_notes import Note
+from cgtool.analysis.ledger_pools import ProgramPoolRow
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
-from cgtool.analysis.units import bytes_text, count_text, time_text
-from cgtool.render.report_table import render_findings
+from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
+from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, WARNING, Column, Screen
 
 
@@ -20,29 +24,59 @@ def _count(
     )
 
 
-_OWNER: Column[LedgerRow] = Column(
-    "made by", lambda row: row.owner, explanation="what captures the graphs"
+_OWNER: Column[LedgerRow] = Column("made by", "owner", explanation="what captures the graphs")
+_NUMBER: Column[LedgerRow] = Column(
+    "graph", "number", explanation="its number for `cgtool dump --graph`"
 )
-_LINE: Column[LedgerRow] = Column("line", lambda row: row.line)
+
+
+def _key(priority: int) -> Column[LedgerRow]:
+    return Column(
+        "key",
+        lambda row: ", ".join(row.keys),
+        wrap="cut",
+        optional=True,
+        priority=priority,
+        explanation="the function that torch.compile compiled, or what was noted for the capture",
+    )
+
+
 _NODES: Column[LedgerRow] = Column(
     "nodes",
     lambda row: row.nodes or None,
     lambda nodes: "—" if nodes is None else " to ".join(f"{count:,}" for count in nodes),
     priority=1,
+    parts=("min", "max"),
     numeric=True,
     explanation="of one graph: the fewest and the most",
+)
+_GPU: Sequence[Column[LedgerRow]] = (
+    Column(
+        "GPU",
+        "gpu_ns",
+        optional=True,
+        explanation="mean GPU time of a replay, from the start of its first node to the end of its "
+        "last",
+    ),
+    Column(
+        "of GPU",
+        "gpu_share",
+        optional=True,
+        priority=1,
+        explanation="share of the program's GPU time, all replays together",
+    ),
 )
 _TIMES: Sequence[Column[LedgerRow]] = (
     Column(
         "capture",
-        lambda row: row.capture_ns,
+        lambda row: row.capture_ns or None,
         time_text,
+        numeric=True,
         explanation="host time of the captures, instantiation included",
     ),
     Column(
         "interval",
-        lambda row: row.mean_interval_ns,
-        time_text,
+        "mean_interval_ns",
         optional=True,
         priority=2,
         explanation="mean time from one replay of a graph to its next",
@@ -55,39 +89,242 @@ _TIMES: Sequence[Column[LedgerRow]] = (
         priority=1,
         explanation="memory that PyTorch's allocator reserved during the captures",
     ),
+    Column(
+        "driver",
+        lambda row: row.exec_bytes or None,
+        bytes_text,
+        optional=True,
+        priority=3,
+        explanation="memory that the driver took for the executable graphs",
+    ),
 )
 _REPLAYED_AT: Column[LedgerRow] = Column(
     "replayed at", lambda row: row.replayed_at or "", wrap="cut", optional=True, priority=3
 )
 LINES: Sequence[Column[LedgerRow]] = (
     _OWNER,
-    _LINE,
-    Column("graphs", lambda row: row.graphs),
+    Column("line"),
+    Column("graphs"),
     _count(
         "again",
         lambda row: row.rerecords,
         WARNING,
-        "graphs that torch.compile recorded because one that there was did not fit",
+        "graphs that torch.compile recorded because an earlier one did not fit",
     ),
     _count("unused", lambda row: row.unused, WARNING, "graphs that were never replayed"),
     _count("failed", lambda row: row.failed, BAD, "captures that ended with an error"),
     _NODES,
-    Column("replays", lambda row: row.replays),
+    Column("replays"),
+    *_GPU,
     *_TIMES,
     _REPLAYED_AT,
-    Column("function", lambda row: ", ".join(row.keys), wrap="cut", optional=True, priority=4),
+    _key(4),
 )
 GRAPHS: Sequence[Column[LedgerRow]] = (
-    Column("graph", lambda row: row.number, explanation="its number for `cgtool dump --graph`"),
+    _NUMBER,
     _OWNER,
-    _LINE,
-    Column("function", lambda row: ", ".join(row.keys), wrap="cut", optional=True, priority=1),
+    Column("line"),
+    _key(1),
     _NODES,
-    Column("replays", lambda row: row.replays),
+    Column("replays"),
+    *_GPU,
     *_TIMES,
     _REPLAYED_AT,
     Column("end", lambda row: row.end or "", wrap="cut", optional=True, priority=2),
 )
+
+_NotedRow = tuple[LedgerRow, Note]
+_NOTED_GRAPH: Column[_NotedRow] = Column("graph", lambda row: row[0].number)
+NOTES: Sequence[Column[_NotedRow]] = (
+    Column("made by", lambda row: row[0].owner, priority=2),
+    Column("line", lambda row: row[0].line),
+    Column("key", lambda row: ", ".join(row[0].keys), wrap="cut", optional=True, priority=3),
+    Column("note", lambda row: row[1].name, explanation="a name passed to `cgtool.note`"),
+    Column("replays", lambda row: row[1].replays, explanation="with this note"),
+    Column("min", lambda row: row[1].least, number_text, numeric=True, priority=1),
+    Column("median", lambda row: row[1].median, number_text, numeric=True),
+    Column("max", lambda row: row[1].most, number_text, numeric=True),
+    Column(
+        "padded to",
+        lambda row: row[1].sizes or None,
+        lambda sizes: "—" if sizes is None else " to ".join(map(number_text, sizes)),
+        optional=True,
+        parts=("min", "max"),
+        numeric=True,
+    ),
+    Column(
+        "padding",
+        lambda row: row[1].padding,
+        percent_text,
+        optional=True,
+        explanation="share of what the graphs computed that was not needed",
+    ),
+)
+
+
+def _spent(
+    heading: str, cell: Callable[[CaptureTime], int | None], explanation: str, priority: int = 0
+) -> Column[LedgerRow]:
+    return Column(
+        heading,
+        lambda row: cell(row.spent) or None,
+        time_text,
+        optional=True,
+        priority=priority,
+        explanation=explanation,
+    )
+
+
+REPLAYS: Sequence[Column[LedgerRow]] = (
+    _NUMBER,
+    _OWNER,
+    Column("line"),
+    _key(1),
+    Column("replays"),
+    *_GPU,
+    Column("host", "host_ns", explanation="mean host time of a replay, without the first"),
+    Column(
+        "first replay",
+        "first_host_ns",
+        priority=1,
+        explanation="its host time, with the upload of the graph and what the driver loads lazily",
+    ),
+)
+CAPTURES: Sequence[Column[LedgerRow]] = (
+    _OWNER,
+    Column("line"),
+    Column("graphs", priority=3),
+    _spent(
+        "warm-up", lambda spent: spent.warm_up_ns, "iterations that PyTorch runs before the capture"
+    ),
+    _spent(
+        "prepare",
+        lambda spent: spent.prepare_ns,
+        "in torch.cuda.graph before the capture: waiting for the device, emptying caches",
+        2,
+    ),
+    _spent("code", lambda spent: spent.code_ns, "the captured code"),
+    _spent(
+        "compile",
+        lambda spent: spent.compile_ns,
+        "in the capture, in Triton and Inductor: compiling, tuning and loading kernels",
+        1,
+    ),
+    _spent(
+        "collector",
+        lambda spent: spent.collector_ns,
+        "in the capture, Python's garbage collector",
+        2,
+    ),
+    _spent("instantiate", lambda spent: spent.instantiate_ns, "at the end of the capture", 1),
+    _spent(
+        "cgtool",
+        lambda spent: spent.cgtool_ns,
+        "to read the graphs, not part of the other times",
+        4,
+    ),
+)
+
+POOLS: Sequence[Column[ProgramPoolRow]] = (
+    Column("pool", "name"),
+    Column("process", lambda row: row.process or None, optional=True, priority=2),
+    Column("graphs", explanation="captured into it"),
+    Column(
+        "kept by",
+        lambda row: row.kept_by or "nothing",
+        explanation="what kept it alive at the end of its last graph, or of the process",
+    ),
+    Column("reserved", "reserved_bytes"),
+    Column("in use", "used_bytes"),
+    Column(
+        "free",
+        "free_bytes",
+        explanation="only a capture into this pool, on the same stream, can use it",
+    ),
+    Column("streams", priority=1, explanation="streams that it was allocated for"),
+    Column(
+        "driver",
+        "exec_bytes",
+        optional=True,
+        priority=1,
+        explanation="memory of the driver for the executable graphs, not part of the pool",
+    ),
+)
+
+
+def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
+    """The memory pools of a program's graphs."""
+    screen = Screen(simulated=report.simulated, explain=explain)
+    reserved = sum(row.reserved_bytes for row in report.pools)
+    free = sum(row.free_bytes for row in report.pools)
+    screen.line(
+        f"{count_text(len(report.pools), 'pool')} with {bytes_text(reserved)}, of which only later "
+        f"captures can use {bytes_text(free)}"
+        if report.pools
+        else "no pool existed when a graph or a process ended",
+        "bold",
+    )
+    screen.line(_run(report), "dim")
+    screen.table("Pools", POOLS, report.pools)
+    _notes(screen, report)
+    return screen
+
+
+def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) -> Screen:
+    """Where the time of a program's replays and captures goes."""
+    screen = Screen(simulated=report.simulated, explain=explain)
+    screen.line(_times(report), "bold")
+    screen.line(_run(report), "dim")
+    replayed = [row for row in report.graphs if row.replays]
+    replayed.sort(key=lambda row: (-(row.gpu_share or 0), -row.replays))
+    shown = replayed[: rows or None]
+    screen.table("Replays", REPLAYS, shown, _rest(replayed[len(shown) :], "graph"))
+    lines = report.lines[: rows or None]
+    screen.table("Captures", CAPTURES, lines)
+    _notes(screen, report)
+    return screen
+
+
+def _times(report: LedgerReport) -> str:
+    """``graphs take 1.20 s of 1.70 s of GPU time (71%); captures took 320 ms of host time``."""
+    captures = (
+        f"captures took {time_text(sum(row.capture_ns for row in report.lines))} of host time"
+    )
+    if report.simulated:
+        return f"no GPU times on the simulated device; {captures}"
+    if report.gpu_ns is None:
+        return f"no GPU times (`cgtool run --times` records them); {captures}"
+    inside = report.graphs_gpu_ns or 0
+    return (
+        f"graphs take {time_text(inside)} of {time_text(report.gpu_ns)} of GPU time "
+        f"({percent_text(inside / report.gpu_ns if report.gpu_ns else None)}); {captures}"
+    )
+
+
+BREAKS: Sequence[Column[EagerRow]] = (
+    Column("line"),
+    Column("op", lambda row: row.op.removeprefix("aten::"), wrap="cut"),
+    Column(
+        "per step",
+        lambda row: round(row.per_step, 2),
+        number_text,
+        explanation="how often it runs from one replay to the next",
+    ),
+    Column("host time", "host_ns", explanation="of one step, while it is watched"),
+    Column("after graph", "before", wrap="cut", priority=1),
+    Column("before graph", "after", wrap="cut", priority=1),
+)
+
+
+def _breaks(report: LedgerReport) -> str:
+    rows = report.breaks or ()
+    if not rows:
+        return "no op ran outside graphs from one replay to the next"
+    inside_ns = sum(row.total_ns for row in rows)
+    return (
+        f"from one replay to the next: {time_text(report.breaks_ns)} of host time, "
+        f"{time_text(inside_ns)} of it in ops outside graphs; compiled code is not watched"
+    )
 
 
 def render(
@@ -101,17 +338,27 @@ def render(
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
     screen.table("Graphs", columns, shown, _rest(lines[len(shown) :], "graph" if graphs else ""))
+    noted = [(row, note) for row in shown for note in row.notes]
+    screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
+    if report.breaks is not None:
+        title = "Outside graphs, from one replay to the next"
+        screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")
+        screen.line(_breaks(report), "dim")
     findings = report.findings[: rows or None]
-    if findings:
-        screen.parts += ["", render_findings(findings)]
+    screen.add(Findings(findings))
     if more := len(report.findings) - len(findings):
         screen.line(f"{count_text(more, 'more finding')}: --rows 0 shows all", "dim")
+    _notes(screen, report)
+    return screen
+
+
+def _notes(screen: Screen, report: LedgerReport) -> None:
+    """The end of each screen: what is missing, and what the headings mean."""
     if report.lost or report.caveats:
         screen.parts.append("")
     screen.labelled((("not recorded", reason) for reason in report.lost), WARNING)
     screen.labelled((("note", caveat.text) for caveat in report.caveats), WARNING)
     screen.legend()
-    return screen
 
 
 def _run(report: LedgerReport) -> str:

@@ -19,7 +19,7 @@ from cgtool.analysis.timing.trace import GraphTrace, Span, Track, trace
 from cgtool.model.capture import Capture, Frame, Node
 from cgtool.render.text import source_line, visible
 
-_Args = dict[str, Any]
+Arguments = dict[str, Any]
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
@@ -34,7 +34,7 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     cat: str | None = None
     id: int | None = None
     bp: str | None = None
-    args: _Args | None = None
+    args: Arguments | None = None
 
 
 class Trace(msgspec.Struct):
@@ -58,35 +58,56 @@ def render(capture: Capture) -> bytes:
     return msgspec.json.encode(Trace(events, "ns", other)) + b"\n"
 
 
+class Slices:
+    """Names and arguments of what is around the nodes of one capture, each formatted once."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.nodes = NodeDescriber(capture)
+        self._places: dict[Place, Arguments] = {}
+        self._around: dict[tuple[int | None, str, int], tuple[str, Arguments | None]] = {}
+
+    def around(self, span: Span) -> tuple[str, Arguments | None]:
+        """Of a slice around nodes."""
+        key = (span.node.origin, span.kind, span.depth)
+        if key not in self._around:
+            self._around[key] = _around(span, self.nodes.places.of(span.node))
+        return self._around[key]
+
+    def place(self, place: Place) -> Arguments:
+        """Op, module and lines, as arguments of a node."""
+        if place not in self._places:
+            self._places[place] = _place(place)
+        return self._places[place]
+
+
 class _Writer:
-    """Names and arguments of one capture, each formatted once."""
+    """The events of one capture."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._nodes = NodeDescriber(capture)
-        self._places: dict[int | None, _Args] = {}
-        self._around: dict[tuple[int | None, str, int], tuple[str, _Args | None]] = {}
+        self._slices = Slices(capture)
+        self._nodes = self._slices.nodes
 
     def graph(self, graph: GraphTrace) -> Iterator[Event]:
         """All events of one graph, an outer slice before those inside it."""
         capture, pid = self._capture, graph.graph + 1
-        yield _meta("process_name", pid, pid, name=_named(capture.graphs[graph.graph].name))
-        yield _meta("process_sort_index", pid, pid, sort_index=pid)
+        yield metadata("process_name", pid, pid, name=_named(capture.graphs[graph.graph].name))
+        yield metadata("process_sort_index", pid, pid, sort_index=pid)
         # Perfetto takes the thread that has the number of its process for the main one, and shows
         # it first.
         tids = [pid + number * len(capture.graphs) for number in range(len(graph.tracks))]
         for number, (tid, track) in enumerate(zip(tids, graph.tracks, strict=True)):
-            yield _meta("thread_name", pid, tid, name=self._track_name(track))
-            yield _meta("thread_sort_index", pid, tid, sort_index=number)
+            yield metadata("thread_name", pid, tid, name=self._track_name(track))
+            yield metadata("thread_sort_index", pid, tid, sort_index=number)
             for span in track.spans:
                 kind: str = span.kind
-                args: _Args | None
+                args: Arguments | None
                 if kind == "node":
                     node = span.node
                     kind, name = visible(node.type), visible(self._nodes.title(node))
                     args = self._arguments(node, graph.used[node.id])
                 else:
-                    name, args = self._level(span)
+                    name, args = self._slices.around(span)
                 start, duration = span.start_ns / 1000, (span.end_ns - span.start_ns) / 1000
                 yield Event("X", name, pid, tid, start, duration, kind, args=args)
         for arrow in graph.arrows:
@@ -101,17 +122,9 @@ class _Writer:
         name = "no stream" if stream is None else _named(self._capture.streams[stream].name)
         return f"{name}, concurrent ({track.number})" if track.number else name
 
-    def _level(self, span: Span) -> tuple[str, _Args | None]:
-        """Name and arguments of a slice around nodes."""
-        key = (span.node.origin, span.kind, span.depth)
-        if key not in self._around:
-            self._around[key] = _around(span, self._nodes.places.of(span.node))
-        return self._around[key]
-
-    def _arguments(self, node: Node, utilization: Utilization) -> _Args:
-        if node.origin not in self._places:
-            self._places[node.origin] = _place(self._nodes.places.of(node))
-        args: _Args = {"node": node.id, "ns": node.duration_ns, **self._places[node.origin]}
+    def _arguments(self, node: Node, utilization: Utilization) -> Arguments:
+        place = self._slices.place(self._nodes.places.of(node))
+        args: Arguments = {"node": node.id, "ns": node.duration_ns, **place}
         if node.kernel is not None:
             args["kernel"] = visible(self._nodes.full_kernels[node.kernel.function])
         for field, value in self._nodes.attributes(node):
@@ -127,7 +140,7 @@ class _Writer:
         return args if utilization.bound is None else {**args, "bound": utilization.bound}
 
 
-def _around(span: Span, place: Place) -> tuple[str, _Args | None]:
+def _around(span: Span, place: Place) -> tuple[str, Arguments | None]:
     if span.kind == "module":
         names = (place.module or "").split(".")
         innermost = {"type": visible(place.module_type or "")}
@@ -141,7 +154,7 @@ def _around(span: Span, place: Place) -> tuple[str, _Args | None]:
     return visible(place.op or ""), None
 
 
-def _place(place: Place) -> _Args:
+def _place(place: Place) -> Arguments:
     facts = {
         "op": place.op,
         "module": place.module,
@@ -163,5 +176,6 @@ def _line(frame: Frame) -> str:
     return visible(f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}")
 
 
-def _meta(kind: str, pid: int, tid: int, **args: Any) -> Event:
+def metadata(kind: str, pid: int, tid: int, **args: Any) -> Event:
+    """The name or the order of a process or a thread."""
     return Event("M", kind, pid, tid, args=args)

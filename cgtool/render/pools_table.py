@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cgtool.analysis.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
-from cgtool.analysis.units import bytes_text, time_text
+from cgtool.analysis.units import bytes_text, exact_bytes_text
 from cgtool.render.table import WARNING, Column, Screen, Table
 
 Size = Callable[[int], str]
@@ -16,31 +16,29 @@ def render(
 ) -> Screen:
     """Pools, groups, live blocks, reuse, ``notes``; ``exact``: in bytes; ``explain``: also what the
     headings mean."""
-
-    def size(value: int) -> str:
-        return f"{value:,}" if exact else bytes_text(value)
-
+    size: Size = exact_bytes_text if exact else bytes_text
     where = "simulated: a model of the allocator" if report.simulated else report.device
     title = f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}"
     screen = Screen(simulated=report.simulated, explain=explain)
-    if not report.pools:
+    # The title says "simulated" already.
+    screen.add(Table(title, _pool_columns(size), report.pools, name="pools"))
+    if report.pools:
+        screen.labelled(_notes(report, size))
+    else:
         screen.line(title, "bold")
         screen.line("none: no graph of the capture holds memory")
-        screen.labelled((("note", note) for note in notes), WARNING)
-        return screen
-    # The title says "simulated" already.
-    screen.parts.append(Table(title, _pool_columns(size), report.pools))
-    screen.labelled(_notes(report, size))
-    screen.table(f"Allocations by {report.by}", _group_columns(report, size), report.groups)
+    title = f"Allocations by {report.by}"
+    screen.table(title, _group_columns(report, size), report.groups, name="allocations")
     rest = {"block": f"{report.holders_left_out} more", "size": report.bytes_left_out}
     screen.table(
         "Live blocks at the end of the capture",
         _holder_columns(report, size),
         report.holders,
         [rest] if report.holders_left_out else [],
+        name="live-blocks",
     )
     title = "Memory reused between graphs"
-    screen.table(title, _shared_columns(size), report.shared)
+    screen.table(title, _shared_columns(size), report.shared, name="reused")
     screen.labelled((("note", note) for note in notes), WARNING)
     screen.legend()
     return screen
@@ -57,59 +55,53 @@ def _notes(report: PoolsReport, size: Size) -> list[tuple[str, str]]:
 
 def _pool_columns(size: Size) -> Sequence[Column[PoolRow]]:
     return [
-        Column("pool", lambda row: row.name, wrap="never"),
+        Column("pool", "name", wrap="never"),
         Column(
             "reserved",
-            lambda row: row.reserved,
+            "reserved",
             size,
             explanation="bytes of the segments that CUDA gave to the pool",
         ),
         Column(
             "live",
-            lambda row: row.live,
+            "live",
             size,
             explanation="bytes in blocks that are still held at the end of the capture",
         ),
-        Column(
-            "peak",
-            lambda row: row.peak,
-            size,
-            explanation="most bytes in blocks at once during the capture",
-        ),
+        Column("peak", format=size, explanation="most bytes in blocks at once during the capture"),
         Column(
             "minimum",
-            lambda row: row.floor,
+            "floor",
             size,
             explanation="most requested bytes at once: with these lifetimes no pool is smaller",
         ),
         Column(
             "never used",
-            lambda row: row.untouched,
+            "untouched",
             size,
             explanation="bytes of the segments that no allocation covered",
         ),
-        Column("segments", lambda row: row.segments, priority=1),
+        Column("segments", priority=1),
     ]
 
 
 def _group_columns(report: PoolsReport, size: Size) -> Sequence[Column[GroupRow]]:
     return [
-        Column("pool", lambda row: row.pool, shown=len(report.pools) > 1),
-        Column(report.by, lambda row: row.group),
-        Column("peak", lambda row: row.peak, size),
-        Column("live", lambda row: row.live, size),
-        Column("allocations", lambda row: row.allocations),
+        Column("pool", shown=len(report.pools) > 1),
+        Column(report.by, "group"),
+        Column("peak", format=size),
+        Column("live", format=size),
+        Column("allocations"),
         Column(
             "requested",
-            lambda row: row.requested,
+            "requested",
             size,
             priority=1,
             explanation="sum over all allocations: reused memory counts each time",
         ),
         Column(
             "time",
-            lambda row: row.time_ns,
-            time_text,
+            "time_ns",
             optional=True,
             priority=2,
             explanation="GPU time of its nodes in one replay of each graph",
@@ -119,20 +111,20 @@ def _group_columns(report: PoolsReport, size: Size) -> Sequence[Column[GroupRow]
 
 def _holder_columns(report: PoolsReport, size: Size) -> Sequence[Column[HolderRow]]:
     return [
-        Column("block", lambda row: row.holder),
-        Column("size", lambda row: row.bytes, size),
-        Column("graph", lambda row: row.graph, wrap="never"),
-        Column("op", lambda row: row.op),
-        Column("line", lambda row: row.line),
-        Column("pool", lambda row: row.pool, shown=len(report.pools) > 1, priority=1),
-        Column("module", lambda row: row.module, priority=2, optional=True),
+        Column("block", "holder"),
+        Column("size", "bytes", size),
+        Column("graph", wrap="never"),
+        Column("op"),
+        Column("line"),
+        Column("pool", shown=len(report.pools) > 1, priority=1),
+        Column("module", priority=2, optional=True),
     ]
 
 
 def _shared_columns(size: Size) -> Sequence[Column[SharedRow]]:
     return [
-        Column("pool", lambda row: row.pool),
-        Column("freed by", lambda row: row.first),
-        Column("reused by", lambda row: row.second),
-        Column("size", lambda row: row.bytes, size),
+        Column("pool"),
+        Column("freed by", "first"),
+        Column("reused by", "second"),
+        Column("size", "bytes", size),
     ]

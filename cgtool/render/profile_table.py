@@ -20,7 +20,7 @@ from cgtool.analysis.timing.time_tables import (
 )
 from cgtool.analysis.units import count_text, percent_text, rate_text, time_text
 from cgtool.model.capture import Frame
-from cgtool.render.report_table import render_findings
+from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import source_line
 
@@ -50,14 +50,16 @@ def render(report: ProfileReport, *, overview: bool = True, explain: bool = Fals
             {table.by: name, "time": time_ns, "share": share}
             for name, time_ns, share in table.remainder(report.total_ns, report.idle_ns)
         ]
-        screen.table(f"Time by {table.by}{depth}", _time_columns(table), table.rows, rest)
+        title, name = f"Time by {table.by}{depth}", f"by-{table.by}"
+        screen.table(title, _time_columns(table), table.rows, rest, name=name)
         if table.overlapping:
             screen.line("nodes that run at the same time each count in full", "dim")
     if overview:
-        if gaps := [line for line in report.replays if line.gap_count]:
-            screen.table("Gaps between nodes", GAPS, gaps)
-            screen.table("Longest gaps", _gap_columns(report), report.gaps)
-        screen.table("Critical path and overlap", ORDER, report.order_rows)
+        gaps = [line for line in report.replays if line.gap_count]
+        screen.table("Gaps between nodes", GAPS, gaps, name="gaps")
+        if gaps:
+            screen.table("Longest gaps", _gap_columns(report), report.gaps, name="longest-gaps")
+        screen.table("Critical path and overlap", ORDER, report.order_rows, name="critical-path")
         for row in report.order_rows:
             if row.on_path:
                 steps = ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
@@ -66,8 +68,8 @@ def render(report: ProfileReport, *, overview: bool = True, explain: bool = Fals
         screen.parts.append("")
         screen.labelled(notes, WARNING)
     screen.legend(_legend(report))
-    if overview and verdict.findings:
-        screen.parts += ["", render_findings(verdict.findings)]
+    if overview:
+        screen.add(Findings(verdict.findings))
     return screen
 
 
@@ -83,48 +85,39 @@ def _notes(report: ProfileReport, *, overview: bool) -> Iterator[tuple[str, str]
 def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
     measured = any(line.replay_ns is not None for line in report.replays)
     return [
-        Column("graph", lambda row: row.name),
-        Column("nodes", lambda row: row.nodes),
+        Column("graph", "name"),
+        Column("nodes"),
         Column(
             "replay" if measured else "traced",
-            lambda row: row.total_ns,
-            time_text,
+            "total_ns",
             explanation="GPU time of one replay on a busy device"
             + ("" if measured else ", under the profiler"),
         ),
         Column(
-            "busy",
-            lambda row: row.busy,
-            percent_text,
-            explanation="share of the replay in which a node runs",
+            "busy", "busy", percent_text, explanation="share of the replay in which a node runs"
         ),
-        Column("idle", lambda row: row.idle, percent_text),
+        Column("idle", format=percent_text),
         Column(
-            "launch",
-            lambda row: row.costs.launch_ns,
-            time_text,
-            explanation="host time of one replay() on an idle stream",
+            "launch", "costs.launch_ns", explanation="host time of one replay() on an idle stream"
         ),
         Column(
             "back to back",
-            lambda row: row.costs.queued_ns,
-            time_text,
+            "costs.queued_ns",
             optional=True,
             priority=1,
             explanation="wall time of one of many replays without a synchronize between",
         ),
         Column(
             "+ synchronize",
-            lambda row: row.costs.synced_ns,
-            time_text,
+            "costs.synced_ns",
+            name="replay and synchronize",
             optional=True,
             priority=1,
             explanation="wall time of one replay and a synchronize",
         ),
         Column(
             "first",
-            lambda row: row.costs.first_ns,
-            time_text,
+            "costs.first_ns",
             optional=True,
             priority=2,
             explanation="wall time of the first replay, which uploads the graph, and a synchronize",
@@ -143,18 +136,13 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
         if by == LINE
     }
     return [
-        Column(by, lambda row: row.name, wrap="cut" if by == KERNEL else "words", narrowest=16),
-        Column("time", lambda row: row.total_ns, time_text),
-        Column(
-            "share",
-            lambda row: row.share,
-            lambda share: f"{share:.1%}",
-            explanation="of the replays",
-        ),
-        Column("nodes", lambda row: row.nodes, shown=by != NODE),
+        Column(by, "name", wrap="cut" if by == KERNEL else "words", narrowest=16),
+        Column("time", "total_ns"),
+        Column("share", "share", lambda share: f"{share:.1%}", explanation="of the replays"),
+        Column("nodes", shown=by != NODE),
         Column(
             "backward",
-            lambda row: row.backward,
+            "backward",
             percent_text,
             shown=table.has_backward and not rated,
             priority=2,
@@ -162,7 +150,6 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
         ),
         Column(
             "bound",
-            lambda row: row.bound,
             wrap="never",
             shown=known,
             style=lambda row: _BOUNDS.get(row.bound or "", "dim"),
@@ -170,7 +157,7 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
         ),
         Column(
             "of peak",
-            lambda row: row.of_roof,
+            "of_roof",
             lambda share: ">100%" if (share or 0) > 1.005 else percent_text(share),
             shown=rated and known,
             explanation="of the measured peak bandwidth or FLOP/s, whichever is nearer",
@@ -187,13 +174,14 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
             "bandwidth",
             lambda row: row.bytes_per_s if row.nearer != COMPUTE else None,
             lambda rate: rate_text(rate, "B/s"),
+            unit="bytes/s",
             shown=rated and known,
             optional=True,
             priority=4,
         ),
         Column(
             "GPU filled",
-            lambda row: row.filled,
+            "filled",
             percent_text,
             shown=rated,
             optional=True,
@@ -207,35 +195,32 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
             shown=any(sources.values()),
             priority=1,
         ),
-        Column("type", lambda row: row.module, wrap="cut", shown=by == MODULE, priority=2),
+        Column("type", "module", wrap="cut", shown=by == MODULE, priority=2),
         Column(
             "op",
-            lambda row: row.op,
             wrap="cut",
             shown=by in (KERNEL, NODE) or (by == LINE and not any(sources.values())),
             priority=1,
         ),
         Column(
             "top line",
-            lambda row: row.line,
+            "line",
             shown=by in (OP, KERNEL),
             priority=2,
             explanation="the line with most of its time",
         ),
-        Column("line", lambda row: row.line, shown=by == NODE, priority=2),
-        Column("kernel", lambda row: row.kernel, wrap="cut", shown=by == NODE, priority=3),
+        Column("line", shown=by == NODE, priority=2),
+        Column("kernel", wrap="cut", shown=by == NODE, priority=3),
     ]
 
 
 GAPS: Sequence[Column[Timeline]] = (
-    Column("graph", lambda row: row.name),
+    Column("graph", "name"),
     Column(
-        "gaps",
-        lambda row: row.gap_count,
-        explanation="times at which no node ran, counted under the profiler",
+        "gaps", "gap_count", explanation="times at which no node ran, counted under the profiler"
     ),
-    Column("total", lambda row: row.gaps_ns, time_text),
-    Column("median", lambda row: row.gap_median_ns, time_text),
+    Column("total", "gaps_ns"),
+    Column("median", "gap_median_ns"),
     Column(
         "before and after",
         lambda row: row.around_ns or None,
@@ -248,10 +233,10 @@ GAPS: Sequence[Column[Timeline]] = (
 
 def _gap_columns(report: ProfileReport) -> Sequence[Column[GapRow]]:
     return [
-        Column("graph", lambda row: row.graph, wrap="never", shown=len(report.replays) > 1),
-        Column("gap", lambda row: row.gap.ns, time_text),
-        Column("after", lambda row: row.after),
-        Column("before", lambda row: row.before),
+        Column("graph", wrap="never", shown=len(report.replays) > 1),
+        Column("gap", "gap.ns"),
+        Column("after"),
+        Column("before"),
         Column(
             "waits for",
             lambda row: row.over or row.waits_for,
@@ -261,8 +246,7 @@ def _gap_columns(report: ProfileReport) -> Sequence[Column[GapRow]]:
         ),
         Column(
             "traced",
-            lambda row: row.gap.traced_ns,
-            time_text,
+            "gap.traced_ns",
             priority=2,
             explanation="the gap as it was under the profiler",
         ),
@@ -270,15 +254,14 @@ def _gap_columns(report: ProfileReport) -> Sequence[Column[GapRow]]:
 
 
 ORDER: Sequence[Column[OrderRow]] = (
-    Column("graph", lambda row: row.name),
+    Column("graph", "name"),
     Column(
         "critical path",
-        lambda row: row.length_ns,
-        time_text,
+        "length_ns",
         explanation="the longest chain of nodes that wait for each other",
     ),
-    Column("of work", lambda row: row.share, percent_text, explanation="of the time of all nodes"),
-    Column("concurrent", lambda row: row.at_once, explanation="most nodes that ran at once"),
+    Column("of work", "share", explanation="of the time of all nodes"),
+    Column("concurrent", "at_once", explanation="most nodes that ran at once"),
     Column(
         "overlap",
         lambda row: row.overlapped_ns or None,

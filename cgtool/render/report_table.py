@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-import rich.table
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.text import Text
 
@@ -43,7 +42,7 @@ from cgtool.model.finding import (
     Finding,
     Report,
 )
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, Table, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Hanging, Screen, Table, plain
 from cgtool.render.text import shown_file, source_line, underlined
 
 _STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
@@ -52,25 +51,44 @@ _SHOWN_CALLS = 3
 # --- check
 
 
-def render_findings(findings: Sequence[Finding]) -> RenderableType:
-    """One block per finding, the worst first."""
-    return Group(*_blocks(explain_findings(findings))[:-1])
+COLUMNS: Sequence[Column[ExplainedFinding]] = (
+    Column("severity", lambda finding: finding.severity),
+    Column("code", lambda finding: finding.code),
+    Column("what is wrong", lambda finding: finding.title),
+    Column("file", lambda finding: finding.place and finding.place.file),
+    Column("line", lambda finding: finding.place and finding.place.line),
+    Column("module", lambda finding: finding.module),
+    Column("phase", lambda finding: finding.phase),
+    Column("times", lambda finding: finding.times),
+    Column("why", lambda finding: finding.reason),
+    Column("fix", lambda finding: finding.fix),
+)
 
 
-def render_check(report: Report) -> RenderableType:
+class Findings(Table[ExplainedFinding]):
+    """Findings, the worst first. A terminal shows a block for each, CSV a line."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("Findings", COLUMNS, explain_findings(findings), name="findings")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, finding in enumerate(self.rows):
+            yield from ("", _block(finding)) if number else (_block(finding),)
+
+
+def render_check(report: Report) -> Screen:
     """The screen of ``cgtool check``."""
-    findings = explain_findings(report.findings)
-    environment = report.environment
+    screen, environment = Screen(), report.environment
     head = plain(report.entry.spec, "bold")
     if environment.simulated:
         head.append_text(plain("  on the simulated device", WARNING))
     else:
         head.append_text(plain(f"  on {environment.device}"))
-    return Group(head, "", *_blocks(findings), _count(findings), *_remarks(report))
-
-
-def _blocks(findings: Sequence[ExplainedFinding]) -> list[RenderableType]:
-    return [part for finding in findings for part in (_block(finding), "")]
+    findings = Findings(report.findings)
+    screen.parts.append(head)
+    screen.add(findings)
+    screen.parts += ["", _count(findings.rows), *_remarks(report)]
+    return screen
 
 
 def _count(findings: Sequence[ExplainedFinding]) -> Text:
@@ -100,7 +118,7 @@ def _block(finding: ExplainedFinding) -> RenderableType:
         gutter = max(gutter, len(str(finding.place.line)))
         place = plain(_frame(finding.place), "cyan")
         place.append_text(plain(_details(finding), "dim"))
-        parts.append(_hanging(f"{'':>{gutter}}--> ", place))
+        parts.append(Hanging(plain(f"{'':>{gutter}}--> ", "dim"), place))
         parts += _source(finding.place, finding.columns, gutter)
     notes = [("called from", _frame(frame), "") for frame in finding.chain[:_SHOWN_CALLS]]
     if finding.library is not None:
@@ -114,7 +132,8 @@ def _block(finding: ExplainedFinding) -> RenderableType:
     if finding.fix:
         notes.append(("fix", finding.fix, GOOD))
     parts += [
-        _hanging(f"{'':>{gutter}} = {name}: ", plain(text, style)) for name, text, style in notes
+        Hanging(plain(f"{'':>{gutter}} = {name}: ", "dim"), plain(text, style))
+        for name, text, style in notes
     ]
     return Group(*parts)
 
@@ -122,15 +141,6 @@ def _block(finding: ExplainedFinding) -> RenderableType:
 def _head(severity: str, code: str, title: str) -> Text:
     head = plain(severity, f"bold {_STYLE.get(severity, '')}")
     return head.append_text(plain(f"[{code}]: {title}", "bold"))
-
-
-def _hanging(lead: str, text: Text) -> RenderableType:
-    """The lead, and next to it the text in as many lines as it needs."""
-    row = rich.table.Table.grid()
-    row.add_column(no_wrap=True)
-    row.add_column(overflow="fold")
-    row.add_row(plain(lead, "dim"), text)
-    return row
 
 
 def _details(finding: ExplainedFinding) -> str:
@@ -155,7 +165,8 @@ def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[
     if not line:
         return []
     bar = plain(f"{'':>{gutter}} |", "dim")
-    lines: list[RenderableType] = [bar, _hanging(f"{frame.line:>{gutter}} |     ", plain(line))]
+    lead = plain(f"{frame.line:>{gutter}} |     ", "dim")
+    lines: list[RenderableType] = [bar, Hanging(lead, plain(line))]
     span = underlined(frame, columns) if columns is not None else None
     if span is not None and line.isprintable():
         first, characters = span
@@ -173,15 +184,14 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     """The screen of ``cgtool verify``: the verdict, the findings, and the compared tensors; with
     ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
+    findings = Findings(report.findings)
+    screen.parts.append(_conclusion(report, findings.rows))
+    screen.add(findings)
     title = f"Replay compared with eager, {report.entry.spec}"
-    explained = explain_findings(report.findings)
-    screen.parts += [_conclusion(report, explained), "", *_blocks(explained)]
-    compared = comparison_rows(report.comparisons)
-    if compared:
-        screen.parts.append(Table(title, COMPARISONS, compared, simulated=screen.simulated))
-        screen.legend()
-        screen.parts.append("")
-    screen.parts += _remarks(report, but=unanswered(report))
+    screen.table(title, COMPARISONS, comparison_rows(report.comparisons), name="comparisons")
+    screen.tables.reverse()  # the first is what CSV has
+    screen.legend()
+    screen.parts += ["", *_remarks(report, but=unanswered(report))]
     return screen
 
 
@@ -204,8 +214,8 @@ def _relative_text(value: float | None) -> str:
 
 
 COMPARISONS: Sequence[Column[Comparison]] = (
-    Column("tensor", lambda row: row.name),
-    Column("trial", lambda row: row.trial),
+    Column("tensor", "name"),
+    Column("trial"),
     Column(
         "verdict",
         lambda row: "bit-identical" if row.exact else "equal" if row.equal else "differs",
@@ -214,7 +224,7 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "difference",
-        lambda row: row.largest,
+        "largest",
         _number_text,
         explanation="largest absolute difference between replay and eager",
     ),
@@ -236,14 +246,14 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "error",
-        lambda row: row.error,
+        "error",
         _optional_number_text,
         optional=True,
         explanation="difference between replay and a float64 run of eager",
     ),
     Column(
         "eager error",
-        lambda row: row.eager_error,
+        "eager_error",
         _optional_number_text,
         optional=True,
         explanation="difference between eager and a float64 run of eager",
@@ -302,8 +312,8 @@ def _found_by(device: str, command: str) -> str:
 
 
 PAGES: Sequence[Column[Page]] = (
-    Column("code", lambda page: page.code, wrap="never"),
-    Column("what is wrong", lambda page: page.head.title),
+    Column("code", wrap="never"),
+    Column("what is wrong", "head.title"),
 )
 
 
@@ -321,13 +331,15 @@ def render_pages(pages: Sequence[Page]) -> Screen:
 _STATES = {"available": GOOD, "degraded": WARNING, "absent": BAD}
 
 CAPABILITIES: Sequence[Column[Capability]] = (
-    Column("feature", lambda row: row.name, narrowest=20),
-    Column("state", lambda row: row.state, wrap="never", style=lambda row: _STATES[row.state]),
-    Column("how", lambda row: row.how, narrowest=24),
+    Column("feature", "name", narrowest=20),
+    Column("state", wrap="never", style=lambda row: _STATES[row.state]),
+    Column("how", narrowest=24),
     Column("how to get it", lambda row: row.remedy or "", narrowest=20),
 )
 
 
-def render_doctor(capabilities: Sequence[Capability]) -> RenderableType:
+def render_doctor(capabilities: Sequence[Capability]) -> Screen:
     """The screen of ``cgtool doctor``: one row per feature."""
-    return Table("This machine", CAPABILITIES, capabilities)
+    screen = Screen()
+    screen.table("This machine", CAPABILITIES, capabilities, name="features")
+    return screen

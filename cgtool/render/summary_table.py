@@ -8,7 +8,7 @@ from rich.text import Text
 
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.graph.summary import Coverage, GraphRow, ModuleRow, OpRow, Summary
-from cgtool.analysis.units import bytes_text, count_text, share_text, time_text
+from cgtool.analysis.units import bytes_text, count_text, share_text
 from cgtool.render.table import GOOD, WARNING, Column, Screen, plain
 
 
@@ -18,9 +18,9 @@ def render(summary: Summary, *, explain: bool = False) -> Screen:
     screen.parts.append(_head(summary))
     screen.table("Graphs", graph_columns(summary), summary.graphs)
     screen.line(_memory(summary), "dim")
-    screen.table("Nodes by module", module_columns(summary), summary.modules)
+    screen.table("Nodes by module", module_columns(summary), summary.modules, name="modules")
     rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
-    screen.table("Nodes by op", OPS, summary.ops, rest)
+    screen.table("Nodes by op", OPS, summary.ops, rest, name="ops")
     screen.parts += ["", _attribution(summary.coverage)]
     screen.labelled((("note", caveat.text) for caveat in summary.caveats), WARNING)
     screen.legend()
@@ -42,33 +42,22 @@ def _head(summary: Summary) -> Text:
 def graph_columns(summary: Summary) -> Sequence[Column[GraphRow]]:
     types = dict.fromkeys(type_ for row in summary.graphs for type_ in row.types)
     return [
-        Column("graph", lambda row: row.name),
-        Column("callable", lambda row: row.part, optional=True, priority=1),
-        Column("nodes", lambda row: row.nodes),
+        Column("graph", "name"),
+        Column("callable", "part", optional=True, priority=1),
+        Column("nodes"),
         *(_type_column(type_) for type_ in types),
-        Column("edges", lambda row: row.edges),
-        Column(
-            "streams",
-            lambda row: row.streams,
-            shown=any(row.streams > 1 for row in summary.graphs),
-        ),
-        Column(
-            "capture",
-            lambda row: row.capture_ns,
-            time_text,
-            explanation="host time from capture_begin to capture_end",
-        ),
+        Column("edges"),
+        Column("streams", shown=any(row.streams > 1 for row in summary.graphs)),
+        Column("capture", "capture_ns", explanation="host time from capture_begin to capture_end"),
         Column(
             "instantiate",
-            lambda row: row.instantiate_ns,
-            time_text,
+            "instantiate_ns",
             optional=True,
             explanation="host time of cudaGraphInstantiate",
         ),
         Column(
             "launch",
-            lambda row: row.launch_ns,
-            time_text,
+            "launch_ns",
             optional=True,
             explanation="host time of one replay() on an idle stream, median",
         ),
@@ -95,17 +84,17 @@ def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
             lambda row: row.module if row.modules == 1 else f"{row.module} x{row.modules}",
             explanation="`layers.* x4`: 4 modules of one type and size, their nodes added up",
         ),
-        Column("type", lambda row: row.type, style="dim", priority=1),
-        Column("forward" if "forward" in phases else "nodes", lambda row: row.forward),
-        Column("backward", lambda row: row.backward, shown="backward" in phases),
-        Column("share", lambda row: row.share, lambda share: f"{share:.0%}"),
+        Column("type", style="dim", priority=1),
+        Column("forward" if "forward" in phases else "nodes", "forward"),
+        Column("backward", shown="backward" in phases),
+        Column("share"),
     ]
 
 
 OPS: Sequence[Column[OpRow]] = (
     Column("op", lambda row: short_op(row.op)),
-    Column("nodes", lambda row: row.nodes),
-    Column("top line", lambda row: row.line, explanation="the line with most of its nodes"),
+    Column("nodes"),
+    Column("top line", "line", explanation="the line with most of its nodes"),
 )
 
 

@@ -1,8 +1,8 @@
 """Tables as lists of columns, and how they fit a terminal.
 
 A screen declares each of its tables as a list of `Column`. The list decides the cells, their
-alignment, which columns are left out (nothing to show, or no room), and the legend of
-``--explain``. A new column is one entry in one list; CONTRIBUTING.md shows one.
+alignment, which columns are left out (nothing to show, or no room), the legend of ``--explain``,
+and the CSV. A new column is one entry in one list; CONTRIBUTING.md shows one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 import rich.table
@@ -20,6 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.text import Text
 
+from cgtool.analysis.units import UNITS, bytes_text, percent_text, time_text
 from cgtool.render.text import cut, visible
 
 Row = TypeVar("Row")
@@ -42,10 +44,9 @@ _BREAK = re.compile(r"[._/:,=-](?=\w)")
 def plain(text: str, style: str = "") -> Text:
     """Text as it is: no markup is read in it, and control characters show as escapes.
 
-    Where a column is too narrow even so, the text goes on in the next line. Cropping, which is
-    what rich does in a column that does not wrap, would show ``109,051,90`` for 109,051,904.
+    It goes on in the next line of a terminal, and in one line into a pipe.
     """
-    return Text(visible(text), style=style, overflow="fold", no_wrap=False)
+    return Text(visible(text), style=style)
 
 
 def value_text(value: Any) -> str:
@@ -53,6 +54,10 @@ def value_text(value: Any) -> str:
     if value is None:
         return "—"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_UNITS = {"ns": time_text, "bytes": bytes_text, "share": percent_text}
+"""How a value is shown, by the last word of its field's name."""
 
 
 class Cell:
@@ -106,11 +111,12 @@ class Column(Generic[Row]):
     """One column of a table: everything that is known about it."""
 
     heading: str
-    cell: Callable[[Row], Any]
-    """The raw value of a row: text, a number in the unit of the field it is from, a tuple of
-    numbers, or None. Columns of numbers are aligned to the right and never broken into lines."""
-    text: Callable[[Any], str] = value_text
-    """How the raw value is shown."""
+    value: str | Callable[[Row], Any] = ""
+    """The field of a row that holds the raw value (``costs.launch_ns``), or a function of the row:
+    text, a number, a tuple of numbers, or None. By default the field is named as the heading.
+    Columns of numbers are aligned to the right and never broken into lines."""
+    format: Callable[[Any], str] | None = None
+    """How the raw value is shown; by default as the unit in the name of its field says."""
     priority: int = 0
     """0: always shown. Else left out if there is no room, the largest number first."""
     wrap: Wrap = "words"
@@ -127,10 +133,48 @@ class Column(Generic[Row]):
     shown: bool = True
     optional: bool = False
     """Left out if every cell of it is empty (shown as "" or —)."""
+    name: str = ""
+    """The heading in CSV, if it differs from the one on the screen."""
+    unit: str = ""
+    """The unit of the raw value; by default the one that ``text`` converts from."""
+    parts: tuple[str, ...] = ()
+    """Names of the elements of raw values that are tuples; in CSV, each has a column. A tuple of
+    one element stands for all."""
+
+    def csv_headings(self) -> list[str]:
+        """``["replay (ns)"]``, ``["95% CI low", "95% CI high"]``."""
+        heading, unit = self.name or self.heading, self.unit or UNITS.get(self.text, "")
+        headings = [f"{heading} {part}".strip() for part in self.parts or ("",)]
+        return [f"{heading} ({unit})" if unit else heading for heading in headings]
+
+    def csv_values(self, row: Row) -> Sequence[Any]:
+        """The raw value, or its elements."""
+        value = self.cell(row)
+        if not self.parts:
+            return [value]
+        values = (None,) if value is None else value
+        return values if len(values) > 1 else values * len(self.parts)
+
+    @property
+    def _field(self) -> str:
+        """The field of a row; empty where a function computes the value."""
+        if callable(self.value):
+            return ""
+        return self.value or self.heading.replace(" ", "_")
+
+    @cached_property
+    def cell(self) -> Callable[[Row], Any]:
+        """Reads the raw value of a row."""
+        return self.value if callable(self.value) else attrgetter(self._field)
+
+    @cached_property
+    def text(self) -> Callable[[Any], str]:
+        """Shows a raw value."""
+        return self.format or _UNITS.get(re.split("[._]", self._field)[-1], value_text)
 
     def is_numeric(self, rows: Sequence[Row]) -> bool:
-        """Whether the column says so, or every value of these rows is a number or None, and not
-        all are None."""
+        """What the column says; else whether every value of these rows is a number or None, and
+        some are not None."""
         if self.numeric is not None:
             return self.numeric
         values = [value for row in rows[:_SAMPLE] if (value := self.cell(row)) is not None]
@@ -173,7 +217,7 @@ def _is_number(value: Any) -> bool:
 @dataclass(frozen=True)
 class Table(Generic[Row]):
     """Rows under a title. Columns that find no room are left out by their priority; where even the
-    others do not fit, each row becomes a list."""
+    others do not fit, each row becomes a list. Tables of one name are one table in CSV."""
 
     title: str
     columns: Sequence[Column[Row]]
@@ -182,6 +226,11 @@ class Table(Generic[Row]):
     """Last rows, as raw values by heading: ``{"op": "12 more", "nodes": 40}``."""
     simulated: bool = False
     """Figures of the simulated device; the title says so."""
+    name: str = ""
+    """The name for ``--table``; by default derived from the title."""
+    part: tuple[str, str] | None = None
+    """What all rows have in common, where a screen has such a table for each graph: ``("graph",
+    "forward")``. In CSV, the first column."""
 
     def __post_init__(self) -> None:
         headings = [column.heading for column in self.columns]
@@ -246,6 +295,7 @@ class Table(Generic[Row]):
         for row in rows:
             grid.add_row(
                 *(
+                    # Without no_wrap rich would crop 109,051,904 to 109,051,90.
                     Text("\n".join(cell.lines(width)), cell.style, overflow="fold", no_wrap=False)
                     for cell, width in zip(row, widths, strict=True)
                 )
@@ -304,6 +354,8 @@ class Screen:
         self.simulated = simulated
         self.explain = explain
         self.parts: list[RenderableType] = []
+        self.tables: list[Table[Any]] = []
+        """Those without rows, too."""
 
     def table(
         self,
@@ -311,11 +363,25 @@ class Screen:
         columns: Sequence[Column[Row]],
         rows: Sequence[Row],
         summaries: Sequence[Mapping[str, Any]] = (),
+        *,
+        name: str = "",
+        part: tuple[str, str] | None = None,
     ) -> None:
+        """A table, as ``add`` prints it."""
+        name = name or title.lower()
+        self.add(Table(title, columns, rows, summaries, self.simulated, name, part))
+
+    def add(self, table: Table[Any]) -> None:
         """A table, with an empty line between it and what is above it; nothing without rows."""
-        if rows:
+        self.tables.append(table)
+        if table.rows:
             self.parts += [""] if self.parts else []
-            self.parts.append(Table(title, columns, rows, summaries, self.simulated))
+            self.parts.append(table)
+
+    def include(self, screen: Screen) -> None:
+        """Another screen, below this one."""
+        self.parts.append(screen)
+        self.tables += screen.tables
 
     def line(self, text: str, style: str = "") -> None:
         """A line of text, without an empty line above it."""
@@ -324,7 +390,7 @@ class Screen:
     def labelled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
         """``name  text``, one a row: a second line of the text begins under the first."""
         if grid := list(rows):
-            self.parts.append(_labelled(grid, style))
+            self.parts += _labelled(grid, style)
 
     def legend(self, more: Iterable[tuple[str, str]] = ()) -> None:
         """With ``--explain``: what the headings of the tables so far cannot say, and ``more``."""
@@ -352,13 +418,34 @@ class _Legend:
         }
         if lines := lines | self.more:
             yield ""
-            yield _labelled(lines.items(), "dim")
+            yield from _labelled(lines.items(), "dim")
 
 
-def _labelled(rows: Iterable[tuple[str, str]], style: str) -> RenderableType:
-    grid = rich.table.Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column()
-    for name, text in rows:
-        grid.add_row(plain(name, style), plain(text, "dim" if style == "dim" else ""))
-    return grid
+@dataclass(frozen=True)
+class Hanging:
+    """A lead, and beside it a text, whose further lines begin under its first."""
+
+    lead: Text
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.no_wrap:
+            yield Text.assemble(self.lead, self.text)
+            return
+        grid = rich.table.Table.grid()
+        grid.add_column(width=min(self.lead.cell_len, options.max_width // 2), overflow="fold")
+        grid.add_column(overflow="fold")
+        grid.add_row(self.lead, self.text)
+        yield grid
+
+
+def _labelled(rows: Iterable[tuple[str, str]], style: str) -> list[Hanging]:
+    grid = list(rows)
+    width = max(cell_len(visible(name)) for name, _ in grid) + 2
+    return [
+        Hanging(
+            plain(f"{name}{' ' * (width - cell_len(visible(name)))}", style),
+            plain(text, "dim" if style == "dim" else ""),
+        )
+        for name, text in grid
+    ]

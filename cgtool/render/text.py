@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -17,16 +18,18 @@ from cgtool.model.capture import Frame
 
 _MOST_BYTES = 8 << 20
 """The limit of a source file."""
+_NOT_ASCII = re.compile(r"[^ -~]")
 
 
 @lru_cache(maxsize=1 << 12)
 def visible(text: str) -> str:
     """Text in which what does not print is an escape: ``\\n``, ``\\x1b``, ``\\udc80``."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text
-    )
+    return text if text.isprintable() else _NOT_ASCII.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def cut(text: str, size: int) -> str:
@@ -66,6 +69,13 @@ def source_line(frame: Frame, *, of_capture: bool = False) -> str:
     if of_capture and not frame.file.endswith(".py"):
         return ""
     return linecache.getline(frame.file, frame.line).strip() if _readable(frame.file) else ""
+
+
+def source_lines(file: str) -> list[str]:
+    """All lines of a Python file that a capture names, as it is now; none if it cannot be read."""
+    if not (file.endswith(".py") and _readable(file)):
+        return []
+    return [line.rstrip("\n") for line in linecache.getlines(file)]
 
 
 def underlined(frame: Frame, columns: tuple[int, int]) -> tuple[int, int] | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Container
 from typing import Any
 
 import torch
+
+from cgtool.model.part_files import PoolSizes
 
 
 def lists_memory() -> bool:
@@ -25,3 +28,16 @@ def pins_in_captures() -> bool:
     """Whether a capture may allocate pinned memory (PyTorch 2.11; pull request 167507): since then
     graphs have pools of it, for which ``torch.cuda.graph`` empties the cache of other memory."""
     return "_host_emptyCache" in inspect.getsource(torch.cuda.graphs)
+
+
+def pool_sizes(pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+    """What these pools have from each device, by stream."""
+    sums: dict[tuple[tuple[int, int], int, int], list[int]] = {}
+    for segment in memory_segments():
+        first, second = segment.get("segment_pool_id", (0, 0))
+        if (first, second) in pools:
+            key = (first, second), segment["device"], segment["stream"]
+            sizes = sums.setdefault(key, [0, 0, 0])
+            for at, size in enumerate((1, segment["total_size"], segment["active_size"])):
+                sizes[at] += size
+    return tuple(PoolSizes(*key, *sizes) for key, sizes in sums.items())

@@ -17,24 +17,13 @@ from typing import Any
 
 import torch
 
-from cgtool.torch_compat import op_key
+from cgtool.torch_compat import op_key, private
 from cgtool.torch_compat.dispatch_keys import (
     OP_KERNEL_CODE,
     RUN_CODE,
     Dispatch,
     Kernels,
     unused_key,
-)
-from cgtool.torch_compat.private import (
-    BACKWARD,
-    MissingPrivateName,
-    exclude_key,
-    higher_order_ops,
-    include_key,
-    is_made_of_others,
-    op_names,
-    parse_key,
-    schema,
 )
 
 Interceptor = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[..., Any], bool], Any]
@@ -44,7 +33,9 @@ and not by Python code."""
 
 _NAME, _KEY = unused_key("TESTING_ONLY_GenericMode", "AutocastIPU", "AutocastHPU")
 """Only used in PyTorch's tests; or autocast of a backend that a build for GPUs does not have."""
-_FRONT, _BACK = map(parse_key, ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"))
+_FRONT, _BACK = map(
+    private.parse_key, ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode")
+)
 _dispatches: dict[int, tuple[Dispatch, dict[int, Any]]] = {}
 """By id of the op: how it goes on, and the keys below for each key set."""
 _interceptor: Interceptor | None = None
@@ -75,7 +66,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     return _interceptor(op, args, kwargs, functools.partial(dispatch.run, below), inside)
 
 
-_BACKWARD_CODE = getattr(*BACKWARD).__code__
+_BACKWARD_CODE = getattr(*private.BACKWARD).__code__
 
 
 _kernels = Kernels(_NAME, _KEY, _kernel)
@@ -87,10 +78,10 @@ op_key.pass_over(CALL_KERNEL_CODE)
 def _intercepted() -> list[str]:
     """Ops that name a device or are made of others."""
     names: list[str] = []
-    for name in op_names():
+    for name in private.op_names():
         op, _, overload = name.partition(".")
         with contextlib.suppress(RuntimeError):  # an op without a schema has no kernels
-            if is_made_of_others(name) or "Device" in str(schema(op, overload)):
+            if private.is_made_of_others(name) or "Device" in str(private.schema(op, overload)):
                 names.append(name)
     return names
 
@@ -105,7 +96,9 @@ def intercept(interceptor: Interceptor, others: Iterable[str]) -> Iterator[None]
     global _interceptor
     before, _interceptor = _interceptor, interceptor
     if _KEY is None:
-        raise MissingPrivateName(f"PyTorch {torch.__version__} uses all of its dispatch keys")
+        raise private.MissingPrivateName(
+            f"PyTorch {torch.__version__} uses all of its dispatch keys"
+        )
     _kernels.register_some((*_intercepted(), *others))
     try:
         with op_key.kept_off_inside(_KEY), intercept_thread():
@@ -117,14 +110,14 @@ def intercept(interceptor: Interceptor, others: Iterable[str]) -> Iterator[None]
 @contextlib.contextmanager
 def intercept_thread() -> Iterator[None]:
     """Calls of this thread go to the interceptor too: a new thread starts without it."""
-    for higher_order_op in higher_order_ops.values():
+    for higher_order_op in private.higher_order_ops.values():
         if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
             higher_order_op.fallthrough(_KEY)
     # Keys of autocast are excluded until it is entered, and exclusion wins.
-    exclude_key(_KEY, False)
-    include_key(_KEY, True)
+    private.exclude_key(_KEY, False)
+    private.include_key(_KEY, True)
     try:
         yield
     finally:
-        include_key(_KEY, False)
-        exclude_key(_KEY, True)
+        private.include_key(_KEY, False)
+        private.exclude_key(_KEY, True)

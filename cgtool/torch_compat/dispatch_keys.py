@@ -9,32 +9,20 @@ from typing import Any
 
 import torch
 
-from cgtool.torch_compat.private import (
-    MissingPrivateName,
-    dispatch_library,
-    excluded_keys,
-    force_keys,
-    has_fallback,
-    included_keys,
-    no_torch_function,
-    op_names,
-    ops_version,
-    parse_key,
-    redispatcher,
-    saved_factor,
-    schema_of,
-)
+from cgtool.torch_compat import private
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 Kernel = Callable[..., Any]
 """``kernel(keyset, op, *args, **kwargs)``"""
 
 NUMBERS = frozenset((int, float, complex, bool))
 try:
-    _PLAIN_KEYS = included_keys(), excluded_keys()
+    _PLAIN_KEYS = private.included_keys(), private.excluded_keys()
     """The keys of a thread outside any op."""
-except (MissingPrivateName, RuntimeError):
+except (private.MissingPrivateName, RuntimeError):
     _PLAIN_KEYS = None, None
-_FUNCTORCH = parse_key("FuncTorchDynamicLayerBackMode")
+_FUNCTORCH = private.parse_key("FuncTorchDynamicLayerBackMode")
 
 
 def unused_key(*names: str) -> tuple[str, Any]:
@@ -42,10 +30,10 @@ def unused_key(*names: str) -> tuple[str, Any]:
     there is none."""
     for name in names:
         try:
-            key = parse_key(name)
-            if not has_fallback(key):
+            key = private.parse_key(name)
+            if not private.has_fallback(key):
                 return name, key
-        except (MissingPrivateName, RuntimeError):
+        except (private.MissingPrivateName, RuntimeError):
             continue
     return "", None
 
@@ -66,7 +54,7 @@ class Kernels:
 
     def _library(self, namespace: str, key: str = "") -> Any:
         if namespace not in self._libraries:
-            library = dispatch_library("IMPL", namespace, key, __file__, 1)
+            library = private.dispatch_library("IMPL", namespace, key, __file__, 1)
             self._libraries[namespace] = library
         return self._libraries[namespace]
 
@@ -77,9 +65,9 @@ class Kernels:
         if is_above_python:
             # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op,
             # and fails if there is only one for all ops.
-            version = ops_version()
+            version = private.ops_version()
             if version != self._listed:
-                self._implement_each(op_names())
+                self._implement_each(private.op_names())
                 self._listed = version
 
     def register_some(self, names: Iterable[str]) -> None:
@@ -87,8 +75,14 @@ class Kernels:
         self._pass(torch.library.fallthrough_kernel)
         self._implement_each(names)
 
-    def _pass(self, fallback: Any) -> None:
+    def let_through(self, names: Iterable[str]) -> None:
+        """These ops pass, in this process, unless the kernels are on the key already."""
         if not self._libraries:
+            for name in names:
+                self._implement(name, torch.library.fallthrough_kernel, False)
+
+    def _pass(self, fallback: Any) -> None:
+        if "_" not in self._libraries:
             self._library("_", self.name).fallback(self.key, fallback, fallback is self.kernel)
             # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
             # object yet: the results of ops that pass through Python have one.
@@ -132,28 +126,27 @@ class Dispatch:
 
     def __init__(self, op: Any) -> None:
         self.op = op
-        self.redispatch = redispatcher(op)
-        self.tensors = [
+        self.redispatch = private.redispatcher(op)
+        self.tensors = tuple(
             position
-            for position, argument in enumerate(schema_of(op).arguments)
+            for position, argument in enumerate(private.schema_of(op).arguments)
             if argument.type.kind() == "TensorType"
-        ]
+        )
         """Positions of arguments for which the dispatcher hands over a number as it is."""
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
         """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
         the op failed, and not what observes it (``cgtool.program.boundary``)."""
-        numbers = [
-            position
-            for position in self.tensors
-            if position < len(args) and type(args[position]) in NUMBERS
-        ]
         tensors = list(args)
-        for position in numbers:
-            tensors[position] = wrapped_number(args[position])
-        if numbers and numbers == self.tensors and below.has(_FUNCTORCH):
+        count = len(args)
+        numbers = 0
+        for position in self.tensors:
+            if position < count and type(args[position]) in NUMBERS:
+                tensors[position] = wrapped_number(args[position])
+                numbers += 1
+        if numbers and numbers == len(self.tensors) and below.has(_FUNCTORCH):
             # A number belongs to no level of functorch, but the keys are those of a tensor of one.
-            with force_keys(*_PLAIN_KEYS):
+            with private.force_keys(*_PLAIN_KEYS):
                 return self.op(*tensors, **kwargs)
         return self.redispatch(below, *tensors, **kwargs)
 
@@ -186,7 +179,7 @@ def wrapped_number(number: complex) -> torch.Tensor:
 @functools.lru_cache(maxsize=1024, typed=True)
 def _kept_number(number: complex, _text: str) -> torch.Tensor:
     with (
-        force_keys(*_PLAIN_KEYS), torch.inference_mode(False), torch.enable_grad(),
-        no_torch_function(),
+        private.force_keys(*_PLAIN_KEYS), torch.inference_mode(False), torch.enable_grad(),
+        private.no_torch_function(),
     ):  # fmt: skip
-        return saved_factor(torch.mul(_ONE, number))
+        return private.saved_factor(torch.mul(_ONE, number))

@@ -1,35 +1,87 @@
-"""Private names of Inductor: its graph trees, its kernels, and the code that it generates. Their
-modules are imported by ``torch.compile`` alone, so a name is looked up when they are."""
+"""Private names of Inductor and Triton: graph trees, kernels, and the code that Inductor generates.
+Their modules are imported by whoever uses them, so a name is looked up when they are."""
 
 from __future__ import annotations
 
-import linecache
-import re
 import sys
-from types import ModuleType
-from typing import Any
+from collections.abc import Hashable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
-from cgtool.model.capture import Frame
-from cgtool.torch_compat.private import PatchPoint
+import torch
 
-TREES = "torch._inductor.cudagraph_trees"
-SKIPS = "torch._inductor.cudagraph_utils"
+from cgtool.torch_compat.private import LatePoint, PatchPoint, PrivateName, is_present, schema_of
+
+_TREES = "torch._inductor.cudagraph_trees"
+_OUTPUT = "torch._inductor.output_code"
+_HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+_NO_OPS = "graphs captured by hand have no ops where torch.compile is used"
+_NO_LINES = "the lines of compiled functions are unknown"
+_WITHOUT = {
+    "torch._guards.CompileContext.current_compile_id": _NO_LINES,
+    "torch._inductor.codecache.PyCodeCache.stack_frames_for_code": _NO_LINES,
+    f"{_OUTPUT}.CompiledFxGraph.inductor_post_grad_graph_str": _NO_LINES,
+    "torch._dynamo.eval_frame._maybe_set_eval_frame": _NO_OPS,
+    "torch._dynamo.eval_frame.set_skip_guard_eval_unsafe": _NO_OPS,
+}
+"""What is lost without a name. Those that are replaced follow."""
 
 
-def skip_point(module: ModuleType) -> PatchPoint | None:
-    """The function of ``SKIPS`` that is called with the reason why nothing is captured."""
-    name = "log_cudagraph_skip_and_bump_counter"
-    return PatchPoint(module, name) if hasattr(module, name) else None
+def _point(module: str, path: str, without: str) -> LatePoint:
+    _WITHOUT[f"{module}.{path}"] = without
+    return LatePoint(module, path)
 
 
-def points(module: ModuleType) -> tuple[PatchPoint, PatchPoint] | None:
-    """Methods of ``TREES``: ``record_function(manager, inputs, function)`` captures a graph, and
-    ``check_invariants(node, inputs)`` says whether one can be replayed. None without both."""
-    manager = getattr(module, "CUDAGraphTreeManager", None)
-    node = getattr(module, "CUDAGraphNode", None)
-    if not (hasattr(manager, "record_function") and hasattr(node, "check_invariants")):
-        return None
-    return PatchPoint(manager, "record_function"), PatchPoint(node, "check_invariants")
+RECORD = _point(
+    _TREES, "CUDAGraphTreeManager.record_function", "graphs of torch.compile have no key"
+)
+"""``record_function(manager, inputs, function)`` captures a graph."""
+WARM_UP = _point(_TREES, "CUDAGraphTreeManager.run_eager", "the warm-up of a graph has no time")
+"""``run_eager(manager, inputs, function)`` runs a function once before its capture."""
+CHECK = _point(
+    _TREES, "CUDAGraphNode.check_invariants", "it is unknown why a graph is captured again"
+)
+"""``check_invariants(node, inputs)`` says whether a graph can be replayed."""
+SKIP = _point(
+    "torch._inductor.cudagraph_utils",
+    "log_cudagraph_skip_and_bump_counter",
+    "it is unknown why nothing is captured",
+)
+"""Called with the reason."""
+COMPILE_FX = _point("torch._inductor.compile_fx", "compile_fx", _NO_LINES)
+"""Called with each graph that Dynamo traced, also where all of its code comes from a cache."""
+POST_COMPILE = _point(_OUTPUT, "CompiledFxGraph.post_compile", _NO_LINES)
+"""Called once for each file of generated code, whether it was compiled or comes from a cache."""
+LOWERING = _point(_OUTPUT, "CompiledFxGraph.__init__", _NO_LINES)
+"""Called once for each file that is compiled now; among its arguments is the graph that it was made
+from."""
+RUN = _point(_OUTPUT, "CompiledFxGraph.__call__", _NO_OPS)
+"""Runs generated code."""
+COMPILATIONS = _point(
+    "torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks", _NO_OPS
+)
+"""The context that is entered for each compilation, on the thread that compiles."""
+_KERNEL = _point(_HEURISTICS, "CachingAutotuner.run", "Triton kernels have no op")
+"""Called by generated code for each Triton kernel."""
+COMPILERS = (
+    LatePoint("triton", "compile"),
+    LatePoint("triton.compiler", "compile"),
+    LatePoint("triton.compiler.compiler", "CompiledKernel._init_handles"),
+    LatePoint("triton.runtime.autotuner", "Autotuner._bench"),
+    LatePoint(_HEURISTICS, "CachingAutotuner.precompile"),
+    LatePoint(_HEURISTICS, "CachingAutotuner.autotune_to_one_config"),
+)
+"""What compiles, tunes or loads kernels."""
+
+
+def private_names() -> list[PrivateName]:
+    """PyTorch's names in this file, looked up now: Inductor is imported."""
+    compilers = [".".join(point) for point in COMPILERS if point.module.startswith("torch.")]
+    names = _WITHOUT | dict.fromkeys(compilers, "compilation in a capture has no time")
+    return [
+        PrivateName(path, "compiled code", without, is_present(path), gpu=False)
+        for path, without in names.items()
+    ]
 
 
 def key_of(manager: Any, function: Any) -> str:
@@ -47,32 +99,97 @@ def fits(answer: Any) -> bool:
 
 def kernel_launch() -> PatchPoint | None:
     """The method that generated code calls for each Triton kernel; None where none is loaded."""
-    module = sys.modules.get("torch._inductor.runtime.triton_heuristics")
-    kernel = getattr(module, "CachingAutotuner", None)
-    return PatchPoint(kernel, "run") if hasattr(kernel, "run") else None
+    owner, _, name = _KERNEL.path.partition(".")
+    kernel = getattr(sys.modules.get(_KERNEL.module), owner, None)
+    return PatchPoint(kernel, name) if hasattr(kernel, name) else None
 
 
-def source_frames(file: str, line: int) -> tuple[Frame, ...]:
-    """The user's frames that a line of generated code comes from, innermost first, PyTorch's
-    among them; () where Inductor does not know."""
+def compilation() -> Hashable:
+    """What is being compiled on this thread: ``0/1`` for the second time that a function is."""
+    context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
+    current = getattr(context, "current_compile_id", None)
+    return None if current is None else current()
+
+
+class TracedNode(NamedTuple):
+    """A call in a graph that Dynamo traced, or that was made from one."""
+
+    name: str
+    op: str
+    """The name of the function or of the method."""
+    stack: str
+    """As in a traceback: innermost last."""
+    module: tuple[str, str] | None
+    """Path and type of the innermost module, from the variable on that holds the outermost one:
+    ``L['self'].layers.0``."""
+
+
+def is_graph_module(value: Any) -> bool:
+    return isinstance(value, torch.fx.GraphModule)
+
+
+def traced_nodes(graph_module: Any) -> Iterator[TracedNode]:
+    """The calls in a graph and in those that it nests; those of a backward have the module of the
+    forward."""
+    for module in graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if not node.op.startswith("call_"):
+                continue
+            op = node.target if isinstance(node.target, str) else _name(node.target)
+            meta = node.meta
+            modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
+            path, kind = next(reversed(modules.values())) if modules else (None, None)
+            owner = None if path is None else (path, _name(kind).rpartition(".")[2])
+            yield TracedNode(node.name, op, meta.get("stack_trace") or "", owner)
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", value))
+
+
+class LoweredCode(NamedTuple):
+    """A file of generated code."""
+
+    key: str
+    """The name of the file."""
+    file: str
+    code: tuple[CodeType, ...]
+    """Of its functions."""
+    graph: str
+    """The graph that it was made from, as text."""
+
+
+def lowered_code(graph: Any) -> LoweredCode | None:
+    """What a ``CompiledFxGraph`` knows of its code; None where it is not Python."""
+    call = getattr(graph, "current_callable", None)
+    code = getattr(call, "__code__", None)
+    names = getattr(getattr(call, "__func__", call), "__globals__", None)
+    if code is None or names is None:
+        return None
+    functions = [value.__code__ for value in names.values() if isinstance(value, FunctionType)]
+    own = [each for each in functions if each.co_filename == code.co_filename]
+    text = getattr(graph, "inductor_post_grad_graph_str", "")
+    return LoweredCode(graph.cache_key, code.co_filename, (code, *own), text)
+
+
+def mapped_frames(file: str, line: int) -> list[dict[str, Any]]:
+    """Frames behind a line of generated code by Inductor's own map, innermost first; [] where it is
+    empty: where Inductor partitions graphs."""
     cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
     look_up = getattr(cache, "stack_frames_for_code", None)
-    frames = None if look_up is None else look_up(file, line)
-    return tuple(Frame(each["filename"], each["line"], each["name"]) for each in frames or ())
+    return [] if look_up is None else look_up(file, line) or []
 
 
-_ORIGINAL_OPS = re.compile(r"Original ATen: \[([^\]]*)\]")
-_LAUNCHES = re.compile(r"\.run\(|extern_kernels\.|^\s*(?:async def|def|class) ")
-
-
-def source_ops(file: str, line: int) -> tuple[str, ...]:
-    """The ops that the kernel launched in a line of generated code was made from, by the comment
-    above it: ``("aten.add", "aten.gelu")``."""
-    for number in range(line - 1, 0, -1):
-        text = linecache.getline(file, number)
-        found = _ORIGINAL_OPS.search(text)
-        if found is not None:
-            return tuple(filter(None, found[1].split(", ")))
-        if _LAUNCHES.search(text):
-            return ()
-    return ()
+def is_view(op: str) -> bool:
+    """Whether an op of ATen only gives its input another shape: it launches nothing."""
+    if op == "getitem":
+        return True
+    packet = getattr(torch.ops.aten, op.removeprefix("aten."), None)
+    overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
+    schemas = [schema_of(getattr(packet, name)) for name in overloads]
+    return bool(schemas) and all(
+        schema.returns
+        and schema.returns[0].alias_info is not None
+        and not schema.returns[0].alias_info.is_write
+        for schema in schemas
+    )

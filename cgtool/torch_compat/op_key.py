@@ -21,7 +21,7 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -91,6 +91,8 @@ class _Route(NamedTuple):
     redispatch: Run
     run: Run
     """Accepts numbers in place of tensors."""
+    tensors: tuple[int, ...]
+    """Positions of arguments that may be numbers in place of tensors."""
 
 
 _routes: defaultdict[int, dict[int, _Route]] = defaultdict(dict)
@@ -112,6 +114,7 @@ def _route(op: Any, keyset: Any) -> _Route:
         _IS_ABOVE_PYTHON and below.has(_PYTHON),
         functools.partial(dispatch.redispatch, below),
         functools.partial(dispatch.run, below),
+        dispatch.tensors,
     )
     return route
 
@@ -119,9 +122,9 @@ def _route(op: Any, keyset: Any) -> _Route:
 def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every op on the key."""
     try:
-        is_composite, in_python, redispatch, run = _routes[id(op)][keyset.raw_repr()]
+        is_composite, in_python, redispatch, run, tensors = _routes[id(op)][keyset.raw_repr()]
     except KeyError:
-        is_composite, in_python, redispatch, run = _route(op, keyset)
+        is_composite, in_python, redispatch, run, tensors = _route(op, keyset)
     if in_python:
         return _dispatch_to_python(op, args, kwargs)
     if _observer is None and _placer is None:
@@ -140,7 +143,10 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         if _placer is not None:
             return _placer(op, args, kwargs, run)
-        if NUMBERS.isdisjoint(map(type, args)):
+        for position in tensors:
+            if position < len(args) and type(args[position]) in NUMBERS:
+                break
+        else:
             run = redispatch
         return _observer(op, args, kwargs, run, _caller())  # type: ignore[misc]
     finally:
@@ -424,8 +430,11 @@ def place(placer: Placer) -> Iterator[None]:
         _placer = before
 
 
-def prepare() -> None:
-    """Put the kernels on the key ahead of the first watch: a tenth of a second in PyTorch 2.11."""
+def prepare(let_through: Iterable[str] = ()) -> None:
+    """Put the kernels on the key ahead of the first watch: a tenth of a second in PyTorch 2.11.
+    In this process no watch will see the ops of ``let_through``, unless there was one before."""
+    if _KEY is not None:
+        _kernels.let_through(let_through)
     if is_supported():
         _kernels.register_all(_IS_ABOVE_PYTHON)
 

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import gc
 import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.private import script_builtins
 
 _MISSING = object()
@@ -30,11 +32,56 @@ class Patches(contextlib.ExitStack):
     (``callback``, ``enter_context``), so that everything happens in reverse order.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._changes: list[tuple[Any, str, Any, Any]] = []
+        """Owner, name, the value before and the one set."""
+        self._hooks: list[tuple[Callable[[], Any], list[Any]]] = []
+        """What registers each hook, and its handle."""
+        self._suspensions = 0
+        self._lock = threading.RLock()
+        self.callback(self._forget)
+
+    def _forget(self) -> None:
+        self._changes.clear()
+        self._hooks.clear()
+
     def set(self, owner: Any, name: str, value: Any) -> None:
         """``owner.name = value``. Raises what ``setattr`` raises, and then changes nothing."""
         own = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
+        self._changes.append((owner, name, own, value))
         self.callback(_restore_attribute, owner, name, own)
+
+    def hook(self, register: Callable[[], Any]) -> None:
+        """Register a hook, of which ``register`` returns the handle."""
+        handles = [register()]
+        self._hooks.append((register, handles))
+        self.callback(lambda: handles and handles.pop().remove())
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While entered, on whichever thread, all is as if nothing had been changed, unless
+        somebody else has changed it since."""
+        with self._lock:
+            self._suspensions += 1
+            if self._suspensions == 1:
+                for owner, name, own, value in reversed(self._changes):
+                    if vars(owner).get(name) is value:
+                        _restore_attribute(owner, name, own)
+                for _, handles in self._hooks:
+                    handles.pop().remove()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._suspensions -= 1
+                if self._suspensions == 0:
+                    for owner, name, own, value in self._changes:
+                        if vars(owner).get(name, _MISSING) is own:
+                            setattr(owner, name, value)
+                    for register, handles in self._hooks:
+                        handles.append(register())
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """``set`` where ``owner`` has the attribute; else nothing, for names that not every
@@ -62,6 +109,20 @@ class Patches(contextlib.ExitStack):
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         self.set(owner, name, staticmethod(call) if is_static else call)
         self._compile_as(original, call)
+
+    def wrap_later(self, module: str, path: str, wrapper: Callable[..., Any]) -> None:
+        """``wrap`` as soon as a module is imported, if it has a function or a method with this
+        path (``CUDAGraphNode.check_invariants``)."""
+
+        def imported(owner: Any) -> None:
+            *owners, name = path.split(".")
+            for each in owners:
+                owner = getattr(owner, each, None)
+            # None has `__init__`, too.
+            if owner is not None and hasattr(owner, name):
+                self.wrap(owner, name, wrapper)
+
+        self.callback(after_import(module, imported))
 
     def stand_in(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """``wrap`` for a function of PyTorch: what takes its place is equal to it, because tensor

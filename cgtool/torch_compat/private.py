@@ -1,6 +1,6 @@
 """Every private name of PyTorch that cgtool uses, looked up once, under a public name.
 
-Each name is declared by one call of ``_private``: its path, the part of cgtool that needs it, and
+Each name is declared by one call of ``_private``: the part of cgtool that needs it, its path, and
 what is lost where a PyTorch does not have it. ``PRIVATE_NAMES`` is the table of these
 declarations, with the result of each lookup; ``cgtool doctor`` prints it. A missing name is not an
 error until it is used: then ``MissingPrivateName`` says what is missing.
@@ -10,11 +10,12 @@ A test fails on a private name anywhere else in cgtool.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter, methodcaller
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -65,7 +66,14 @@ def _look_up(path: str) -> Any:
     return value
 
 
-def _private(path: str, part: str, without: str, *, gpu: bool = False, value: Any = None) -> Any:
+def is_present(path: str) -> bool:
+    """Whether there is such a name, or such a field of a dataclass. Imports what it lies in."""
+    owner, _, name = path.rpartition(".")
+    fields = getattr(_look_up(owner), "__dataclass_fields__", ())
+    return name in fields or _look_up(path) is not _MISSING
+
+
+def _private(part: str, path: str, without: str, *, gpu: bool = False, value: Any = None) -> Any:
     """Declare a private name; return ``value``, or else the object at ``path``.
 
     Where the name is missing, the result is a function that raises ``MissingPrivateName``.
@@ -81,13 +89,6 @@ def _private(path: str, part: str, without: str, *, gpu: bool = False, value: An
     return missing
 
 
-def _field(path: str, part: str, without: str) -> Callable[[Any], Any]:
-    """A function that reads an attribute of an instance; ``path`` names it on the class."""
-    getter: Callable[[Any], Any] = attrgetter(path.rpartition(".")[2])
-    reader: Callable[[Any], Any] = _private(path, part, without, value=getter)
-    return reader
-
-
 class PatchPoint(NamedTuple):
     """An attribute that cgtool replaces while it runs: ``patches.wrap(*point, wrapper)``."""
 
@@ -95,15 +96,24 @@ class PatchPoint(NamedTuple):
     name: str
 
 
-def _patch_point(path: str, part: str, without: str, *, gpu: bool = False) -> PatchPoint:
-    _private(path, part, without, gpu=gpu)
+class LatePoint(NamedTuple):
+    """The same in a module that not every program imports:
+    ``patches.wrap_later(*point, wrapper)``."""
+
+    module: str
+    path: str
+    """In the module: ``CUDAGraphNode.check_invariants``."""
+
+
+def _patch_point(part: str, path: str, without: str, *, gpu: bool = False) -> PatchPoint:
+    _private(part, path, without, gpu=gpu)
     owner, _, name = path.rpartition(".")
     return PatchPoint(_look_up(owner), name)
 
 
 # Ops.
 
-_OPS = "op recorder"
+_op = partial(_private, "op recorder")
 
 for _path in (
     "torch.utils._python_dispatch.TorchDispatchMode",
@@ -113,36 +123,36 @@ for _path in (
     "torch.utils._pytree.tree_map_only",
     "torch.utils._pytree.keystr",
 ):
-    _private(_path, _OPS, "cgtool does not start")
+    _op(_path, "cgtool does not start")
 
 PYTREE_MODULE = "torch.utils._pytree"
 """Its name in ``sys.modules``."""
 
-disable_current_modes: Any = _private(
+disable_current_modes: Any = _op(
     "torch.utils._python_dispatch._disable_current_modes",
-    _OPS,
     "state is copied under the user's modes",
     value=_python_dispatch._disable_current_modes,
 )
-no_dispatch: Any = _private(
-    "torch._C._DisableTorchDispatch", _OPS, "cgtool's own tensor ops are recorded too"
-)
-no_torch_function: Any = _private(
-    "torch._C.DisableTorchFunction", _OPS, "cgtool's own calls are recorded too"
-)
-next_sequence_number: Callable[[], int] = _private(
-    "torch._C._autograd._get_sequence_nr", _OPS, "a backward op does not lead to its forward op"
+no_dispatch: Any = _op("torch._C._DisableTorchDispatch", "cgtool's own tensor ops are recorded too")
+no_torch_function: Any = _op("torch._C.DisableTorchFunction", "cgtool's own calls are recorded too")
+next_sequence_number: Callable[[], int] = _op(
+    "torch._C._autograd._get_sequence_nr", "a backward op does not lead to its forward op"
 )
 """The sequence number that autograd gives to the next node of this thread."""
-running_autograd_node: Callable[[], Any] = _private(
-    "torch._C._current_autograd_node", _OPS, "a backward op does not lead to its forward op"
+running_autograd_node: Callable[[], Any] = _op(
+    "torch._C._current_autograd_node", "a backward op does not lead to its forward op"
 )
 """The autograd node that runs on this thread, or None."""
 
 
-sequence_number_of: Callable[[Any], int] = _private(
+current_graph_task: Callable[[], int] = _op(
+    "torch._C._current_graph_task_id", "the ops of a backward have no line"
+)
+"""The number of the backward that runs on this thread; -1 for none."""
+
+
+sequence_number_of: Callable[[Any], int] = _op(
     "torch._C._functions.AccumulateGrad._sequence_nr",
-    _OPS,
     "a backward op does not lead to its forward op",
     value=methodcaller("_sequence_nr"),
 )
@@ -159,52 +169,46 @@ def packet_of(func: Any) -> Any:
     return getattr(func, "_overloadpacket", func)
 
 
-_private("torch.ops.aten.add.Tensor._schema", _OPS, "ops cannot be named")
-_private("torch.ops.aten.add.Tensor._overloadpacket", _OPS, "FLOPs of ops are unknown")
+_op("torch.ops.aten.add.Tensor._schema", "ops cannot be named")
+_op("torch.ops.aten.add.Tensor._overloadpacket", "FLOPs of ops are unknown")
 
-dispatches_to_python: Callable[[torch.Tensor], bool] = _private(
+dispatches_to_python: Callable[[torch.Tensor], bool] = _op(
     "torch._C._dispatch_keys",
-    _OPS,
     "tensor subclasses cannot be simulated",
     value=lambda tensor: torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python),
 )
 """Whether a tensor is of a subclass with ops of its own."""
 
-is_functorch_tensor: Callable[[torch.Tensor], bool] = _private(
+is_functorch_tensor: Callable[[torch.Tensor], bool] = _op(
     "torch._C._functorch.is_functorch_wrapped_tensor",
-    _OPS,
     "it is unknown where tensors in torch.vmap are",
 )
-unwrapped: Callable[[torch.Tensor], torch.Tensor] = _private(
-    "torch._C._functorch.get_unwrapped", _OPS, "it is unknown where tensors in torch.vmap are"
+unwrapped: Callable[[torch.Tensor], torch.Tensor] = _op(
+    "torch._C._functorch.get_unwrapped", "it is unknown where tensors in torch.vmap are"
 )
 """The tensor inside one of ``torch.vmap`` or ``torch.func.grad``."""
 
-script_builtins: Callable[[], dict[int, str]] = _private(
-    "torch.jit._builtins._get_builtin_table", _OPS, "torch.jit.script fails while it is watched"
+script_builtins: Callable[[], dict[int, str]] = _op(
+    "torch.jit._builtins._get_builtin_table", "torch.jit.script fails while it is watched"
 )
 """By the id of a function: the op that TorchScript compiles it to."""
 
 BACKWARD = _patch_point(
-    "torch.autograd._engine_run_backward", _OPS, "backward cannot be simulated or watched"
+    "op recorder", "torch.autograd._engine_run_backward", "backward cannot be simulated or watched"
 )
 
 
-_WATCHED_BY_A_MODE = "ops are recorded by a mode, which disturbs the program"
-parse_key: Callable[[str], Any] = _private("torch._C._dispatch_key_parse", _OPS, _WATCHED_BY_A_MODE)
+_key = partial(_op, without="ops are recorded by a mode, which disturbs the program")
+parse_key: Callable[[str], Any] = _key("torch._C._dispatch_key_parse")
 """The dispatch key of a name."""
-dispatch_library: Callable[..., Any] = _private(
-    "torch._C._dispatch_library", _OPS, _WATCHED_BY_A_MODE
-)
+dispatch_library: Callable[..., Any] = _key("torch._C._dispatch_library")
 """``(kind, namespace, key, file, line)``: a library of kernels, which goes when it is dropped."""
-has_kernel: Callable[[str, str], bool] = _private(
-    "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, _WATCHED_BY_A_MODE
-)
+has_kernel: Callable[[str, str], bool] = _key("torch._C._dispatch_has_kernel_for_dispatch_key")
 """``has_kernel("aten::add.Tensor", "CPU")``"""
 
 
-key_set_of: Callable[[Any], Any] = _private(
-    "torch._C.DispatchKeySet", _OPS, "what an op does on a GPU is not rehearsed"
+key_set_of: Callable[[Any], Any] = _op(
+    "torch._C.DispatchKeySet", "what an op does on a GPU is not rehearsed"
 )
 
 
@@ -213,18 +217,12 @@ def is_made_of_others(name: str) -> bool:
     return has_kernel(name, "CompositeImplicitAutograd")
 
 
-schema: Callable[[str, str], Any] = _private("torch._C._get_schema", _OPS, _WATCHED_BY_A_MODE)
+schema: Callable[[str, str], Any] = _key("torch._C._get_schema")
 """Takes the name of an op and that of its overload."""
-has_fallback: Callable[[Any], bool] = _private(
-    "torch._C._dispatch_has_backend_fallback", _OPS, _WATCHED_BY_A_MODE
-)
+has_fallback: Callable[[Any], bool] = _key("torch._C._dispatch_has_backend_fallback")
 """Whether a dispatch key has a kernel for every op."""
-op_names: Callable[[], list[str]] = _private(
-    "torch._C._dispatch_get_all_op_names", _OPS, _WATCHED_BY_A_MODE
-)
-_defined_ops: Any = _private(
-    "torch.library._defs", _OPS, "ops that a program defines later are not named"
-)
+op_names: Callable[[], list[str]] = _key("torch._C._dispatch_get_all_op_names")
+_defined_ops: Any = _op("torch.library._defs", "ops that a program defines later are not named")
 
 
 def ops_version() -> tuple[int, ...]:
@@ -232,45 +230,27 @@ def ops_version() -> tuple[int, ...]:
     return len(sys.modules), len(_defined_ops) if isinstance(_defined_ops, set) else 0
 
 
-exclude_key: Callable[[Any, bool], None] = _private(
-    "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
-)
+exclude_key: Callable[[Any, bool], None] = _key("torch._C._dispatch_tls_set_dispatch_key_excluded")
 """Turn a dispatch key off or on again for this thread; exclusion wins over inclusion."""
-key_is_excluded: Callable[[Any], bool] = _private(
-    "torch._C._dispatch_tls_is_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
-)
-include_key: Callable[[Any, bool], None] = _private(
-    "torch._C._dispatch_tls_set_dispatch_key_included", _OPS, _WATCHED_BY_A_MODE
-)
-all_keys: Callable[[], Any] = _private("torch._C._dispatch_keyset_full", _OPS, _WATCHED_BY_A_MODE)
-keys_after: Callable[[Any], Any] = _private(
-    "torch._C._dispatch_keyset_full_after", _OPS, _WATCHED_BY_A_MODE
-)
+key_is_excluded: Callable[[Any], bool] = _key("torch._C._dispatch_tls_is_dispatch_key_excluded")
+include_key: Callable[[Any, bool], None] = _key("torch._C._dispatch_tls_set_dispatch_key_included")
+all_keys: Callable[[], Any] = _key("torch._C._dispatch_keyset_full")
+keys_after: Callable[[Any], Any] = _key("torch._C._dispatch_keyset_full_after")
 """The keys that an op comes to after a key."""
-ExcludedKeys: Any = _private("torch._C._ExcludeDispatchKeyGuard", _OPS, _WATCHED_BY_A_MODE)
+ExcludedKeys: Any = _key("torch._C._ExcludeDispatchKeyGuard")
 """``with ExcludedKeys(keyset)``: this thread skips these keys."""
-mode_count: Callable[[], int] = _private(
-    "torch.utils._python_dispatch._len_torch_dispatch_stack", _OPS, _WATCHED_BY_A_MODE
-)
-innermost_mode: Callable[[], Any] = _private(
-    "torch.utils._python_dispatch._pop_mode_temporarily", _OPS, _WATCHED_BY_A_MODE
-)
+mode_count: Callable[[], int] = _key("torch.utils._python_dispatch._len_torch_dispatch_stack")
+innermost_mode: Callable[[], Any] = _key("torch.utils._python_dispatch._pop_mode_temporarily")
 """``with innermost_mode() as mode``: it is off meanwhile."""
-higher_order_ops: Mapping[str, Any] = _private(
-    "torch._ops._higher_order_ops", _OPS, _WATCHED_BY_A_MODE
-)
+higher_order_ops: Mapping[str, Any] = _key("torch._ops._higher_order_ops")
 """``torch.cond`` and its like, by name."""
-force_keys: Any = _private("torch._C._ForceDispatchKeyGuard", _OPS, _WATCHED_BY_A_MODE)
+force_keys: Any = _key("torch._C._ForceDispatchKeyGuard")
 """While entered, this thread includes and excludes the keys of two sets, and no others."""
-included_keys: Callable[[], Any] = _private(
-    "torch._C._dispatch_tls_local_include_set", _OPS, _WATCHED_BY_A_MODE
-)
-excluded_keys: Callable[[], Any] = _private(
-    "torch._C._dispatch_tls_local_exclude_set", _OPS, _WATCHED_BY_A_MODE
-)
+included_keys: Callable[[], Any] = _key("torch._C._dispatch_tls_local_include_set")
+excluded_keys: Callable[[], Any] = _key("torch._C._dispatch_tls_local_exclude_set")
 
-below_autograd: Any = _private(
-    "torch._C._AutoDispatchBelowAutograd", _OPS, "the simulated device cannot replay"
+below_autograd: Any = _op(
+    "torch._C._AutoDispatchBelowAutograd", "the simulated device cannot replay"
 )
 """``with below_autograd()``: ops run as the kernels that autograd calls, whatever the grad mode."""
 
@@ -311,21 +291,28 @@ def load_dynamo() -> None:
     importlib.import_module("torch._dynamo")
 
 
-def compile_context() -> Any:
-    """The class whose objects wrap what ``torch.compile`` compiles; importing it takes a second."""
-    return importlib.import_module("torch._dynamo.eval_frame")._TorchDynamoContext
+DYNAMO = "torch._dynamo"
+TRACE_RULES = "torch._dynamo.trace_rules"
+"""The module that knows what Dynamo compiles."""
 
 
-def stand_in_for_compiled(function: Callable[..., Any], compiled: Callable[..., Any]) -> None:
-    """Let ``function`` be called in place of what ``torch.compile`` returned: Dynamo unwraps it."""
-    functools.update_wrapper(function, compiled)
-    function._torchdynamo_wrapper_id = id(function)  # type: ignore[attr-defined]
+def compile_no_frames_of(package: str, trace_rules: ModuleType) -> None:
+    """Dynamo compiles nothing of a package, where compiled code calls it after a graph break."""
+    trace_rules.add(package)
 
 
-def compilation_runs() -> PatchPoint:
-    """The context that is entered for each compilation, on the thread that compiles."""
-    callbacks = importlib.import_module("torch._dynamo.callback")
-    return PatchPoint(callbacks.CompilationCallbackHandler, "install_callbacks")
+EVAL_FRAME = "torch._dynamo.eval_frame"
+"""The module that calls compiled functions."""
+
+
+def call_points(eval_frame: ModuleType) -> tuple[PatchPoint, PatchPoint] | None:
+    """Two functions that are called around each compiled function, in the frame that calls it. The
+    first comes before the keys of the thread are noted, and again after the function; the second
+    comes last, when the keys are restored, too. None without both."""
+    names = "set_skip_guard_eval_unsafe", "_maybe_set_eval_frame"
+    if not all(hasattr(eval_frame, name) for name in names):
+        return None
+    return PatchPoint(eval_frame, names[0]), PatchPoint(eval_frame, names[1])
 
 
 def pins_memory(thread: threading.Thread) -> bool:
@@ -336,50 +323,56 @@ def pins_memory(thread: threading.Thread) -> bool:
 
 # Storages.
 
-_STORAGES = "storages and lifetimes"
+_storage = partial(_private, "storages and lifetimes")
 
-storage_key: Callable[[Any], int] = _field(
-    "torch.UntypedStorage._cdata", _STORAGES, "tensors that share memory are not recognized"
+storage_key: Callable[[Any], int] = _storage(
+    "torch.UntypedStorage._cdata",
+    "tensors that share memory are not recognized",
+    value=attrgetter("_cdata"),
 )
 """A number that is the storage's own while it lives."""
-storage_address: Callable[[torch.Tensor], int] = _private(
-    "torch._C._storage_address", _STORAGES, "the simulated device fails"
+storage_address: Callable[[torch.Tensor], int] = _storage(
+    "torch._C._storage_address", "the simulated device fails"
 )
 """The ``storage_key`` of a tensor's storage, without an object for the storage."""
-direct_storage: Callable[[torch.UntypedStorage, int], Any] = _private(
-    "torch.UntypedStorage._set_cdata", _STORAGES, "tensors that share memory are not recognized"
+direct_storage: Callable[[torch.UntypedStorage, int], Any] = _storage(
+    "torch.UntypedStorage._set_cdata", "tensors that share memory are not recognized"
 )
 """Make an object that of another storage, by its ``storage_key``."""
-weak_storage: Callable[[torch.UntypedStorage], int] = _private(
-    "torch.UntypedStorage._weak_ref", _STORAGES, "tensors that share memory are not recognized"
+weak_storage: Callable[[torch.UntypedStorage], int] = _storage(
+    "torch.UntypedStorage._weak_ref", "tensors that share memory are not recognized"
 )
-weak_storage_expired: Callable[[int], bool] = _private(
-    "torch.UntypedStorage._expired", _STORAGES, "freed storages are not noticed"
+weak_storage_expired: Callable[[int], bool] = _storage(
+    "torch.UntypedStorage._expired", "freed storages are not noticed"
 )
-free_weak_storage: Callable[[int], None] = _private(
-    "torch.UntypedStorage._free_weak_ref", _STORAGES, "weak references to storages are not freed"
+free_weak_storage: Callable[[int], None] = _storage(
+    "torch.UntypedStorage._free_weak_ref", "weak references to storages are not freed"
 )
-storage_use_count: Callable[[int], int] = _private(
-    "torch._C._storage_Use_Count", _STORAGES, "the simulated device frees no memory of a graph"
+storage_use_count: Callable[[int], int] = _storage(
+    "torch._C._storage_Use_Count", "the simulated device frees no memory of a graph"
 )
 """How many tensors and storages own the memory behind a ``storage_key``."""
-generator_key: Callable[[Any], int] = _field(
-    "torch.Generator._cdata", _STORAGES, "generators of a graph cannot be distinguished"
+generator_key: Callable[[Any], int] = _storage(
+    "torch.Generator._cdata",
+    "generators of a graph cannot be distinguished",
+    value=attrgetter("_cdata"),
 )
-version_of_tensor: Callable[[torch.Tensor], int] = _field(
-    "torch.Tensor._version", _STORAGES, "writes to large host tensors are not noticed"
+version_of_tensor: Callable[[torch.Tensor], int] = _storage(
+    "torch.Tensor._version",
+    "writes to large host tensors are not noticed",
+    value=attrgetter("_version"),
 )
-sparse_indices: Callable[[torch.Tensor], torch.Tensor] = _private(
-    "torch.Tensor._indices", _STORAGES, "the memory of sparse tensors is unknown"
+sparse_indices: Callable[[torch.Tensor], torch.Tensor] = _storage(
+    "torch.Tensor._indices", "the memory of sparse tensors is unknown"
 )
-sparse_values: Callable[[torch.Tensor], torch.Tensor] = _private(
-    "torch.Tensor._values", _STORAGES, "the memory of sparse tensors is unknown"
+sparse_values: Callable[[torch.Tensor], torch.Tensor] = _storage(
+    "torch.Tensor._values", "the memory of sparse tensors is unknown"
 )
 
 
 # Modules.
 
-_MODULES = "modules"
+_module = partial(_private, "modules")
 
 parameters_of: Callable[[Any], dict[str, Any]] = attrgetter("_parameters")
 buffers_of: Callable[[Any], dict[str, Any]] = attrgetter("_buffers")
@@ -390,122 +383,162 @@ FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of a tensor: its hooks by number, or None."""
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = tuple(
+    _module(f"torch.nn.modules.module.{name}", "compiled code is recompiled")
+    for name in (
+        "_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called"
+    )
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def without_module_hooks_of(package: str) -> Iterator[None]:
+    """While entered, global module hooks whose functions are of a package are not registered."""
+    of_package = [
+        number
+        for table in _GLOBAL_HOOKS[:2]
+        for number, hook in table.items()
+        if getattr(hook, "__module__", "").partition(".")[0] == package
+    ]
+    removed = [
+        (table, number, table.pop(number))
+        for table in _GLOBAL_HOOKS
+        for number in of_package
+        if number in table
+    ]
+    try:
+        yield
+    finally:
+        for table, number, hook in removed:
+            table[number] = hook
+
+
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` makes of a module: the module itself."""
-APPLY = _patch_point("torch.nn.Module._apply", _MODULES, "moved modules are not noticed")
-call_module: Callable[..., Any] = _private(
-    "torch.nn.Module._call_impl", _MODULES, "the module that calls is unknown"
+APPLY = _patch_point("modules", "torch.nn.Module._apply", "moved modules are not noticed")
+call_module: Callable[..., Any] = _module(
+    "torch.nn.Module._call_impl", "the module that calls is unknown"
 )
 """Runs a module's hooks and ``forward``."""
 CALL_MODULE_CODE: CodeType = call_module.__code__
-Dropout: Any = _private(
-    "torch.nn.modules.dropout._DropoutNd", _MODULES, "train() and eval() are not compared"
-)
+Dropout: Any = _module("torch.nn.modules.dropout._DropoutNd", "train() and eval() are not compared")
 """The base class of all dropout modules."""
 
 
 # The simulated device.
 
-_SIMULATED = "simulated device"
+_simulated = partial(_patch_point, "simulated device")
 _UNSIMULATED = "code for a GPU cannot run on the simulated device"
 
-LAZY_INIT = _patch_point("torch.cuda._lazy_init", _SIMULATED, _UNSIMULATED)
-INITIALIZED = _patch_point("torch.cuda._initialized", _SIMULATED, _UNSIMULATED)
+LAZY_INIT = _simulated("torch.cuda._lazy_init", _UNSIMULATED)
+INITIALIZED = _simulated("torch.cuda._initialized", _UNSIMULATED)
 check: Callable[[bool, Callable[[], str]], None] = _private(
-    "torch._check", _SIMULATED, "ops with tensors on two devices do not fail there"
+    "simulated device", "torch._check", "ops with tensors on two devices do not fail there"
 )
-SLEEP = _patch_point("torch.cuda._sleep", _SIMULATED, "torch.cuda._sleep() fails there")
-SNAPSHOT = _patch_point("torch.cuda.memory._snapshot", _SIMULATED, "memory snapshots fail there")
-DUMP_SNAPSHOT = _patch_point(
-    "torch.cuda.memory._dump_snapshot", _SIMULATED, "memory snapshots fail there"
+SLEEP = _simulated("torch.cuda._sleep", "torch.cuda._sleep() fails there")
+SNAPSHOT = _simulated("torch.cuda.memory._snapshot", "memory snapshots fail there")
+DUMP_SNAPSHOT = _simulated("torch.cuda.memory._dump_snapshot", "memory snapshots fail there")
+RECORD_MEMORY_HISTORY = _simulated(
+    "torch.cuda.memory._record_memory_history", "memory snapshots fail there"
 )
-RECORD_MEMORY_HISTORY = _patch_point(
-    "torch.cuda.memory._record_memory_history", _SIMULATED, "memory snapshots fail there"
+HOST_EMPTY_CACHE = _simulated(
+    "torch._C._host_emptyCache", "pinned memory cannot be emptied", gpu=True
 )
-HOST_EMPTY_CACHE = _patch_point(
-    "torch._C._host_emptyCache", _SIMULATED, "pinned memory cannot be emptied", gpu=True
+GROUP_TENSORS = _simulated(
+    "torch._C._group_tensors_by_device_and_dtype", "foreach optimizers fail there"
 )
-GROUP_TENSORS = _patch_point(
-    "torch._C._group_tensors_by_device_and_dtype", _SIMULATED, "foreach optimizers fail there"
-)
-MAKE_WRAPPER_SUBCLASS = _patch_point(
-    "torch.Tensor._make_wrapper_subclass", _SIMULATED, "wrapper subclasses fail there"
+MAKE_WRAPPER_SUBCLASS = _simulated(
+    "torch.Tensor._make_wrapper_subclass", "wrapper subclasses fail there"
 )
 SCRIPT_CALLS = tuple(
-    _patch_point(f"torch._C.{name}.__call__", _SIMULATED, "TorchScript creates tensors on the host")
+    _simulated(f"torch._C.{name}.__call__", "TorchScript creates tensors on the host")
     for name in ("ScriptFunction", "ScriptMethod")
 )
-PARSE_TO = _patch_point("torch._C._nn._parse_to", _SIMULATED, "Module.to(0) fails there")
-NESTED_TENSOR = _patch_point(
-    "torch._C._nested.nested_tensor", _SIMULATED, "nested tensors are on the host there"
+PARSE_TO = _simulated("torch._C._nn._parse_to", "Module.to(0) fails there")
+NESTED_TENSOR = _simulated("torch._C._nested.nested_tensor", "nested tensors are on the host there")
+LOCATION_TAG = _simulated("torch.serialization.location_tag", "saved tensors name the CPU")
+RESTORE_LOCATION = _simulated(
+    "torch.serialization.default_restore_location", "torch.load fails there"
 )
-LOCATION_TAG = _patch_point(
-    "torch.serialization.location_tag", _SIMULATED, "saved tensors name the CPU"
-)
-RESTORE_LOCATION = _patch_point(
-    "torch.serialization.default_restore_location", _SIMULATED, "torch.load fails there"
-)
-CLONE_STORAGE = _patch_point(
-    "torch.UntypedStorage.clone", _SIMULATED, "copies of modules are on the host there"
-)
+CLONE_STORAGE = _simulated("torch.UntypedStorage.clone", "copies of modules are on the host there")
 device_constructors: Callable[[], set[Any]] = _private(
+    "simulated device",
     "torch.utils._device._device_constructors",
-    _SIMULATED,
     "torch.device as a context fails there",
     value=_device._device_constructors,
 )
 """Functions that make a tensor on the device of the context."""
-_private("torch.utils._device.CURRENT_DEVICE", _SIMULATED, "torch.device as a context fails there")
+_function_modes: Callable[[], list[Any]] = _private(
+    "simulated device",
+    "torch.overrides._get_current_function_mode_stack",
+    "torch.device as a context fails there",
+)
+_DeviceContext: Any = _private(
+    "simulated device",
+    "torch.utils._device.DeviceContext",
+    "torch.device as a context fails there",
+    value=_device.DeviceContext,
+)
 
 
 def current_device() -> torch.device | None:
     """The device of the innermost ``with torch.device(...)``, or the default device; None for
     none."""
-    device: torch.device | None = _device.CURRENT_DEVICE
+    contexts = (mode for mode in reversed(_function_modes()) if isinstance(mode, _DeviceContext))
+    device: torch.device | None = next((context.device for context in contexts), None)
     return device
 
 
 # Capture on a GPU.
 
-_GPU = "captures on a GPU"
+_gpu = partial(_private, "captures on a GPU")
 
 visible_gpus: Callable[[], int] = _private(
-    "torch.cuda._device_count_nvml",
-    "cgtool run",
-    "cgtool run does not know whether there is a GPU",
+    "cgtool run", "torch.cuda._device_count_nvml", "cgtool run does not know whether there is a GPU"
 )
 """How many GPUs the process may use, by NVML: CUDA is not initialised, so the process may fork. -1
 if NVML does not answer."""
-current_raw_stream: Callable[[int], int] = _private(
-    "torch._C._cuda_getCurrentRawStream", _GPU, "the stream of a node is unknown", gpu=True
+current_raw_stream: Callable[[int], int] = _gpu(
+    "torch._C._cuda_getCurrentRawStream", "the stream of a node is unknown", gpu=True
 )
 """Handle of the current stream of a device."""
-CUDAGraphBase: Any = _private(
-    "torch._C._CUDAGraph", _GPU, "templates of a script's graphs cannot be read", gpu=True
+CUDAGraphBase: Any = _gpu(
+    "torch._C._CUDAGraph", "templates of a script's graphs cannot be read", gpu=True
 )
 """The class of C++ behind ``torch.cuda.CUDAGraph``, whose methods cgtool replaces."""
-record_memory_history: Callable[..., None] = _private(
-    "torch.cuda.memory._record_memory_history", _GPU, "pools have no history"
+record_memory_history: Callable[..., None] = _gpu(
+    "torch.cuda.memory._record_memory_history", "pools have no history"
 )
-memory_snapshot: Callable[[], Mapping[str, Any]] = _private(
-    "torch.cuda.memory._snapshot", _GPU, "pools have no history"
+memory_snapshot: Callable[[], Mapping[str, Any]] = _gpu(
+    "torch.cuda.memory._snapshot", "pools have no history"
 )
-clear_cublas_workspaces: Callable[[], None] = _private(
-    "torch._C._cuda_clearCublasWorkspaces", _GPU, "cuBLAS workspaces are not named", gpu=True
+clear_cublas_workspaces: Callable[[], None] = _gpu(
+    "torch._C._cuda_clearCublasWorkspaces", "cuBLAS workspaces are not named", gpu=True
 )
 """Raises MissingPrivateName where it is missing."""
-spin: Callable[[int], None] = _private(
-    "torch.cuda._sleep", _GPU, "a replay is timed with its own launch"
-)
+spin: Callable[[int], None] = _gpu("torch.cuda._sleep", "a replay is timed with its own launch")
 """Keep the current stream busy for a number of clock cycles."""
-DeviceType: Any = _private(
-    "torch._C._autograd.DeviceType", _GPU, "PyTorch's profiler gives no node times"
-)
-is_profiler_enabled: Callable[[], bool] = _private(
+DeviceType: Any = _gpu("torch._C._autograd.DeviceType", "PyTorch's profiler gives no node times")
+is_profiler_enabled: Callable[[], bool] = _gpu(
     "torch.autograd.profiler._is_profiler_enabled",
-    _GPU,
     "a profiler around a replay is not noticed",
     value=lambda: bool(torch.autograd.profiler._is_profiler_enabled),
+)
+when_initialized: Callable[[Callable[[], None]], None] = _gpu(
+    "torch.cuda._lazy_call", "the replays of a program are not timed"
+)
+"""Call back when CUDA is initialised; at once if it is."""
+_PROFILER = "torch.autograd.profiler."
+PROFILER_BEGINS = tuple(
+    _patch_point(
+        "captures on a GPU", _PROFILER + name, "`--times` conflicts with a profiler in the program"
+    )
+    for name in ("_prepare_profiler", "_enable_profiler")
+)
+PROFILER_ENDS = _patch_point(
+    "captures on a GPU",
+    _PROFILER + "_disable_profiler",
+    "GPU times end where a program uses the profiler",
 )
 CAPTURE_HEALTH_CHECKS = (
     "_cuda_graph_capture_health_check",
@@ -516,8 +549,6 @@ CAPTURE_HEALTH_CHECKS = (
 
 # Named ranges.
 
-_RANGES = "named ranges"
-
-NVTX = _patch_point("torch.cuda.nvtx._nvtx", _RANGES, "NVTX ranges are not seen")
+NVTX = _patch_point("named ranges", "torch.cuda.nvtx._nvtx", "NVTX ranges are not seen")
 MARK_KERNELS_MODULES = ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations")
 """Where the releases keep ``mark_kernels``."""

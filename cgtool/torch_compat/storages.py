@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -52,7 +53,11 @@ def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
     """What ``look`` returns of a tensor's storage, which it must not keep."""
     if not OBJECTS_ARE_OWNERS:
         return look(tensor.untyped_storage())
-    key = storage_address(tensor)
+    return _look_at(storage_address(tensor), look)
+
+
+def _look_at(key: int, look: Callable[[torch.UntypedStorage], T]) -> T:
+    """What ``look`` returns of a living storage by its ``storage_key``."""
     try:
         known = _unused.pop()
     except IndexError:
@@ -70,6 +75,22 @@ def weak_reference(tensor: torch.Tensor) -> int:
     """The ``storage_key`` of a tensor's storage, which no other storage gets before
     ``free_weak_storage`` is called."""
     return _look(tensor, weak_storage)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where in its storage a tensor is."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    """In elements."""
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        return cls(tensor.dtype, shape, stride, int(tensor.storage_offset()))
 
 
 class StorageRef:
@@ -102,6 +123,15 @@ class StorageRef:
     def expired(self) -> bool:
         """Whether the storage was freed."""
         return weak_storage_expired(self.key)
+
+    def tensor(self, layout: Layout) -> torch.Tensor | None:
+        """A new tensor in the storage, which owns it too; None if the storage was freed."""
+
+        def make(storage: torch.UntypedStorage) -> torch.Tensor:
+            empty = torch.empty(0, dtype=layout.dtype, device=storage.device)
+            return empty.set_(storage, layout.offset, layout.shape, layout.stride)
+
+        return None if self.expired() else _look_at(self.key, make)
 
     def __del__(self, free: Any = free_weak_storage) -> None:
         # An argument, because modules may be cleared before this when Python ends.

@@ -6,8 +6,6 @@ them from Python, as those of ``torch.cuda`` do.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -79,19 +77,16 @@ def handle_of(stream: Any) -> int:
     return int(torch.cuda.Stream(**_ids(stream)).cuda_stream if handle is None else handle)
 
 
-@contextlib.contextmanager
-def observable_streams() -> Iterator[None]:
-    """While entered, generic streams and events are made of the classes of this file; to be entered
-    before the code that makes them is loaded."""
+def make_streams_observable(patches: Patches) -> None:
+    """Generic streams and events are made of the classes of this file; to be called before the
+    code that makes them is loaded."""
 
     def current_stream(original: Any, *args: Any, **kwargs: Any) -> Any:
         return Stream(**_ids(original(*args, **kwargs)))
 
-    with Patches() as patches:
-        patches.set(torch, "Stream", Stream)
-        patches.set(torch, "Event", Event)
-        patches.wrap(torch.accelerator, "current_stream", current_stream)
-        yield
+    patches.set(torch, "Stream", Stream)
+    patches.set(torch, "Event", Event)
+    patches.wrap(torch.accelerator, "current_stream", current_stream)
 
 
 def _ids(stream: Any) -> dict[str, int]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
+from msgspec.structs import replace
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, Message, Request
@@ -192,7 +193,7 @@ def _with_replaced(failure: Failure, replaced: list[user_process.Replaced]) -> F
     broken = [each for each in replaced if each.is_broken]
     if not broken or failure.why is not None or failure.exit_code != EXIT_USER_CODE:
         return failure
-    return msgspec.structs.replace(
+    return replace(
         failure,
         frames=failure.frames or user_process.frames_of_replaced(broken),
         why=f"the code under test replaced {user_process.describe_replaced(broken)}",

@@ -14,7 +14,7 @@ import cgtool
 from cgtool.model.failure import usage
 from cgtool.model.program import VARIABLE, Settings
 
-_SITE = Path(cgtool.__file__).parent / "recording" / "site"
+_SITE = Path(cgtool.__file__).parent / "recorder" / "site"
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Ctrl-C and Ctrl-\\: the terminal sends them to the program as well."""
@@ -33,7 +33,9 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def run_program(command: Sequence[str], folder: Path, device: str) -> int:
+def run_program(
+    command: Sequence[str], folder: Path, device: str, *, times: bool, eager_breaks: bool
+) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
@@ -41,7 +43,7 @@ def run_program(command: Sequence[str], folder: Path, device: str) -> int:
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    settings = Settings(home, str(folder), device)
+    settings = Settings(home, str(folder), device, _flag(times), _flag(eager_breaks))
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
@@ -55,6 +57,10 @@ def run_program(command: Sequence[str], folder: Path, device: str) -> int:
         received.pass_on_to(process)
         status = process.wait()
     return status if status >= 0 else _BY_SIGNAL - status
+
+
+def _flag(is_set: bool) -> str:
+    return "yes" if is_set else ""
 
 
 class _Received:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import CgtoolError, machine, usage, user_code
 from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, AnyJob, Ending, Message, Request
 from cgtool.model.options import Progress
@@ -211,7 +211,7 @@ class Worker:
                     # A process that it forked may keep the pipe open.
                     return b""
 
-    def stack(self) -> tuple[Frame, ...]:
+    def stack(self) -> Frames:
         """The user's frames of the newest stack that faulthandler wrote, innermost first."""
         try:
             text = self.stack_file.read_text(errors="replace")
@@ -225,7 +225,7 @@ class Worker:
         ]
         return folded([frame for frame in frames if not is_internal_file(frame.file)])
 
-    def stack_now(self) -> tuple[Frame, ...]:
+    def stack_now(self) -> Frames:
         """The user's frames at this moment, which faulthandler writes at a signal."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGUSR1)

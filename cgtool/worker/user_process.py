@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import faulthandler
 import importlib
 import linecache  # noqa: F401 - this module and the next ones are kept below, by name
@@ -29,9 +28,11 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, MethodDescriptorType, ModuleType
 from typing import Any, NamedTuple, TextIO
 
-from cgtool.model.capture import Frame
+from cgtool.analysis.units import names_text
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.jobs import Ending
 from cgtool.observe.frames import chain_of, frame_of, frames_of, is_internal, is_internal_file
+from cgtool.observe.source import tree_of
 
 _DEADLY = (
     "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU",
@@ -216,12 +217,10 @@ def _is_users(value: Any) -> bool:
 
 def describe_replaced(replaced: list[Replaced]) -> str:
     """``torch.cuda, builtins.len and 3 more``."""
-    more = len(replaced) - 3
-    names = ", ".join(each.name for each in replaced[:3])
-    return names + (f" and {more} more" if more > 0 else "")
+    return names_text([each.name for each in replaced], 3)
 
 
-def frames_of_replaced(replaced: list[Replaced]) -> tuple[Frame, ...]:
+def frames_of_replaced(replaced: list[Replaced]) -> Frames:
     """The lines of the user's files that assign these names; if there are none, the functions
     that were assigned."""
     names = {each.name.rpartition(".")[2] for each in replaced}
@@ -232,14 +231,13 @@ def frames_of_replaced(replaced: list[Replaced]) -> tuple[Frame, ...]:
             continue
         if "-packages/" in file or is_internal_file(file):
             continue
-        with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
-            frames += [
-                Frame(file, node.lineno, "<module>")
-                for node in ast.walk(ast.parse(Path(file).read_bytes()))
-                if isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store | ast.Del)
-                and node.attr in names
-            ]
+        frames += [
+            Frame(file, node.lineno, "<module>")
+            for node in ast.walk(tree_of(file))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store | ast.Del)
+            and node.attr in names
+        ]
     if not frames:
         codes = [getattr(each.value, "__code__", None) for each in replaced]
         frames = [

@@ -47,6 +47,11 @@ SUM_128 = (
             "vectorized_elementwise_kernel<FillFunctor<float>>",
         ),
         (COPY, "elementwise_kernel<direct_copy_kernel_cuda(float)>"),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4EZNS0_11fill_kernelERNS_14TensorIteratorEE"
+            "Ut_St5arrayIPcLm1EEEEviT0_T1_",
+            "vectorized_elementwise_kernel<fill_kernel>",
+        ),
         (SCALAR_MUL, "vectorized_elementwise_kernel<MulFunctor<float>>"),
         (SPLIT_K, "cublasLt::splitKreduce_kernel<float>"),
         (SUM_128, "reduce_kernel<sum_functor<float>>"),
@@ -89,6 +94,14 @@ SUM_128 = (
             "_ZN8internal5gemvx6kernelIiiffffLb0ELb1ELb1ELb0ELi7ELb0E18cublasGemvParamsExIi30cublasGem"
             "vTensorStridedBatchedIKfES5_S3_IfEfEEENSt9enable_ifIXntT5_EvE4typeET11_",
             "gemvx::kernel<float>",
+        ),
+        (
+            # As torch.profiler demangles it.
+            "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+            "launch_clamp_scalar(at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}::operator()() "
+            "const::{lambda()#7}::operator()() const::{lambda(float)#1}, std::array<char*, 2ul> >"
+            "(int, std::array<char*, 2ul>)",
+            "vectorized_elementwise_kernel<launch_clamp_scalar(float)>",
         ),
         ("triton_poi_fused_add_mul_0", "triton_poi_fused_add_mul_0"),
         ("nvjet_hsh_128x64_64x8_2x1_v_bz_TNN", "nvjet_hsh_128x64_64x8_2x1_v_bz_TNN"),

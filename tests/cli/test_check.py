@@ -368,6 +368,26 @@ def test_a_script_gets_its_arguments_and_its_graphs_are_watched(tmp_path):
     ]
 
 
+def test_a_script_that_raises_shows_what_was_found_before(tmp_path):
+    source = (
+        "import torch\n"
+        "x = torch.ones(4, device='cuda')\n"
+        "graph = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(graph):\n"
+        "    y = x * 2\n"
+        "x = torch.zeros(4, device='cuda')\n"
+        "graph.replay()\n"
+        "raise ValueError('of its own')\n"
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = cgtool("check", "script.py", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 4
+    shown = " ".join(done.stderr.split())
+    assert "found before that: error" in shown
+    assert "script.py:6 x = torch.zeros(4, device='cuda')" in shown
+    assert "dry run" not in shown
+
+
 def test_a_failed_capture_names_what_else_would_fail(tmp_path):
     (tmp_path / "model.py").write_text(MANY)
     done = cgtool("capture", "model.py:build", "--device", "simulated", cwd=tmp_path)

@@ -116,3 +116,20 @@ def test_an_error_is_json_where_the_result_would_be(arguments, exit_code, tmp_pa
             "sync-item", str(tmp_path / "entry.py"), 3,
         )  # fmt: skip
         assert error["fix"]
+
+
+def test_sentences_stay_on_one_line_in_a_pipe(tmp_path):
+    capture = Path(__file__).parents[2] / "samples" / "captures" / "profile-transformer.cgt"
+    sentence = (
+        "fix: put independent branches of the forward on streams of their own: the backward of an "
+        "op runs on the stream of its forward"
+    )
+    for command in (["profile", capture], ["profile", capture, "-o", "shown.txt"]):
+        done = as_module(*map(str, command), cwd=tmp_path, COLUMNS="")
+        shown = done.stdout or (tmp_path / "shown.txt").read_text()
+        assert any(line.endswith(sentence) for line in shown.splitlines())
+        rules = [line for line in shown.splitlines() if line.startswith("──")]
+        assert rules and max(map(len, rules)) <= 100
+    narrow = as_module("profile", str(capture), cwd=tmp_path, COLUMNS="60").stdout
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert sentence in " ".join(narrow.split())

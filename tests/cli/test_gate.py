@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -173,7 +174,7 @@ def test_invalid_targets(run, tmp_path: Path) -> None:
         ("nowhere.cgt", "no such file"),
         ("nowhere.json", "no such file"),
         ("nowhere", "neither a capture, a report, nor an ENTRY"),
-        ("junk.cgt", "not a zip"),
+        ("junk.cgt", "is not a capture file"),
         ("other.json", "its schema is 'cgtool-summary'"),
         ("text", "not a readable report"),
         (".", "neither"),
@@ -464,9 +465,11 @@ def test_a_fault_of_our_own_is_an_error_too(run, tmp_path: Path, monkeypatch) ->
         raise RuntimeError("it broke")
 
     monkeypatch.setattr(gate_measure, "measure", breaks)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, out, err = run(MLP, "--max-nodes", 30, "--format", "json")
     assert code == 70
     assert "this is a bug in cgtool" in err
+    assert "it broke" in next(tmp_path.glob("cgtool-bug-*.txt")).read_text()
     (target,) = json.loads(out)["targets"]
     assert target["error"]["what"] == "a bug in cgtool: RuntimeError: it broke"
     assert target["files"] == [str(MLP)]

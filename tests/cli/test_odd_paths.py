@@ -92,3 +92,10 @@ def test_a_name_that_is_not_utf_8_in_json(here: Path, cgtool) -> None:
         assert (code, err) == (0, "")
         assert r"odd-\\udcff.cgt" in out
         assert json.loads(out)["schema"] == f"cgtool-{arguments[0]}"
+
+
+def test_a_name_that_does_not_print(here: Path, cgtool) -> None:
+    name = "red\x1b[31m\n.html"
+    code, _, errors = cgtool("report", "a.cgt", "-o", name)
+    assert (code, Path(name).exists()) == (0, True)
+    assert errors == "saved red\\x1b[31m\\n.html\n"

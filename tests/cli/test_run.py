@@ -99,8 +99,10 @@ def ledger(capture: Capture) -> list[LedgerGraph]:
 
 
 def test_the_program_runs_as_it_would(engine, folder: Path) -> None:
-    done, _ = engine
+    done, capture = engine
     assert done.returncode == 3
+    assert capture.ledger is not None
+    assert not capture.ledger.watched_ops
     lines = done.stdout.splitlines()
     assert lines[-1] == "environment True 5"
     assert lines.count("refused AcceleratorError") + lines.count("refused RuntimeError") == 2
@@ -167,16 +169,72 @@ def test_the_table_says_what_matters_first(engine, cgtool, folder: Path) -> None
     assert row["line"].startswith("engine.py:")
 
 
+@pytest.mark.parametrize("option", ["--times", "--eager-breaks", "--device=simulated"])
+def test_a_saved_run_is_not_recorded_again(option: str, engine, cgtool, folder: Path) -> None:
+    code, out, err = cgtool("run", option, folder / "engine-run.cgt")
+    assert (code, out) == (2, "")
+    assert f"{option.partition('=')[0]} applies while a program runs" in err
+
+
 def test_other_commands_read_it(engine, cgtool, folder: Path) -> None:
     saved = folder / "engine-run.cgt"
     code, out, _ = cgtool("dump", saved, "--graph", "1", "--dot")
     assert code == 0
     assert "addmm" in out
     assert cgtool("diff", saved, saved)[0] == 0
-    code, _, err = cgtool("pools", saved)
-    assert (code, "has no memory of pools" in err) == (2, True)
-    code, _, err = cgtool("profile", saved)
+    code, _, err = cgtool("profile", saved, "--by", "line")
     assert (code, "has no node times" in err) == (2, True)
+
+
+def test_pools_of_a_run_are_read_at_their_end_and_at_that_of_the_process(
+    folder: Path, cgtool
+) -> None:
+    text = """
+    import torch
+    kept = []
+    def capture(size, pool=None):
+        x = torch.zeros(size, 1024, 1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            y = x + 1
+            z = y * 2
+        graph.replay()
+        return graph, x, z
+    graph, x, z = capture(3)
+    kept.append(capture(2, graph.pool()))
+    del graph, x, z
+    dropped = capture(5)[0].pool()
+    """
+    done = run("--times", program(folder, "pools.py", text).name, folder=folder)
+    assert (done.returncode, "no GPU times" in done.stderr) == (0, True)
+    saved = folder / "pools-run.cgt"
+    code, out, _ = cgtool("pools", saved, "--format", "json")
+    assert code == 0
+    first, second = sorted(json.loads(out)["pools"], key=lambda row: row["name"])
+    assert (first["graphs"], first["kept_by"]) == (2, "1 graph")
+    assert first["reserved_bytes"] - first["used_bytes"] == first["free_bytes"] >= 3 << 22
+    # Its last graph was freed before the process ended.
+    assert second["graphs"] == 1
+    assert second["reserved_bytes"] >= 5 << 22
+    code, out, _ = cgtool("pools", saved)
+    assert (code, out.startswith("2 pools with ")) == (0, True)
+    assert cgtool("pools", saved, "--pool", "pool 0")[0] == 2
+
+
+def test_a_profile_of_a_run_says_what_captures_were_spent_on(engine, cgtool, folder: Path) -> None:
+    code, out, _ = cgtool("profile", folder / "engine-run.cgt")
+    assert (code, out.startswith("no GPU times on the simulated device")) == (0, True)
+    assert "Captures" in out
+    code, out, _ = cgtool("profile", folder / "engine-run.cgt", "--format", "json")
+    report = json.loads(out)
+    row = next(row for row in report["lines"] if row["owner"] == "Engine.capture")
+    spent = row["spent"]
+    assert spent["prepare_ns"] > 0
+    assert spent["warm_up_ns"] is None
+    parts = sum(spent[part] for part in ("code_ns", "compile_ns", "collector_ns", "instantiate_ns"))
+    assert parts == row["capture_ns"]
+    assert row["first_host_ns"] > 0
+    assert (report["graphs_gpu_ns"], report["gpu_ns"], row["gpu_ns"]) == (None, None, None)
 
 
 def test_a_gate_of_a_saved_run_needs_no_entry(engine, cgtool, folder: Path) -> None:
@@ -238,33 +296,6 @@ def test_a_killed_program_leaves_what_it_did(folder: Path) -> None:
     assert second.failure == "the process ended during the capture"
 
 
-def test_a_fork_is_a_process_of_its_own(folder: Path) -> None:
-    forks = program(
-        folder,
-        "forks.py",
-        """
-        import os, torch
-        def capture(replays):
-            x = torch.ones(3, device="cuda")
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                x + 1
-            for _ in range(replays):
-                graph.replay()
-        capture(3)
-        if os.fork() == 0:
-            capture(5)
-            os._exit(0)
-        os.wait()
-        """,
-    )
-    assert run(forks.name, folder=folder).returncode == 0
-    capture = capture_file.read(folder / "forks-run.cgt")
-    assert [(each.process, each.replays) for each in ledger(capture)] == [(0, 3), (1, 5)]
-    assert capture.ledger is not None
-    assert [process.forked for process in capture.ledger.processes] == [False, True]
-
-
 def test_graphs_that_are_reset_or_freed(folder: Path) -> None:
     program(
         folder,
@@ -279,13 +310,55 @@ def test_graphs_that_are_reset_or_freed(folder: Path) -> None:
         kept, reset, freed = capture(), capture(), capture()
         reset.reset()
         del freed
+        total = torch.zeros(2, device="cuda")
+        in_place = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(in_place):
+            total.add_(1)
+        in_place.replay(), in_place.replay()
+        print(total.tolist())
         """,
     )
-    assert run("-m", "ends", folder=folder).returncode == 0
+    done = run("-m", "ends", folder=folder)
+    # Simulated: the capture itself changes nothing.
+    assert (done.returncode, done.stdout) == (0, "[2.0, 2.0]\n")
     graphs = ledger(capture_file.read(folder / "ends-run.cgt"))
-    assert [each.end for each in graphs] == [None, "reset", "freed"]
-    # One executable graph could serve all three.
-    assert [each.same_as for each in graphs] == [None, 0, 0]
+    assert [each.end for each in graphs] == [None, "reset", "freed", None]
+    # One executable graph could serve the first three.
+    assert [each.same_as for each in graphs] == [None, 0, 0, None]
+
+
+def test_a_backward_belongs_to_its_forward_in_the_same_graph(folder: Path) -> None:
+    """Also if two graphs have the same ops, in the same order, and one line for both backwards."""
+    path = program(
+        folder,
+        "backward.py",
+        """
+        import torch
+
+        def first(x):
+            return x.sin()
+
+        def second(x):
+            return x.sin()
+
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        graphs = {}
+        for function in (first, second):
+            function(x).sum().backward()
+            graphs[function] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graphs[function]):
+                function(x).sum().backward()
+        """,
+    )
+    assert run(path.name, folder=folder).returncode == 0
+    capture = capture_file.read(folder / "backward-run.cgt")
+    functions = []
+    for graph in capture.graphs:
+        origins = [capture.origins[node.origin] for node in graph.nodes if node.origin is not None]
+        [forward] = [origin.forward for origin in origins if origin.op == "aten::cos"]
+        assert forward is not None
+        functions.append(capture.frames[capture.origins[forward].frames[0]].function)
+    assert functions == ["first", "second"]
 
 
 def test_commands_that_are_not_python(folder: Path) -> None:
@@ -328,7 +401,7 @@ def test_what_the_program_imports_is_its_own(folder: Path) -> None:
         import importlib.util, sys
         assert sys.own_site
         assert sys.modules["sitecustomize"].__file__.endswith("own/sitecustomize.py")
-        assert not [path for path in sys.path if "recording" in path]
+        assert not [path for path in sys.path if "recorder" in path]
         assert importlib.util.find_spec("torch") is not None
         assert "torch" not in sys.modules and "msgspec" not in sys.modules
         import torch

@@ -43,17 +43,22 @@ def program(folder: Path, name: str, text: str) -> str:
     return name
 
 
+CGTOOL_RUN = [sys.executable, "-m", "cgtool", "run", "-q"]
+
+
 def command(*arguments: object) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "cgtool",
-        "run",
-        "-q",
-        "--device",
-        "simulated",
-        *map(str, arguments),
-    ]
+    return [*CGTOOL_RUN, "--device", "simulated", *map(str, arguments)]
+
+
+def merge(parts: Path, target: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CGTOOL_RUN, "-o", target, parts],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def run(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -211,6 +216,9 @@ def test_all_kinds_of_processes(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = ledger(folder / "processes-run.cgt")
     assert sorted(each.replays for each in found.graphs) == [1, 2, 3, 5]
+    # By replays: spawned, forked, of the program itself, after exec.
+    by = {each.replays: found.processes[each.process] for each in found.graphs}
+    assert [by[replays].forked for replays in (1, 2, 3, 5)] == [False, True, False, False]
     assert "1 process of it is still running, and recorded" in done.stderr
     (parts,) = folder.glob(".cgtool-run-*")
     daemon = max(each.pid for each in found.processes if each.forked)
@@ -218,7 +226,7 @@ def test_all_kinds_of_processes(folder: Path) -> None:
         if not Path(f"/proc/{daemon}").exists():
             break
         time.sleep(0.05)
-    done = run("-o", "daemon.cgt", parts, folder=folder)
+    done = merge(parts, "daemon.cgt", folder=folder)
     assert done.returncode == 0, done.stderr
     later = ledger(folder / "daemon.cgt")
     assert sorted(each.replays for each in later.graphs) == [1, 2, 3, 4, 5]
@@ -279,7 +287,7 @@ def test_cgtool_is_killed_and_the_program_goes_on(folder: Path) -> None:
             time.sleep(0.05)
     assert (folder / "went_on").exists()
     (parts,) = folder.glob(".cgtool-run-*")
-    done = run("-o", "goes_on.cgt", parts, folder=folder)
+    done = merge(parts, "goes_on.cgt", folder=folder)
     assert done.returncode == 0, done.stderr
     found = ledger(folder / "goes_on.cgt")
     assert (found.command, found.exit_status) == (("python", name), None)
@@ -322,7 +330,7 @@ def test_signals_are_passed_on(folder: Path) -> None:
 def test_a_program_with_modules_of_the_same_names(folder: Path) -> None:
     calls = []
     for name in ("cgtool", "msgspec", "torch"):
-        own = folder / f"own_{name}"
+        own = folder / os.fsdecode(f"own_{name}_".encode() + b"\xff")
         own.mkdir()
         (own / f"{name}.py").write_text("MINE = True\n")
         text = f"""
@@ -365,4 +373,89 @@ def test_two_runs_with_one_name_and_a_folder_that_vanishes(folder: Path) -> None
     done = run("-o", "/proc/x.cgt", "--", "true", folder=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot write /proc/x.cgt" in done.stderr
+    for target in ("/dev/null", folder):
+        done = run("-o", target, "--", "touch", "it-has-run", folder=folder)
+        assert (done.returncode, f"cannot write {target}: it is a d" in done.stderr) == (2, True)
+    assert not (folder / "it-has-run").exists()
     assert run(folder, folder=folder).returncode == 2
+
+
+HALF = """
+import sys
+
+class Broken:
+    def __init__(self, name):
+        self.name = name
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.name:
+            raise ImportError(f"libcudart.so.99: cannot open shared object file ({name})")
+
+def tried(*broken):
+    sys.meta_path[:0] = map(Broken, broken)
+    try:
+        import torch
+    except Exception as error:
+        print(type(error).__name__, error, "torch" in sys.modules)
+    else:
+        print(type(torch.__loader__).__name__, torch.ones(2).sum().item())
+    del sys.meta_path[:len(broken)]
+
+tried(sys.argv[1])
+tried()
+# Imported twice: the first one keeps its classes.
+first = sys.modules.pop("torch", None)
+if first is not None:  # else PyTorch itself may crash
+    tried()
+    sys.modules["torch"] = first
+if sys.argv[2:]:
+    from capturing import capture
+    capture(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "captures"), [("torch._utils", True), ("torch.nn", False)], ids=["early", "late"]
+)
+def test_an_import_of_torch_fails_halfway(folder: Path, broken: str, captures: bool) -> None:
+    """After an early failure a second import succeeds, after a late one it cannot."""
+    name = program(folder, "half.py", HALF)
+    plain = subprocess.run(
+        [sys.executable, name, broken],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    done = run(name, broken, *(["capture"] if captures else []), folder=folder)
+    assert done.returncode == plain.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+    assert "libcudart.so.99" in done.stdout
+    found = ledger(folder / "half-run.cgt")
+    assert [each.replays for each in found.graphs] == ([2] if captures else [])
+
+
+def test_torchrun_on_the_cpu(folder: Path) -> None:
+    name = program(
+        folder,
+        "ranks.py",
+        """
+        import torch
+        import torch.distributed as dist
+        from capturing import capture
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        graph, x, y = capture(3 + rank)
+        total = y.cpu() * (rank + 1)
+        dist.all_reduce(total)
+        print(f"rank {rank}: {total.tolist()}\\n", end="", flush=True)
+        dist.destroy_process_group()
+        """,
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run("-o", "ranks-run.cgt", "--", *torchrun, "--standalone", name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {n}: [6.0, 6.0, 6.0]" for n in (0, 1)]
+    found = ledger(folder / "ranks-run.cgt")
+    assert sorted(each.replays for each in found.graphs) == [3, 4]
+    assert len({each.process for each in found.graphs}) == 2
+    # The launcher imports PyTorch too.
+    assert len(found.processes) == 3
+    assert found.lost == ()

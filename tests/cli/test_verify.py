@@ -6,6 +6,10 @@ import json
 
 import pytest
 
+from cgtool.cli.workers import with_cause
+from cgtool.model.capture import Frame
+from cgtool.model.failure import Failure
+from cgtool.model.finding import Finding
 from tests.forked_workers import run_cgtool
 
 ENTRIES = """
@@ -23,6 +27,12 @@ def wrong(device):
 
 def uncaptured(device):
     return lambda x: x * x.sum().item(), (torch.ones(4, device=device),)
+
+def uncaptured_twice(device):
+    def f(x):
+        y = x * x.sum().item()
+        return y[y > 0]
+    return f, (torch.ones(4, device=device),)
 
 def warned(device):
     return lambda x: x.mul_(2), (torch.ones(4, device=device),)
@@ -192,3 +202,44 @@ def test_nothing_to_compare_is_no_answer(run):
     done = run("silent")
     assert done.returncode == 5, done.stdout
     assert "cannot tell: nothing was compared" in done.stdout
+
+
+HERE = Frame("model.py", 7, "forward")
+ELSEWHERE = Frame("loader.py", 3, "work")
+
+
+@pytest.mark.parametrize(
+    ("guess", "found", "code"),
+    [
+        (
+            "sync-slice-with-tensor-bounds",
+            (("sync-dynamic-shape-op", HERE),),
+            "sync-dynamic-shape-op",
+        ),
+        ("sync-item", (("sync-dynamic-shape-op", HERE), ("sync-item", HERE)), "sync-item"),
+        (
+            "sync-item",
+            (("explicit-synchronize", ELSEWHERE), ("sync-d2h-copy", HERE)),
+            "sync-d2h-copy",
+        ),
+        ("finalizer-in-capture", (("explicit-synchronize", ELSEWHERE),), "explicit-synchronize"),
+        ("finalizer-in-capture", (("control-flow-frozen", ELSEWHERE),), "finalizer-in-capture"),
+    ],
+)
+def test_the_cause_is_the_one_that_a_dry_run_finds(guess, found, code):
+    """What an error of CUDA means is guessed from the line; a dry run sees the call itself."""
+    failure = Failure(
+        "f raised AcceleratorError", 4, (HERE,), findings=(Finding(guess, "a guess", (HERE,)),)
+    )
+    findings = tuple(Finding(name, "a reason", (place,)) for name, place in found)
+    caused = with_cause(failure, findings)
+    assert caused.findings[0].code == code
+    assert caused.frames == caused.findings[0].frames
+    assert caused.why == ("a reason" if code != guess else failure.why)
+
+
+def test_all_that_would_fail_is_listed(run):
+    done = run("uncaptured_twice")
+    assert done.returncode == 4
+    assert "code: sync-item" in done.stderr
+    assert "sync-dynamic-shape-op at" in done.stderr

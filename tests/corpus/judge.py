@@ -95,8 +95,7 @@ def _said(report: Callable[..., Any], entry: Entry) -> Said:
         return Said(EXIT_BUG, [("bug", None, str(bug).strip().splitlines()[-1])])
     found = [finding for finding in explain_findings(answer.findings) if is_hazard(finding)]
     hazards = [
-        (each.code, _line([each.place, *each.chain] if each.place else [], entry), each.reason)
-        for each in found
+        (each.code, _line([*each.frames, *each.forward], entry), each.reason) for each in found
     ]
     code = exit_code(answer) if answer.command == "verify" else int(bool(found))
     return Said(code or int(bool(found)), hazards)

@@ -15,7 +15,9 @@ import torch
 from cgtool.devices.cuda import provenance
 from cgtool.devices.cuda.session import CudaPhaseGraph, Recorded
 from cgtool.devices.cuda.stamps import LaunchLog, LaunchOutsideOps, OpTiming, Stamp
+from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.generated import Source
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.origins import OriginTable
 
@@ -51,7 +53,7 @@ class Launching(OpRecorder):
 
 def stamp_of(launch, handle, time_ns, stream=HOME):
     return Stamp(
-        handle, time_ns, stream, launch.innermost, next(iter(launch.chain), None), (),
+        handle, time_ns, stream, launch.innermost, next(iter(launch.chain), None), None, (),
         launch.autograd_node, launch.autograd_sequence,
     )  # fmt: skip
 
@@ -110,3 +112,17 @@ def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
     assert joined.streams == [0, 1, None, 0]
     assert joined.times_ns == [20, 40, 50, 60]
     assert joined.unmatched == [2]
+
+
+def test_the_lines_of_a_compiled_backward_are_those_of_its_forward():
+    table = OriginTable()
+    frame = Frame("model.py", 7, "forward")
+    source = Source(("aten.gelu_backward", "aten.sum"), (frame,), ("up", "Linear"))
+    index = table.add_generated(None, source, (), "CompiledFunctionBackward")
+    backward = table.origins[index]
+    assert (backward.op, backward.module) == ("aten::gelu_backward+sum", "up")
+    assert backward.frames == ()
+    assert table.origins[backward.forward].frames == (table.frames.index(frame),)
+    index = table.add_generated(None, source, ())
+    forward = table.origins[index]
+    assert (forward.frames, forward.forward) == ((table.frames.index(frame),), None)

@@ -6,9 +6,13 @@ import contextvars
 import datetime
 import enum
 import itertools
+import json
 import math
+import os
+import pathlib
 import queue
 import random
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -1115,3 +1119,183 @@ def dropout_that_an_object_anneals(device):
         return loss
 
     return run
+
+
+def foreach_ops_every_thousand_steps(device):
+    weight, slow = rows(device), rows(device)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        weight.mul_(0.99)
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            torch._foreach_lerp_([slow], [weight], 0.5)
+        return slow * 2
+
+    return step
+
+
+def writes_by_out_every_thousand_steps(device):
+    weight = rows(device)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            torch.mul(weight, 0.5, out=weight)
+        return weight * 2
+
+    return step
+
+
+def data_of_the_target_network(device):
+    online, target = (nn.Linear(8, 8).to(device) for _ in range(2))
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            for old, new in zip(target.parameters(), online.parameters(), strict=True):
+                old.data = 0.9 * old.data + 0.1 * new.data
+        return target.weight * 2
+
+    return step
+
+
+def averages_every_thousand_steps(device):
+    model = nn.Linear(8, 8).to(device)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        with torch.no_grad():
+            model.weight.mul_(0.99)
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            averaged.update_parameters(model)
+        return averaged.module.weight * 2
+
+    return step
+
+
+def reduces_every_thousand_steps(device):
+    weight = rows(device)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            torch.distributed.all_reduce(weight)
+        return weight * 2
+
+    return step
+
+
+def drops_in_place_every_thousand_steps(device):
+    weight = rows(device)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            nn.functional.dropout(weight, 0.5, inplace=True)
+        return weight * 2
+
+    return step
+
+
+def calibrates_every_thousand_steps(device):
+    norm = nn.BatchNorm1d(8).to(device)
+    x = rows(device)
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        if state["step"] % 1000 == 0:  # <- control-flow-frozen
+            norm(x)
+        return norm.running_mean * 2
+
+    return step
+
+
+def numpy_reads_a_host_copy(device):
+    def scale(x):
+        host = x.mean(1).to("cpu", non_blocking=True)  # <- cpu-work-in-region
+        return x * host.numpy().max()
+
+    return scale, (rows(device),)
+
+
+def numpy_array_on_a_host_copy(device):
+    host = torch.zeros(4, pin_memory=True)
+    array = host.numpy()
+
+    def scale(x):
+        host.copy_(x.mean(1), non_blocking=True)  # <- cpu-work-in-region
+        return x * float(array[0])
+
+    return scale, (rows(device),)
+
+
+def chunks_by_free_memory(device):
+    layer = nn.Linear(8, 8).to(device)
+
+    def forward(x):
+        free, _ = torch.cuda.mem_get_info()  # <- cpu-work-in-region
+        return torch.cat([layer(part) for part in x.chunk(1 if free > 2**20 else 4)])
+
+    return forward, (rows(device),)
+
+
+def casts_after_a_while(device):
+    state = {"step": 0}
+
+    def forward(x):
+        state["step"] += 1  # <- cpu-state-step-counter
+        return x.to(torch.bfloat16 if state["step"] > 400 else torch.float32).tanh()
+
+    return forward, (rows(device),)
+
+
+def divides_by_another_size(device):
+    state = {"step": 0}
+
+    def forward(x):
+        state["step"] += 1  # <- cpu-state-step-counter
+        return x / x.size(state["step"] // 1000 % 2)
+
+    return forward, (rows(device),)
+
+
+def reads_its_configuration(device):
+    path = pathlib.Path(tempfile.mkdtemp()) / "config.json"
+    path.write_text('{"scale": 0.5}')
+
+    def forward(x):
+        config = json.loads(path.read_text())  # <- cpu-work-in-region
+        return x * config["scale"]
+
+    return forward, (rows(device),)
+
+
+def stops_if_a_file_exists(device):
+    def forward(x):
+        if os.path.exists("/nowhere/stop"):  # noqa: PTH110  # <- control-flow-frozen
+            return x
+        return x * 2
+
+    return forward, (rows(device),)
+
+
+def callbacks_of_a_late_step(device):
+    weight = rows(device)
+    callbacks = {1000: [partial(weight.mul_, 2)]}
+    state = {"step": 0}
+
+    def step():
+        state["step"] += 1
+        for callback in callbacks.get(state["step"], []):  # <- control-flow-frozen
+            callback()
+        return weight * 2
+
+    return step

@@ -5,7 +5,9 @@ import contextlib
 import functools
 import itertools
 import logging
+import pathlib
 import random
+import tempfile
 import threading
 import time
 import uuid
@@ -887,3 +889,55 @@ def nan_is_not_equal_to_itself(device):
         return x.masked_fill(x < 0, NOT_A_NUMBER).nanmean() + torch.nan_to_num(x, fills["high"])
 
     return run, (rows(device),)
+
+
+def casts_to_what_it_is(device):
+    calls = {"n": 0}
+
+    def forward(x):
+        calls["n"] += 1
+        dtype = torch.bfloat16 if torch.is_autocast_enabled() else x.dtype
+        return x.to(dtype).contiguous() * x.size(0)
+
+    return forward, (rows(device),)
+
+
+def makes_a_folder(device):
+    folder = pathlib.Path(tempfile.mkdtemp()) / "logs"
+
+    def forward(x):
+        if not folder.exists():
+            folder.mkdir()
+        return x * 2
+
+    return forward, (rows(device),)
+
+
+def writes_now_and_then(device):
+    model = body(device)
+    calls, saved = {"n": 0}, []
+
+    def forward(x):
+        calls["n"] += 1
+        y = model(x)
+        if calls["n"] % 1000 == 0:
+            torch.save(model.state_dict(), "/nowhere/model.pt")
+            saved.append((calls["n"], y.detach()))
+            torch.cuda.empty_cache()
+            model.train()
+        return y
+
+    return forward, (rows(device),)
+
+
+def callbacks_of_each_step(device):
+    calls, seen = {"n": 0}, []
+    callbacks = [seen.append]
+
+    def forward(x):
+        calls["n"] += 1
+        for callback in callbacks:
+            callback(calls["n"])
+        return x * 2
+
+    return forward, (rows(device),)

@@ -9,6 +9,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 log = logging.getLogger("innocent")
@@ -569,3 +570,55 @@ def hessian_of_a_loss(device):
         return margin + 0.05 * theta.square().sum()
 
     return torch.func.hessian(loss), (rows(device, 4),)
+
+
+class Adversaries:
+    """Losses and distributions are attributes, new ones in each call."""
+
+    def __init__(self, device):
+        self.generator, self.critic = (nn.Linear(4, 4).to(device) for _ in range(2))
+        self.real = torch.randn(3, 4, device=device)
+
+    def step(self):
+        self.generator.zero_grad()
+        self.critic.zero_grad()
+        self.fake = self.generator(self.real)
+        self.loss_critic = self.critic(self.real).mean() - self.critic(self.fake.detach()).mean()
+        self.loss_critic.backward()
+        self.noise = torch.distributions.Normal(
+            self.fake, torch.ones_like(self.fake), validate_args=False
+        )
+        self.loss_generator = self.noise.log_prob(self.real).mean()
+        self.loss_generator.backward()
+        return self.loss_critic.detach(), self.loss_generator.detach()
+
+
+def losses_are_attributes(device):
+    return Adversaries(device).step
+
+
+def warm_up_result_is_gone(device):
+    net, x = nn.Linear(4, 4).to(device), torch.randn(3, 4, device=device)
+    loss = net(x).square().mean()
+    loss.backward()
+    detached = loss.detach()
+    del loss
+
+    def step():
+        net.zero_grad()
+        loss = net(x).square().mean() - detached
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def pruned_before_it_moves(device):
+    net = nn.Linear(4, 4)
+    prune.l1_unstructured(net, "weight", amount=0.5)
+    return net.to(device), (torch.randn(3, 4, device=device),)
+
+
+def torchscript_compiles_in_its_second_call(device):
+    x = rows(device)
+    return torch.no_grad()(torch.jit.freeze(torch.jit.trace(mlp(device).eval(), x))), (x,)

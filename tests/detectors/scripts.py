@@ -10,6 +10,7 @@ from pathlib import Path
 from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.failure import CgtoolError
+from cgtool.model.finding import NOTE
 
 _MARK = re.compile(r"# <- ([\w-]+)")
 
@@ -25,6 +26,8 @@ class Outcome:
     failure: str | None
     failed_at: int | None = None
     """Line of the script."""
+    notes: frozenset[str] = frozenset()
+    """Codes of the findings that are notes though their page has another severity."""
 
     @property
     def lines(self) -> list[int | None]:
@@ -62,4 +65,5 @@ def check(path: Path) -> Outcome:
         looked,
         failure,
         failed_at,
+        frozenset(finding.code for finding in findings if finding.severity == NOTE),
     )

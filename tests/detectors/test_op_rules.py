@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from cgtool.detectors.op_rules import OPS
 from cgtool.devices.simulated.device import SimulatedDevice
@@ -11,6 +14,8 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from tests.corpus.catalog import entries
+
+_TESTING = str(Path(torch.__file__).parent / "testing" / "_internal" / "jit_utils.py")
 
 ENTRIES = [entry for entry in entries() if entry.theme == "refused_ops"]
 
@@ -49,8 +54,20 @@ def test_rules_and_entries_belong_together():
         ("rate_falls_on_a_plateau", "the scheduler, which reads the loss"),
         ("span_timer", "Event.synchronize()"),
         ("sparse_matrix_with_checks", "`sparse_coo_tensor`, which reads the range"),
+        ("gradients_are_tested_for_nan", "`detect_anomaly`, which looks for NaN"),
+        ("scripted_branch", "`TorchScript`, which reads a tensor value"),
     ],
 )
 def test_words(name, words):
     (entry,) = entries(name)
     assert words in refusal(entry).message
+
+
+def test_torchscript_is_named_where_pytorch_tests_wrap_its_calls(monkeypatch):
+    """Importing PyTorch's own test helpers replaces the call of a script function for good."""
+    code = compile("def call(script, *args): return original(script, *args)", _TESTING, "exec")
+    names = {"original": torch._C.ScriptMethod.__call__}
+    exec(code, names)
+    monkeypatch.setattr(torch._C.ScriptMethod, "__call__", names["call"])
+    (entry,) = entries("scripted_branch")
+    assert "`TorchScript`, which reads a tensor value" in refusal(entry).message

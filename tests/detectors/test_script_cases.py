@@ -20,9 +20,11 @@ CORPUS = entries(
     "scripts:answers_wait_in_a_queue",
     "scripts:callables_with_a_strength",
     "scripts:gradients_pile_up",
+    "scripts:graphs_of_both_modes",
     "scripts:model_never_moved",
     "scripts:operator_copies_its_table",
     "scripts:operator_on_the_device",
+    "scripts:results_of_futures",
     "scripts:stages_share_a_pool",
     "scripts:weight_decay_is_raised",
 )
@@ -44,6 +46,15 @@ def test_innocent(path: Path) -> None:
 def test_guilty(path: Path) -> None:
     outcome = checked(path)
     assert outcome.findings == marks(path.read_text()), outcome.reasons
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize(
+    ("script", "is_note"), [("padding_beside_a_large_cache", True), ("padding_in_the_cache", False)]
+)
+def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> None:
+    outcome = checked(_HERE / "guilty" / f"{script}.py")
+    assert ("bucket-padding-garbage" in outcome.notes) == is_note
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)

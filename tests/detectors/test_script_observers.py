@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import subprocess
 import sys
 import threading
 import traceback
@@ -19,7 +20,9 @@ from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.memory import set_at
 from cgtool.detectors.script.run import observe
 from cgtool.model.capture import Frame
+from cgtool.model.ledger import COMPILE
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.graphs import Beginning
 from cgtool.observe.ops import OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
@@ -500,6 +503,67 @@ def test_compiled_code_runs_as_without_observers(
     assert not any("global hooks" in str(warning.message) for warning in recwarn)
 
 
+def _compile_what_is_observed() -> dict[str, Any]:
+    """What Dynamo counted of functions that call what is observed, and what they returned."""
+    model = torch.nn.Linear(4, 4)
+
+    def trains(x: torch.Tensor) -> torch.Tensor:
+        model.train()
+        model.zero_grad()
+        return model(x)
+
+    def lists(x: torch.Tensor) -> torch.Tensor:
+        return x + sum(x[0].tolist())
+
+    def seeds(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(3)
+        return x + torch.rand(4)
+
+    def goes_backward(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    counted = {}
+    for function in (trains, lists, seeds, goes_backward):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model.reset_parameters()
+        compiled = torch.compile(function, backend="aot_eager")
+        results = [compiled(torch.ones(2, 4)).sum().item() for _ in range(2)]
+        counted[function.__name__] = results, {name: dict(each) for name, each in counters.items()}
+    return counted
+
+
+def test_dynamo_traces_nothing_of_cgtool(findings: FindingLog) -> None:
+    plain = _compile_what_is_observed()
+    with Patches() as patches:
+        script = ObservedScript(GPU(), patches.enter_context(watch_annotations()))
+        observe(script, findings, patches)
+        assert _compile_what_is_observed() == plain
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_a_compiled_module_is_not_compiled_anew_in_a_capture(
+    script: ObservedScript, published: list[Any]
+) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    model.compile(backend="aot_eager")
+    model(torch.ones(2, 4))
+    model(torch.ones(2, 4))
+    compiled = dict(counters["frames"])
+    with Captured(script.device.graph_class()):
+        model(torch.ones(2, 4))
+    assert counters["frames"] == compiled
+    script.subscribe(events.ModuleRuns, published.append)
+    with Captured(script.device.graph_class()):
+        model[0](torch.ones(2, 4))
+    assert [type(event) for event in published].count(events.ModuleRuns) == 1
+
+
 def test_compilation_in_a_capture(script: ObservedScript, published: list[Any]) -> None:
     script.subscribe(events.CompiledInCapture, published.append)
     function = torch.compile(lambda tensor: tensor * 2, backend="aot_eager")
@@ -539,3 +603,100 @@ def test_unjoined_work_is_reported_at_its_line(
     with pytest.raises(RuntimeError):
         graph.capture_end()
     assert at_lines(findings) == [("unjoined-side-stream", line)]
+
+
+def captured_by_inductor(graph: Any) -> None:
+    """Capture and replay a graph in a file of Inductor's."""
+    file = Path(torch.__file__).with_name("_inductor") / "cudagraph_trees.py"
+    names: dict[str, Any] = {"captured": Captured}
+    text = "def run(graph):\n    with captured(graph):\n        pass\n    graph.replay()\n"
+    exec(compile(text, str(file), "exec"), names)
+    names["run"](graph)
+
+
+def test_graphs_of_compiled_code_are_counted_and_not_checked(
+    script: ObservedScript, findings: FindingLog, published: list[Any]
+) -> None:
+    captured_by_inductor(script.device.graph_class())
+    assert published == []
+    assert (len(script.compiled), script.compiled_replays, script.graphs) == (1, 1, [])
+    script.finish()
+    assert at_lines(findings) == []
+
+
+def test_what_compiled_code_records_again_or_does_not_capture(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    chain = ((line.__code__, 0),)
+    moved = "static input data pointer changed.\ninput name: primals_1. data pointer changed"
+    for key, because in (("0/0 forward", None), ("0/0 forward", moved), ("0/1 forward", None)):
+        script.capture_began(Beginning(None, None, "global", chain, COMPILE, key, because), None)
+    script.skipped("skipping cudagraphs due to mutated inputs (1 instances)")
+    script.finish()
+    assert [finding.code for finding in findings.all()] == [
+        "rerecorded-static-input",
+        "recaptured-after-recompile",
+        "cudagraphs-skipped",
+    ]
+    assert findings.all()[0].frames[0].function == "line"
+    assert findings.all()[0].evidence == (
+        "1 recording",
+        "inputs: primals_1 (1 time)",
+        "graphs 0/0 forward",
+    )
+
+
+def test_a_graph_that_is_freed_in_its_capture_is_not_followed_any_further(
+    script: ObservedScript, findings: FindingLog, published: list[Any]
+) -> None:
+    graph = script.device.graph_class()
+    graph.capture_begin()
+    del graph
+    assert script.capture is None
+    assert script.graphs[0].state == "failed"
+    torch.ones(2) * 2
+    with Captured(script.device.graph_class()):
+        torch.ones(2) * 2
+    assert [type(event) for event in published].count(events.OpCaptured) == 2
+    assert at_lines(findings) == []
+
+
+SEEDS = """
+import sys
+import torch
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.run import observe
+from cgtool.observe.script.script import ObservedScript
+from cgtool.torch_compat.patches import Patches
+
+class Device:
+    simulated = on_host = False
+    graph_class = type("Graph", (), dict.fromkeys(
+        ("capture_begin", "capture_end", "replay", "reset"), lambda self: None))
+    recorder = None
+    generator_state = staticmethod(torch.get_rng_state)
+
+assert "torch._dynamo" not in sys.modules
+if sys.argv[1] == "observed":
+    patches = Patches()
+    observe(ObservedScript(Device(), None), FindingLog(), patches)
+
+from torch._dynamo.utils import counters
+
+@torch.compile(backend="eager")
+def seeds(x):
+    torch.manual_seed(3)
+    return x + torch.rand(4)
+
+seeds(torch.ones(2, 4))
+print(dict(counters["frames"]), dict(counters["stats"]))
+"""
+
+
+def test_a_script_may_import_dynamo_after_the_observers() -> None:
+    runs = [
+        subprocess.Popen([sys.executable, "-c", SEEDS, kind], stdout=subprocess.PIPE, text=True)
+        for kind in ("plain", "observed")
+    ]
+    plain, observed = (run.communicate()[0] for run in runs)
+    assert observed == plain != ""

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from cgtool.devices import device
+from cgtool.devices import processor
 
 X86 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -39,13 +39,13 @@ POWER = "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n"
 def test_the_first_processor_is_named(tmp_path, monkeypatch, text, name):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(device, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(platform, "processor", lambda: "what Python knows")
-    assert device.processor() == name
+    assert processor.processor() == name
     monkeypatch.setattr(platform, "processor", lambda: "")
-    assert device.processor() == (None if name == "what Python knows" else name)
+    assert processor.processor() == (None if name == "what Python knows" else name)
 
 
 def test_there_is_a_processor():
-    assert device.processors() >= 1
+    assert processor.processors() >= 1

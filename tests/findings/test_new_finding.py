@@ -57,7 +57,7 @@ def build():
 DETECTOR = """
 
 SQUARE_ROOT = code("square-root")
-OPS["aten::sqrt"] = OpRule(SQUARE_ROOT, "`sqrt`", "use `rsqrt`")
+OPS["aten::sqrt"] = Refusal(SQUARE_ROOT, "`sqrt`", "use `rsqrt`")
 """
 
 

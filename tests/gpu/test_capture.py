@@ -133,11 +133,19 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
     from benchmarks.gpu import launches_of, plain_capture
     from cgtool.devices.cuda.device import CudaDevice
 
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = torch.nn.Linear(32, 32), torch.nn.LayerNorm(32)
+
+        def forward(self, x):
+            h = self.linear(x)
+            h = torch.nn.functional.gelu(h)
+            return self.norm(h)
+
     def make():
         torch.manual_seed(0)
-        model = torch.nn.Sequential(
-            torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.LayerNorm(32)
-        )
+        model = Net()
         compiled = torch.compile(model.cuda())
         x = torch.randn(8, 32, device="cuda")
         return Workload("test", "callable", (WorkloadPart("m", compiled, (x,), {}, {"": model}),))
@@ -159,10 +167,14 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
     captured, _ = CudaDevice().capture(make(), CaptureOptions(), quiet)
     assert any("triton" in name for name in plain[0])
     assert [launches_of(captured, graph) for graph in captured.graphs] == plain
+    first = Net.forward.__code__.co_firstlineno
+    lines = {(__file__, line) for line in range(first + 1, first + 4)}
     places = Places(captured)
     for graph in captured.graphs:
-        for node in graph.nodes:
-            assert places.of(node).line
+        found = [places.of(node) for node in graph.nodes]
+        assert {(place.line.file, place.line.line) for place in found} <= lines
+        assert all(place.op for place in found)
+        assert "linear" in {place.module for place in found}
 
 
 def test_ranges_of_the_user_are_annotations_in_forward_and_backward():

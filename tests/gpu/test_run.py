@@ -13,6 +13,7 @@ import pytest
 
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
+from cgtool.model.ledger import LedgerGraph
 
 pytestmark = pytest.mark.gpu
 
@@ -83,6 +84,30 @@ for step in range(9):
 print(loss.item())
 """
 
+BESIDE = """
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()).cuda()
+compiled = torch.compile(model)
+x = torch.randn(8, 64, device="cuda")
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(2):
+        compiled(x).square().sum().backward()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = compiled(x).square().sum()
+    loss.backward()
+graph.replay()
+compiled(x + 1)
+print(loss.item(), dict(counters["frames"]), dict(counters["stats"]))
+"""
+"""Captured by hand, compiled before: Dynamo must not compile anew."""
+
 COMPILED = """
 import torch
 from torch import nn
@@ -109,6 +134,75 @@ for step in range(8):
 print(loss.item(), total)
 """
 
+CONTINUOUS = """
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+config = LlamaConfig(
+    hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=4, vocab_size=1024, attn_implementation="sdpa",
+)
+model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
+settings = GenerationConfig(max_new_tokens=24, do_sample=False, pad_token_id=0, eos_token_id=-1)
+batching = ContinuousBatchingConfig(
+    use_cuda_graph=True, use_async_batching=False, num_blocks=64, max_batch_tokens=256,
+    q_padding_interval_size=16, kv_padding_interval_size=256,
+)
+prompts = [[1 + (7 * row + at) % 1000 for at in range(8 + row)] for row in range(12)]
+done = model.generate_batch(
+    inputs=prompts, generation_config=settings, continuous_batching_config=batching, warmup=False,
+)
+print(sorted(tuple(each.generated_tokens) for each in done.values()))
+"""
+
+STATIC = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+config = LlamaConfig(
+    hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=4, vocab_size=1024,
+)
+model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
+for rows in (1, 3):
+    prompt = torch.ones(rows, 9, dtype=torch.long, device="cuda")
+    text = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False,
+        pad_token_id=0, eos_token_id=-1, cache_implementation="static",
+    )
+    print(text.tolist())
+"""
+
+LIGHTNING = """
+import lightning, torch
+from torch import nn
+
+class Trained(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        net = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8))
+        self.net = torch.compile(net, mode="reduce-overhead")
+
+    def training_step(self, batch, _):
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.last = loss.detach().clone()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+torch.manual_seed(0)
+model = Trained()
+rows = torch.utils.data.TensorDataset(torch.randn(480, 64), torch.randint(0, 8, (480,)))
+trainer = lightning.Trainer(
+    max_epochs=1, devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False,
+)
+trainer.fit(model, torch.utils.data.DataLoader(rows, batch_size=16))
+print(model.last.item())
+"""
+
 
 def output(*command: object, folder: Path) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *sys.path]))}
@@ -121,9 +215,28 @@ def output(*command: object, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "text", [BY_HAND, CALLABLES, COMPILED], ids=["engine", "callables", "compiled"]
+    "text", [BY_HAND, CALLABLES, BESIDE], ids=["engine", "callables", "beside_compiled"]
 )
 def test_as_hooks_written_by_hand(text: str, tmp_path: Path) -> None:
+    assert unplaced(run_as_hooks(text, tmp_path)) == []
+
+
+def test_nodes_of_compiled_code_have_line_and_module_inside(tmp_path: Path) -> None:
+    capture = run_as_hooks(COMPILED, tmp_path)
+    assert unplaced(capture) == []
+    lines = (tmp_path / "program.py").read_text().splitlines()
+    for graph in capture.graphs:
+        for node in graph.nodes:
+            assert node.origin is not None
+            origin = capture.origins[node.origin]
+            frame = capture.frames[origin.frames[0]]
+            assert frame.function == "forward"
+            assert lines[frame.line - 1].strip().startswith(("h = ", "return x"))
+            assert str(origin.module)[:1] in {"0", "1"}
+
+
+def run_as_hooks(text: str, tmp_path: Path) -> Capture:
+    """What was kept of a program: the same graphs, graph by graph, as three hooks kept."""
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
     (tmp_path / "hooks.py").write_text(HOOKS)
     plain, _, hooks = output("hooks.py", "program.py", folder=tmp_path).partition("HOOKS ")
@@ -137,7 +250,54 @@ def test_as_hooks_written_by_hand(text: str, tmp_path: Path) -> None:
         if entry.graph is not None
     ]
     assert kept == json.loads(hooks)
-    assert unplaced(capture) == []
+    return capture
+
+
+def noted(graph: LedgerGraph, name: str) -> list[float]:
+    """The numbers of a name, one for each replay, least first."""
+    return sorted(
+        value
+        for each in graph.notes
+        for key, value in zip(each.names, each.values, strict=True)
+        for _ in range(each.replays)
+        if key == name
+    )
+
+
+def replayed(capture: Capture) -> list[LedgerGraph]:
+    assert capture.ledger is not None
+    return [graph for graph in capture.ledger.graphs if graph.uses]
+
+
+def test_continuous_batching_has_sizes_and_padding(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    first, second = replayed(run_as_hooks(CONTINUOUS, tmp_path))
+    assert (first.key, second.key) == ("tokens 16, cache 256", "tokens 16, cache 512")
+    # The prompts have 8 to 19 tokens, 162 together, and each batch adds twelve. The first batch of
+    # a size is captured: 162 tokens, and 258.
+    assert noted(first, "cache") == [162 + 12 * batch for batch in range(1, 8)]
+    assert noted(second, "cache") == [162 + 12 * batch for batch in range(9, 23)]
+    for graph, cache in ((first, 256), (second, 512)):
+        assert set(noted(graph, "tokens")) == {12}
+        assert set(noted(graph, "padded_tokens")) == {16}
+        assert set(noted(graph, "padded_cache")) == {cache}
+
+
+def test_generate_with_a_static_cache_has_its_padding(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    capture = run_as_hooks(STATIC, tmp_path)
+    for rows, graph in zip((1, 3), replayed(capture), strict=True):
+        # Nine tokens of the prompt; the first two of twelve come from the prefill and a recording.
+        assert set(noted(graph, "rows")) == {rows}
+        assert noted(graph, "cache") == [*range(21 - graph.replays, 21)]
+        # The last token is not in the cache.
+        assert min(noted(graph, "padded_cache")) >= 20
+
+
+def test_a_script_of_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    capture = run_as_hooks(LIGHTNING, tmp_path)
+    assert [graph.key for graph in replayed(capture)] == ["0/0 forward", "0/0 backward"]
 
 
 def unplaced(capture: Capture) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import os
 import struct
-import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cgtool.model import capture_file
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from tests.builders import nested, small
+from tests.hostile import refusal
 
 Json = Any
 
@@ -39,22 +40,7 @@ def with_bodies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refuse(path: Path, *words: str) -> None:
-    """The file is refused: exit 2, the file's name, a reason with these words, no big memory."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(CgtoolError) as caught:
-            read(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    failure = caught.value.failure
-    assert failure.exit_code == 2
-    assert str(path) in failure.message
-    assert "\n" not in failure.message
-    for word in words:
-        assert word in failure.message
-    assert peak < 50e6
+refuse = partial(refusal.refuse, read, peak_bytes=50e6)
 
 
 def rebuilt(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -86,12 +72,13 @@ def edited(source: Path, target: Path, part: str, change: Callable[[Json], None]
     ("content", "word"),
     [
         (b"", "empty"),
-        (b"x", "not a zip"),
-        (b"digraph {}\n" * 100, "not a zip"),
+        (b"x", "is not a capture file"),
+        (b"digraph {}\n" * 100, "is not a capture file"),
+        (b"PK", "it is truncated"),
         (b"PK\x05\x06" + bytes(18), "manifest.json is missing"),
-        (b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 9, "not a zip"),
+        (b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 9, "is not a capture file"),
     ],
-    ids=["empty", "one byte", "text", "empty zip", "pickle"],
+    ids=["empty", "one byte", "text", "two bytes", "empty zip", "pickle"],
 )
 def test_other_files(tmp_path: Path, content: bytes, word: str) -> None:
     (tmp_path / "a.cgt").write_bytes(content)

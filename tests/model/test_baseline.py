@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.measurements import Clock, Samples
 from tests.builders import HOSTILE_NAMES, capture, small
 from tests.gold_files import check
+from tests.hostile import refusal
 
 CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures"
 
@@ -29,23 +30,7 @@ def good() -> Baseline:
     return measure([small()]).values
 
 
-def refuse(path: Path, *words: str) -> None:
-    """Refused: exit 2, one sentence with the file's name and these words, and what to do."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(CgtoolError) as caught:
-            read(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    failure = caught.value.failure
-    assert failure.exit_code == 2
-    assert str(path) in failure.message
-    assert "\n" not in failure.message
-    assert len(failure.message) < 700 + len(str(path))
-    for word in words:
-        assert word in failure.message
-    assert peak < 3 * files.MAX_BYTES
+refuse = partial(refusal.refuse, read, peak_bytes=3 * files.MAX_BYTES, longest=700)
 
 
 def edited(path: Path, good: Baseline, change: Any) -> Path:

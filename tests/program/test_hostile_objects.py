@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgtool.program.reach import reach
-from cgtool.program.workload import flatten_outputs
+from cgtool.program.workload import flatten_outputs, named_tensors
 
 CLASSES = """
 import dataclasses
@@ -58,6 +58,23 @@ def test_as_an_argument(name, loaded):
     workload = loaded(text)
     assert workload.kind == "callable"
     assert any(name in note for note in workload.notes)
+
+
+def test_modules_that_list_their_tensors_themselves(loaded):
+    text = """
+class Own(nn.BatchNorm1d):
+    def named_parameters(self, recurse=True): return super().named_parameters(recurse=recurse)
+    def named_buffers(self, recurse=True): return super().named_buffers(recurse=recurse)
+own = Own(2, affine=True)
+def f(x): return own(x)
+def build(): return f, (torch.ones(4, 2),)
+"""
+    workload = loaded(text)
+    (part,) = workload.parts
+    assert [name for name, _ in part.parameters()] == ["own.weight", "own.bias"]
+    names = [name for name, kind, _ in named_tensors(workload) if kind == "buffer"]
+    tables = "running_mean", "running_var", "num_batches_tracked"
+    assert names == [f"buffer own.{table}" for table in tables]
 
 
 @pytest.mark.parametrize("name", NAMES)

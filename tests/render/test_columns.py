@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.units import bytes_text, time_text
 from cgtool.model.capture_file import read
 from cgtool.render import summary_table
 from cgtool.render.table import Column, Screen, Table
@@ -26,8 +25,8 @@ class Graph:
 
 COLUMNS = [
     Column("graph", lambda row: row.name),
-    Column("nodes", lambda row: row.nodes),
-    Column("replay", lambda row: row.replay_ns, time_text, explanation="GPU time of one replay"),
+    Column("nodes"),
+    Column("replay", "replay_ns", explanation="GPU time of one replay"),
 ]
 ROWS = [Graph("forward", 50, 245e3), Graph("backward", 1140, 624e3)]
 
@@ -107,7 +106,7 @@ def test_a_text_keeps_its_narrowest_width_while_another_column_can_be_left_out()
 def test_the_column_of_contributing_is_one_entry_in_one_list(monkeypatch):
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("```python column\n")[2]
     source = text.partition("```")[0]
-    column = eval(source, {"Column": Column, "bytes_text": bytes_text})
+    column = eval(source, {"Column": Column})
     summary = summarize(read(ROOT / "samples" / "captures" / "gan.cgt"))
     columns = [*summary_table.graph_columns(summary), column]
     monkeypatch.setattr(summary_table, "graph_columns", lambda summary: columns)

@@ -11,7 +11,7 @@ from rich.console import Console
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import columns_of
-from cgtool.render.report_table import render_findings
+from cgtool.render.report_table import Findings
 from cgtool.render.text import underlined
 from tests.gold_files import check
 
@@ -33,7 +33,7 @@ def frame(tmp_path, monkeypatch):
 
 def _text(*findings):
     console = Console(file=StringIO(), width=80, force_terminal=False)
-    console.print(render_findings(findings))
+    console.print(Findings(findings))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

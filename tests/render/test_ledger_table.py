@@ -9,7 +9,7 @@ from cgtool.analysis.ledger_report import ledger_report
 from cgtool.model.capture import Frame
 from cgtool.model.ledger import LedgerGraph
 from cgtool.render import ledger_table
-from tests.builders import program, serving
+from tests.builders import program, serving, timed_serving
 from tests.render.test_tables import compare
 
 
@@ -52,3 +52,21 @@ def test_a_row_for_each_graph(width):
 @pytest.mark.parametrize("width", [80, 160])
 def test_many_lines_with_long_names(width):
     compare("ledger-many", ledger_table.render(ledger_report(many_lines()), rows=20), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_gpu_times_of_replays(width):
+    report = ledger_report(timed_serving())
+    compare("ledger-times", ledger_table.render(report, explain=True), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_where_the_time_of_replays_and_captures_goes(width):
+    report = ledger_report(timed_serving())
+    compare("ledger-profile", ledger_table.render_times(report, explain=True), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_pools_of_a_program(width):
+    report = ledger_report(timed_serving())
+    compare("ledger-pools", ledger_table.render_pools(report, explain=True), width)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.devices.simulated.session import prepare
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import EXIT_UNKNOWN, CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from cgtool.program.workload import Workload, WorkloadPart
@@ -207,6 +207,16 @@ def test_what_backward_reads_on_the_host_is_refused(function, reason):
         captured(device, function, _ones())
     assert caught.value.failure.phase == "capture backward"
     assert reason in caught.value.failure.message
+
+
+def test_what_the_default_stream_has_computed_and_is_held_is_refused():
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        x = _ones()
+        held = {"loss": x.sum()}
+        captured(device, lambda x: x * 3 - held["loss"].detach(), x)
+    failure = caught.value.failure
+    assert failure.findings[0].code == "accumulate-grad-default-stream"
+    assert "the graph behind `held.loss`" in failure.message
 
 
 def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
@@ -479,7 +489,7 @@ def test_random_state_belongs_to_the_graph():
         return x.normal_(generator=torch.Generator(device="cuda"))
 
     def seeds(x):
-        torch.cuda.manual_seed(torch.cuda.initial_seed() + 1)
+        torch.cuda.manual_seed((torch.cuda.initial_seed() + 1) % 1000)
         return x + 1
 
     assert "torch.Generator" in failure_of(makes_one, ones).message
@@ -570,3 +580,39 @@ def test_an_observer_names_the_device_of_a_tensor():
         with op_key.watch(observe):
             x.sin()
         assert [tensor.device.type for tensor in made] == ["cuda"]
+
+
+def test_a_refusal_in_a_thread_prints_no_traceback(monkeypatch):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+
+    def forward(x):
+        helper = threading.Thread(target=torch.cuda.synchronize)
+        helper.start()
+        helper.join()
+        return x * 2
+
+    with (
+        SimulatedDevice("test").active() as device,
+        pytest.raises(CgtoolError, match="synchronize"),
+    ):
+        captured(device, forward, torch.ones(2, device="cuda"))
+    assert printed == []
+
+
+@pytest.mark.skipif(op_key._IS_ABOVE_PYTHON, reason="this PyTorch finds a kernel of each op")
+def test_code_traced_with_fake_tensors_is_not_supported(tmp_path):
+    file = tmp_path / "traced.py"
+    file.write_text("""
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+def build(device):
+    with FakeTensorMode():
+        width = torch.nn.Linear(8, 4)(torch.randn(2, 8)).shape[1]
+    return torch.nn.Linear(4, width).to(device), (torch.randn(2, 4, device=device),)
+""")
+    with pytest.raises(CgtoolError) as refused, SimulatedDevice("test").active():
+        load(f"{file}:build", device="cuda")
+    assert refused.value.failure.exit_code == EXIT_UNKNOWN
+    assert [frame.line for frame in refused.value.failure.frames] == [7]

@@ -153,3 +153,33 @@ def test_torchscript_compiles_what_is_wrapped() -> None:
         wrapper = id(torch.zeros)
         assert wrapper in script_builtins()
     assert torch.zeros is original and wrapper not in script_builtins()
+
+
+def test_what_is_suspended_is_as_without_patches_and_comes_back() -> None:
+    hooks: list[str] = []
+
+    class Handle:
+        def remove(self) -> None:
+            hooks.clear()
+
+    def register() -> Handle:
+        hooks.append("hook")
+        return Handle()
+
+    with Patches() as patches:
+        patches.wrap(Base, "method", _double)
+        patches.set(Child, "limit", 5)
+        patches.set(Child, "own", 3)
+        patches.hook(register)
+        Child.own = 7  # by somebody else, who keeps it
+        with patches.suspended(), patches.suspended():
+            assert (Base().method(2), Child.limit, Child.own, hooks) == (2, 1, 7, [])
+            assert "limit" not in vars(Child)
+        assert (Base().method(2), Child.limit, Child.own, hooks) == (4, 5, 7, ["hook"])
+    assert (Base().method(2), Child.limit, Child.own, hooks) == (2, 1, 2, [])
+
+
+def test_what_a_module_lacks_is_not_wrapped_later() -> None:
+    with Patches() as patches:
+        patches.wrap_later("torch", "NoSuchClass.__init__", _double)
+        patches.wrap_later("torch", "no_such_function", _double)

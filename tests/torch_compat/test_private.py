@@ -12,7 +12,7 @@ import torch
 
 import cgtool
 from cgtool.devices.cuda.capabilities import probe
-from cgtool.torch_compat import private
+from cgtool.torch_compat import inductor, private
 from cgtool.torch_compat.private import PRIVATE_NAMES, MissingPrivateName, PatchPoint
 
 _ROOT = Path(cgtool.__file__).parent
@@ -21,6 +21,7 @@ _FILES = sorted(
 )
 _PYTHONS_OWN = {
     "_getframe", "_current_frames", "_exit", "_make", "_fields", "_replace", "_asdict",
+    "_Unpickler",
 }  # fmt: skip
 _MODULE = re.compile(r"torch(\.\w+)*\.(_[a-zA-Z]\w*)(\.\w+)*")
 _DECLARED = {name.path.rpartition(".")[2] for name in PRIVATE_NAMES} | {
@@ -134,7 +135,7 @@ def test_every_name_says_what_is_lost_without_it() -> None:
 def test_a_missing_name_is_an_error_when_it_is_used() -> None:
     known = list(PRIVATE_NAMES)
     try:
-        function = private._private("torch._C._no_such_name", "tests", "nothing is lost")
+        function = private._private("tests", "torch._C._no_such_name", "nothing is lost")
         assert PRIVATE_NAMES[-1].present is False
     finally:
         PRIVATE_NAMES[:] = known
@@ -166,10 +167,11 @@ def test_patch_points_name_what_is_there() -> None:
 
 def test_doctor_has_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.name: row for row in probe() if row.name.startswith("PyTorch internals: ")}
-    assert set(rows) == {f"PyTorch internals: {name.part}" for name in PRIVATE_NAMES}
+    declared = [*PRIVATE_NAMES, *inductor.private_names()]
+    assert set(rows) == {f"PyTorch internals: {name.part}" for name in declared}
     assert {row.state for row in rows.values()} == {"available"}
     name = next(name for name in PRIVATE_NAMES if name.path == "torch.UntypedStorage._cdata")
     monkeypatch.setattr(private, "PRIVATE_NAMES", [name._replace(present=False)])
-    [row] = [row for row in probe() if row.name.startswith("PyTorch internals: ")]
+    [row] = [row for row in probe() if row.name == f"PyTorch internals: {name.part}"]
     assert row.state == "degraded"
     assert row.how == f"no {name.path}: {name.without}"

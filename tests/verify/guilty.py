@@ -160,6 +160,17 @@ def counts_its_steps_on_the_host(device):
     return step
 
 
+def lists_its_count(device):
+    count = torch.zeros((), dtype=torch.long)
+    x = torch.randn(4, device=device)
+
+    def step():
+        count.add_(1)  # <- cpu-work-in-region
+        return x * 0.9 ** (count.tolist() // 1000)
+
+    return step
+
+
 def empty_scratch(device):
     groups = torch.arange(64, device=device) % 4
 

@@ -4,6 +4,7 @@ import functools
 import random
 import types
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -345,3 +346,13 @@ def sparse_matrix_that_is_kept(device):
     indices = torch.tensor([[0, 1, 3], [2, 0, 1]], device=device)
     matrix = torch.sparse_coo_tensor(indices, torch.ones(3, device=device), (4, 4)).coalesce()
     return lambda x: (matrix * 2.0).to_dense() + x, (torch.randn(4, 4, device=device),)
+
+
+def numbers_of_numpy(device):
+    deviation, mean = np.float64(0.22), np.array([0.4, 0.5, 0.6, 0.7])
+    mean.flags.writeable = False
+
+    def normalize(x):
+        return (x - mean[0]) / deviation
+
+    return normalize, (torch.randn(8, 4, device=device),)

@@ -84,7 +84,14 @@ class Diff(msgspec.Struct, frozen=True):
 
 
 def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> Diff:
-    """Compare two captures, called by these names.
+    """Compare two captures, called by these names. Raises CgtoolError as ``compare_nodes``."""
+    return compare_nodes(a, b, names=names)[0]
+
+
+def compare_nodes(
+    a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")
+) -> tuple[Diff, list[Matched]]:
+    """The comparison, and which graphs and nodes of the two were matched.
 
     Raises CgtoolError (exit 2) when one is of a GPU and the other of the simulated device: the
     nodes of the one are kernels, those of the other ops.
@@ -92,6 +99,12 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     if a.environment.simulated != b.environment.simulated:
         device = (b if a.environment.simulated else a).environment.device
         simulated, real = names if a.environment.simulated else names[::-1]
+        if not device:
+            raise usage(
+                f"{real} has no graphs: nothing was recorded on a device",
+                why="PyTorch saw no GPU, or was not imported",
+                fix=f"record both on the simulated device, like {simulated}",
+            )
         raise usage(
             f"{simulated} was captured on the simulated device, {real} on {device}: they cannot "
             "be compared",
@@ -108,7 +121,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     lines = Lines(a, b, changes, list(numbers or ()))
     rows = lines.rows(changes)
     figures = _memory(a, b)
-    return Diff(
+    diff = Diff(
         sentence(graphs, changes, lines, rows, figures),
         any(matched.different for matched in graphs)
         or any(row.judged and row.a != row.b for row in figures),
@@ -125,6 +138,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
         _times_by_line(graphs, reader_a.places, reader_b.places),
         _program(a, b),
     )
+    return diff, graphs
 
 
 def _side(capture: Capture, name: str) -> ComparedCapture:
@@ -226,13 +240,17 @@ def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
     renamed = [(pair, count) for pair, count in modules.most_common() if pair[0] != pair[1]]
     if renamed:
         ((before, after), _), *more = renamed
-        moved = count_text(sum(count for _, count in renamed), "node")
+        moved = _same_work(sum(count for _, count in renamed))
         now = f"{module_at_depth(before, 99)} is now {module_at_depth(after, 99)}"
         rest = f" and {len(more)} more" if more else ""
-        yield f"{moved} do the same work from another module: {now}{rest}"
+        yield f"{moved} from another module: {now}{rest}"
     functions = modules.total() - sum(count for _, count in renamed)
     if functions:
-        yield f"{count_text(functions, 'node')} do the same work from another function"
+        yield f"{_same_work(functions)} from another function"
+
+
+def _same_work(nodes: int) -> str:
+    return "1 node does the same work" if nodes == 1 else f"{nodes} nodes do the same work"
 
 
 def _one_sided(noun: str, in_a: dict[str, str], in_b: dict[str, str]) -> Iterator[str]:
@@ -279,7 +297,7 @@ def _program(a: Capture, b: Capture) -> tuple[Figure, ...]:
 
 
 def _pool_bytes(capture: Capture) -> dict[tuple[str, str], int]:
-    """By name and kind; pools of one name together. A run keeps no memory of pools."""
+    """By name and kind; pools of one name together. `cgtool run` does not record their memory."""
     figures: dict[tuple[str, str], int] = defaultdict(int)
     for row in pool_rows(capture) if capture.ledger is None else ():
         for kind, size in (("reserved", row.reserved), ("peak", row.peak), ("live", row.live)):

@@ -4,7 +4,7 @@ differ."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import attrgetter
@@ -13,9 +13,10 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from cgtool.analysis.diff.pairing import Fact, Facts, Pair, Pairing, Reader, pair
-from cgtool.analysis.diff.programs import match_programs
 from cgtool.analysis.graph.places import part_of
+from cgtool.analysis.ledger_findings import by_line
 from cgtool.model.capture import Call, Capture, Edge, Graph
+from cgtool.model.ledger import COMPILE
 
 _Streams = tuple[int | None, int | None]
 """Indices into ``Capture.streams``."""
@@ -122,32 +123,69 @@ def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Ma
 
 def _roots(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Which]:
     """Graphs that no node runs, with those that they are in the other capture."""
-    ours = [at for at, graph in enumerate(a.graphs) if graph.parent is None]
-    theirs = [at for at, graph in enumerate(b.graphs) if graph.parent is None]
     if a.ledger is not None and b.ledger is not None:
-        partner = match_programs(a, b, reader_a, reader_b)
+        ours, theirs = _by_owner(a, reader_a), _by_owner(b, reader_b)
     else:
-        partner = _by_phase(a, b, ours, theirs)
-    gone = sorted(set(ours) - set(partner.values()))
-    return [*((partner.get(at), at) for at in theirs), *((at, None) for at in gone)]
-
-
-def _by_phase(a: Capture, b: Capture, ours: Sequence[int], theirs: Sequence[int]) -> dict[int, int]:
-    """Matched by phase and callable; by phase and order where the callables have other names."""
-    partner: dict[int, int] = {}
-    keys: tuple[Callable[[Capture, Graph], object], ...] = (
-        lambda capture, graph: (graph.phase, part_of(capture, graph)),
-        lambda _capture, graph: graph.phase,
+        ours, theirs = _by_phase(a), _by_phase(b)
+    partner = _partners(ours, theirs)
+    roots_of_a, roots_of_b = (
+        [at for at, graph in enumerate(side.graphs) if graph.parent is None] for side in (a, b)
     )
-    for key in keys:
+    gone = sorted(set(roots_of_a) - set(partner.values()))
+    return [*((partner.get(at), at) for at in roots_of_b), *((at, None) for at in gone)]
+
+
+_Keys = dict[int, tuple[Hashable, ...]]
+"""By graph, what must be equal, each key less than the one before."""
+
+
+def _by_phase(capture: Capture) -> _Keys:
+    """Phase and callable; the phase alone if the callables have other names."""
+    return {
+        at: ((graph.phase, part_of(capture, graph)), graph.phase)
+        for at, graph in enumerate(capture.graphs)
+        if graph.parent is None
+    }
+
+
+def _by_owner(capture: Capture, reader: Reader) -> _Keys:
+    """Of a program, which captures its graphs in any order: owner, key, file, function and nodes,
+    in the same process; the same in another; the same with other nodes."""
+    assert capture.ledger is not None
+    # Graphs that only hold a pool are alike.
+    keys: _Keys = {
+        entry.graph: (entry.process, COMPILE, None)
+        for entry in capture.ledger.graphs
+        if entry.graph is not None and entry.holds_a_pool
+    }
+    for line in by_line(capture, capture.ledger):
+        place = line.place
+        where = None if place is None else (place.file.rpartition("/")[2], place.function)
+        for entry in line.entries:
+            if entry.graph is not None:
+                facts = reader.facts(capture.graphs[entry.graph]).of
+                who = entry.owner, entry.key, where
+                work = tuple((fact.op, fact.type, fact.name, fact.sizes) for fact in facts)
+                keys[entry.graph] = (entry.process, who, work), (who, work), who
+    return keys
+
+
+def _partners(ours: _Keys, theirs: _Keys) -> dict[int, int]:
+    """The graphs of ``a`` by those of ``b`` that they are: in order by the first of their keys, the
+    rest by the second, and by a third key only where one graph on each side has it."""
+    partner: dict[int, int] = {}
+    for level in range(max(map(len, theirs.values()), default=0)):
         taken = set(partner.values())
-        waiting: dict[object, deque[int]] = defaultdict(deque)
-        for at in ours:
-            if at not in taken:
-                waiting[key(a, a.graphs[at])].append(at)
-        for at in theirs:
-            if at not in partner and waiting[key(b, b.graphs[at])]:
-                partner[at] = waiting[key(b, b.graphs[at])].popleft()
+        waiting: dict[Hashable, deque[int]] = defaultdict(deque)
+        for graph, keys in ours.items():
+            if graph not in taken:
+                waiting[keys[level]].append(graph)
+        left = {graph: keys[level] for graph, keys in theirs.items() if graph not in partner}
+        counts = Counter(left.values())
+        for graph, key in left.items():
+            same = waiting[key]
+            if same and (level < 2 or len(same) == counts[key] == 1):
+                partner[graph] = same.popleft()
     return partner
 
 

@@ -22,6 +22,8 @@ REMOVED, ADDED, CHANGED, MOVED = "removed", "added", "changed", "moved"
 _MODULE_ROWS = 8
 _DEEPEST = 9
 """Names of a module path."""
+_DEFAULT = "default"
+"""Stands for the value of an argument that a capture does not list."""
 
 
 class ChangedAttribute(msgspec.Struct, frozen=True):
@@ -285,7 +287,8 @@ class Lines:
             a, b = old.get(name), new.get(name)
             is_tensor = any(side is not None and side.operands for side in (a, b))
             if a != b and not (is_tensor and before.sizes != after.sizes):
-                yield ChangedAttribute(name, a.value if a else None, b.value if b else None)
+                absent = None if is_tensor else _DEFAULT
+                yield ChangedAttribute(name, a.value if a else absent, b.value if b else absent)
 
     def _values(self, fact: Fact) -> Iterator[tuple[str, str]]:
         if fact.name is not None and fact.type == "kernel":

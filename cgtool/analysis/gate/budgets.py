@@ -204,6 +204,7 @@ _UNITS = {
     "ms": " of milliseconds",
     "us": " of microseconds",
     "x": " such as 1.5",
+    "%": " of percent",
 }
 
 

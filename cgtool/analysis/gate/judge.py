@@ -37,7 +37,7 @@ from cgtool.analysis.gate.verdict import (
 )
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Environment
+from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
 from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
@@ -206,16 +206,23 @@ class _Target(msgspec.Struct, frozen=True):
         if base is None:
             return verdicts
         if not self.comparable:
-            return [*verdicts, _other_kind(here.environment, base.environment)]
+            ops = "ops on the simulated device"
+            on_gpu = base if here.environment.simulated else here
+            nodes = f"nodes on {on_gpu.environment.device}"
+            theirs, ours = (nodes, ops) if here.environment.simulated else (ops, nodes)
+            return [
+                *verdicts,
+                _not_compared(
+                    f"not compared: the baseline counts {theirs}, this target {ours}",
+                    "an op may launch any number of kernels, so the two are not comparable",
+                ),
+            ]
         compared = [
             self._compared(base, metric, phase, among)
             for metric, phase, named in chosen
             if named or (self._unknown(metric, phase) is None and known(base, metric, phase))
         ]
-        nothing = Verdict(
-            "baseline", "", UNKNOWN, "baseline", "default", "the two have no figure in common"
-        )
-        return verdicts + (compared or [nothing])
+        return verdicts + (compared or [_not_compared("the two have no figure in common")])
 
     def _unknown(self, metric: Metric, phase: str | None) -> str | None:
         """Why there is no figure; None if there is one."""
@@ -297,16 +304,6 @@ class _Target(msgspec.Struct, frozen=True):
         return [begin + end for begin, end in sentences if end]
 
 
-def _other_kind(here: Environment, there: Environment) -> Verdict:
-    ops = "ops on the simulated device"
-    nodes = f"nodes on {(there if here.simulated else here).device}"
-    theirs, ours = (nodes, ops) if here.simulated else (ops, nodes)
-    return Verdict(
-        "baseline",
-        "",
-        UNKNOWN,
-        "baseline",
-        "default",
-        f"not compared: the baseline counts {theirs}, and this is {ours}",
-        evidence=("one op launches any number of kernels, so the two never agree",),
-    )
+def _not_compared(text: str, *evidence: str) -> Verdict:
+    """The verdict if the baseline cannot be compared at all."""
+    return Verdict("baseline", "", UNKNOWN, "baseline", "default", text, evidence=evidence)

@@ -7,7 +7,7 @@ test, the baseline, the JSON, and the table in docs/cli.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import truediv
 
@@ -75,13 +75,8 @@ def _of_type(type_: str) -> Callable[[Capture, Sequence[Graph]], int]:
     )
 
 
-def _exec_mib(_capture: Capture, graphs: Sequence[Graph]) -> float | None:
-    size = driver_bytes(graphs)
-    return None if size is None else size / _MIB
-
-
 def _mismatches(reports: Sequence[Report]) -> int | None:
-    """Where no tensor differs, errors of ``cgtool verify`` (work that missed the graph)."""
+    """Tensors that differ; if none does, errors of ``cgtool verify`` (work outside the graph)."""
     if any(map(unanswered, reports)) and all(
         each.equal for report in reports for each in report.comparisons
     ):
@@ -118,68 +113,54 @@ def _rounds(values: Baseline, name: str, phase: str) -> dict[int, tuple[float, .
 
 
 def _graphs(capture: Capture, graphs: Sequence[Graph]) -> int:
-    """Of a program, those that could be read or not, without those that only hold a pool."""
+    """For a program, all graphs but those that only hold a pool, even if one could not be read."""
     if capture.ledger is None:
         return sum(graph.parent is None for graph in graphs)
     return sum(not entry.holds_a_pool and entry.failure is None for entry in capture.ledger.graphs)
 
 
-def _pools(
-    size: Callable[[Pool], int],
-) -> Callable[[Capture, Sequence[Graph]], float | None]:
-    """In MiB; None of a program, of whose pools nothing is recorded."""
-    return lambda capture, _graphs: (
-        None if capture.ledger is not None else sum(map(size, capture.memory.pools)) / _MIB
+def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool) -> Metric:
+    """Memory of all pools. A program has no figure: `cgtool run` does not record its pools."""
+    return Metric(
+        name=name,
+        means=means,
+        unit="MiB",
+        counted=lambda capture, _graphs: (
+            None if capture.ledger is not None else sum(map(size, capture.memory.pools)) / _MIB
+        ),
+        missing="`cgtool run` does not record the memory of pools; `cgtool capture ENTRY` does",
+        evidence=partial(evidence.of_memory, live=live),
+        watched=True,
+        phases=False,
     )
 
 
-def _ledger_metrics() -> Iterator[Metric]:
-    """Counts of a program's graphs."""
-    rows: Sequence[tuple[str, str, Callable[[LedgerGraph], bool]]] = (
-        (
-            "rerecords",
-            "graphs that `torch.compile` recorded again, in a program of `cgtool run`",
-            lambda entry: entry.because is not None,
+def _of_program(name: str, means: str, counts: Callable[[LedgerGraph], bool]) -> Metric:
+    """The number of graphs of a program for which ``counts`` is true."""
+    return Metric(
+        name=name,
+        means=means,
+        counted=lambda capture, _graphs: (
+            None if capture.ledger is None else sum(map(counts, capture.ledger.graphs))
         ),
-        (
-            "unused",
-            "graphs that a program of `cgtool run` never replayed",
-            lambda entry: entry.is_unused,
-        ),
-        (
-            "failed-captures",
-            "captures of a program of `cgtool run` that ended with an error",
-            lambda entry: entry.failure is not None,
-        ),
+        missing="only a file of `cgtool run PROGRAM` has this figure",
+        evidence=partial(evidence.of_ledger, counts=counts),
+        watched=True,
+        phases=False,
     )
-    for name, means, counts in rows:
-        yield Metric(
-            name=name,
-            means=means,
-            counted=partial(_entries, counts),
-            missing="it is a figure of a program: `cgtool run PROGRAM`",
-            evidence=partial(evidence.of_ledger, counts=counts),
-            watched=True,
-            phases=False,
-        )
 
 
-def _entries(
-    counts: Callable[[LedgerGraph], bool], capture: Capture, _graphs: Sequence[Graph]
-) -> int | None:
-    return None if capture.ledger is None else sum(map(counts, capture.ledger.graphs))
+def _graph_share(capture: Capture, _graphs: Sequence[Graph]) -> float | None:
+    ledger = capture.ledger
+    if ledger is None or not ledger.gpu_ns:
+        return None
+    return round(100 * (ledger.graphs_gpu_ns or 0) / ledger.gpu_ns, 2)
 
 
-_NO_POOLS = "a run keeps no memory of pools; `cgtool capture ENTRY` does"
 _UNTIMED = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
 
 METRICS = (
-    Metric(
-        name="graphs",
-        means="graphs captured",
-        counted=_graphs,
-        watched=True,
-    ),
+    Metric(name="graphs", means="graphs captured", counted=_graphs, watched=True),
     Metric(
         name="nodes",
         means="nodes of all graphs; on the simulated device, ops",
@@ -210,31 +191,20 @@ METRICS = (
         counted=lambda _capture, graphs: sum(len(graph.edges) for graph in graphs),
         evidence=evidence.of_nodes,
     ),
-    Metric(
-        name="pool-mib",
-        means="memory reserved for the pools",
-        unit="MiB",
-        counted=_pools(reserved_bytes),
-        missing=_NO_POOLS,
-        evidence=partial(evidence.of_memory, live=False),
-        watched=True,
-        phases=False,
-    ),
-    Metric(
-        name="live-mib",
-        means="memory of the pools still allocated when the capture ends",
-        unit="MiB",
-        counted=_pools(live_bytes),
-        missing=_NO_POOLS,
-        evidence=partial(evidence.of_memory, live=True),
-        watched=True,
-        phases=False,
+    _of_pools("pool-mib", "memory reserved for the pools", reserved_bytes, live=False),
+    _of_pools(
+        "live-mib",
+        "memory of the pools still allocated when the capture ends",
+        live_bytes,
+        live=True,
     ),
     Metric(
         name="exec-mib",
         means="memory of the driver for the executable graphs",
         unit="MiB",
-        counted=_exec_mib,
+        counted=lambda _capture, graphs: (
+            None if (size := driver_bytes(graphs)) is None else size / _MIB
+        ),
         missing="the capture does not say how much memory the driver took",
         phases=False,
         simulated=False,
@@ -303,7 +273,32 @@ METRICS = (
         simulated=False,
         host=True,
     ),
-    *_ledger_metrics(),
+    _of_program(
+        "rerecords",
+        "graphs that `torch.compile` recorded again (`cgtool run`)",
+        lambda entry: entry.because is not None,
+    ),
+    _of_program(
+        "unused",
+        "graphs that were never replayed (`cgtool run`)",
+        lambda entry: entry.is_unused,
+    ),
+    _of_program(
+        "failed-captures",
+        "captures that ended with an error (`cgtool run`)",
+        lambda entry: entry.failure is not None,
+    ),
+    Metric(
+        name="graph-share",
+        means="share of the GPU time that is spent in graphs (`cgtool run --times`)",
+        unit="%",
+        counted=_graph_share,
+        missing="only a file of `cgtool run --times PROGRAM` has this figure",
+        larger_is_better=True,
+        bounds=("min",),
+        phases=False,
+        simulated=False,
+    ),
 )
 """All metrics, in the order of options and tables."""
 
@@ -321,8 +316,8 @@ def metric_of(key: str) -> Metric | None:
 
 
 def count(capture: Capture) -> dict[str, int | float]:
-    """The exact figures of one capture, of the whole and by phase; bytes in MiB are exact in
-    binary."""
+    """The exact figures of one capture, for the whole and for each phase. Bytes are in MiB, which
+    binary fractions hold exactly."""
     counts: dict[str, int | float] = {}
     captured = [phase for phase in PHASES if any(graph.phase == phase for graph in capture.graphs)]
     for metric in METRICS:
@@ -338,7 +333,7 @@ def count(capture: Capture) -> dict[str, int | float]:
 
 def runs_of(values: Baseline, metric: Metric, phase: str | None) -> RunSamples:
     """Samples of a time in the metric's unit. Without a phase, those of the whole iteration:
-    ``step``, ``both``, or ``forward``. None of a metric that is counted."""
+    ``step``, ``both``, or ``forward``. Empty for a metric that is counted."""
     return metric.timed(values, phase or whole_phase(values)) if metric.timed else ()
 
 

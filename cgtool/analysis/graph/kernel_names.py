@@ -163,10 +163,39 @@ _INDEX = frozenset(
 )
 _TILE = re.compile(r"Shape|Tile|[Tt]raits")
 _LAMBDA = re.compile(r"^'(?:lambda|unnamed)\d*'|^\{lambda")
+_NUMBER_IN_GNU = re.compile(r"#\d+\}$")
+"""The end of ``{lambda(float)#1}``, which LLVM writes ``'lambda'(float)``."""
 _QUALIFIER = re.compile(r"(?:\s*(?:const|volatile|[*&]))+$")
 _IN_BRACKETS = re.compile(r"<.*>", re.DOTALL)
 _XMMA = re.compile(r"^(?:\w+?_)?sm\d+_xmma_\w+$")
 _DTYPE = r"(?:f64|f32|f16|bf16|tf32|i8|i32|u8|e4m3|e5m2|c32|c64|f8|s8)"
+
+
+def words_of(kernel: str) -> frozenset[str]:
+    """What a name has in common with itself as another demangler writes it: the words before its
+    parameters, in no order.
+
+    GNU's writes ``f(int)::{lambda(float)#2}``, LLVM's ``void f(int)::'lambda0'(float)``, and they
+    number references in different ways.
+    """
+    text = demangle(kernel).replace("(anonymous namespace)", "")
+    text = text[: _last_parenthesis(text)] if text.endswith(")") else text
+    text = _LAMBDA_WORD.sub(lambda match: f" lambda {int(match[1] or -1) + 2} ", text)
+    return frozenset(_WORD.findall(text)) - {"void"}
+
+
+_LAMBDA_WORD = re.compile(r"'lambda(\d*)'")
+_WORD = re.compile(r"[A-Za-z_]\w*|\d+")
+
+
+def _last_parenthesis(text: str) -> int:
+    """Where the parenthesis begins that a text ends with."""
+    depth = 0
+    for position in range(len(text) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(text[position], 0)
+        if depth == 0:
+            return position
+    return len(text)
 
 
 def short_kernel(name: str) -> str:
@@ -347,7 +376,7 @@ def _functor(text: str, depth: int, full: bool) -> str:
     if first_lambda is None:
         return head
     # The innermost lambda's argument types are the dtypes of this instance.
-    last = components[-1]
+    last = _NUMBER_IN_GNU.sub("", components[-1])
     parameters = last[_parameters_at(last) :].removeprefix("(").removesuffix(")")
     types = _arguments(_split(parameters, ", "), depth, full) if parameters else []
     return f"{head}({', '.join(types)})" if types else head

@@ -134,7 +134,7 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
         length_nodes=chain,
         needed_nodes=min(longest(needs.order, counts, needs.before), chain),
         pairs=(),
-        unneeded_edges=sum(free.independent(edge.source, edge.target) for edge in graph.edges),
+        unneeded_edges=len(_unneeded(graph, free)),
         more_bytes=0,
         guessed=len(needs.guessed),
         barriers=len(needs.barriers),
@@ -146,6 +146,20 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
     pairs = _pairs(capture, overlap, pieces, needs.order, edges, free, fills, times)
     more = more_bytes(capture, graph, free) if pairs else 0
     return msgspec.structs.replace(overlap, pairs=pairs, more_bytes=more)
+
+
+def unneeded_edges(capture: Capture, index: int) -> list[int]:
+    """The positions of those edges of a graph that order two nodes which take time and do not
+    depend on each other."""
+    graph = capture.graphs[index]
+    needs, times = find_dependencies(capture, index), durations(capture, graph)
+    return _unneeded(
+        graph, schedule(needs.order, times if any(times) else weights(graph), needs.before)
+    )
+
+
+def _unneeded(graph: Graph, free: Schedule) -> list[int]:
+    return [at for at, edge in enumerate(graph.edges) if free.independent(edge.source, edge.target)]
 
 
 class _Piece(NamedTuple):

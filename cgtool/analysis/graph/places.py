@@ -7,15 +7,13 @@ field is one without any change here: its type says its label and where it is sh
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
-from cgtool.analysis.units import total_of
 from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
 from cgtool.model.schema import Field, fields, reader
 
@@ -116,15 +114,6 @@ class Attribute(NamedTuple):
     value: Any
 
 
-class Totals(NamedTuple):
-    """Several nodes together."""
-
-    types: Counter[str]
-    ops: Counter[str]
-    duration_ns: int | None
-    """Sum over the nodes that have a time."""
-
-
 @cache
 def _attribute_reader(
     kind: type[msgspec.Struct],
@@ -189,11 +178,3 @@ class NodeDescriber:
         tensors = self.capture.memory.tensors
         names = [tensors[pointer.tensor].name for pointer in pointers if pointer.tensor is not None]
         return tuple(dict.fromkeys(allocations)), tuple(dict.fromkeys(names))
-
-    def totals(self, nodes: Sequence[Node]) -> Totals:
-        """Types, ops and time of several nodes."""
-        return Totals(
-            Counter(node.type for node in nodes),
-            Counter(self.places.of(node).short_op or "no op" for node in nodes),
-            total_of(node.duration_ns for node in nodes),
-        )

@@ -1,17 +1,17 @@
 """When the nodes of a graph can run: the critical path method, and which node comes before which.
 
-Everything here is linear in nodes and dependencies.
+Everything here is linear in nodes and dependencies, ``Order`` also in the chains of the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import msgspec
 
-from cgtool.model.capture import Capture, Graph, topological
+from cgtool.model.capture import Capture, Edge, Graph, topological
 
 Lags = Mapping[tuple[int, int], int]
 """(source, target) of a dependency that overlaps, to how long after the source's start the target
@@ -256,3 +256,60 @@ def connected(
             masks[position] = mask
         found |= {(order[a], order[b]) for a, b in part if masks[b] & bits[a]}
     return found
+
+
+_MOST_CHAINS = 64
+"""A graph that is wider is not ordered: the time grows with nodes times chains."""
+
+
+class Order:
+    """The order that the edges of a graph force.
+
+    The graph is cut into chains. Each node has a clock: by chain, how many of its nodes run before.
+    """
+
+    def __init__(self, count: int, edges: Sequence[Edge]) -> None:
+        sources: list[list[int]] = [[] for _ in range(count)]
+        for edge in edges:
+            sources[edge.target].append(edge.source)
+        self._chain = [0] * count
+        self._clocks: list[tuple[int, ...]] = [()] * count
+        lengths: list[int] = []
+        last: list[int] = []
+        for node in topological(count, edges) or ():
+            before = [0] * len(lengths)
+            for source in sources[node]:
+                for chain, length in enumerate(self._clocks[source]):
+                    before[chain] = max(before[chain], length)
+            ends = [
+                chain for source in sources[node] if last[chain := self._chain[source]] == source
+            ]
+            if ends:
+                chain = ends[0]
+            else:
+                chain = len(lengths)
+                lengths.append(0)
+                if chain == _MOST_CHAINS:
+                    break
+                last.append(node)
+                before.append(0)
+            lengths[chain] += 1
+            last[chain] = node
+            before[chain] = lengths[chain]
+            self._chain[node] = chain
+            self._clocks[node] = tuple(before)
+        self._known = len(lengths) <= _MOST_CHAINS
+        self.is_chain = count == 0 or len(lengths) == 1
+        """Every node runs after all those before it."""
+
+    def before(self, first: int, second: int) -> bool:
+        """Whether ``second`` always begins after ``first`` did."""
+        if not self._known or first == second:
+            return False
+        chain = self._chain[first]
+        clock = self._clocks[second]
+        return chain < len(clock) and clock[chain] >= self._clocks[first][chain]
+
+    def is_sequence(self, nodes: Sequence[int]) -> bool:
+        """Whether each of the nodes runs after the one before it."""
+        return all(self.before(first, second) for first, second in pairwise(nodes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import msgspec
@@ -119,9 +119,9 @@ class Summary(msgspec.Struct, frozen=True):
         return total_of(row.exec_bytes for row in self.graphs)
 
 
-def summarize(capture: Capture, depth: int | None = None) -> Summary:
+def summarize(capture: Capture, depth: int | None = None, *, every_op: bool = False) -> Summary:
     """Count and group. ``depth``: of module paths; by default the deepest that fits
-    ``_MODULE_ROWS``."""
+    ``_MODULE_ROWS``; ``every_op``: not only those with most nodes."""
     places = Places(capture)
     placed = [
         (graph, places.of(node))
@@ -134,6 +134,7 @@ def summarize(capture: Capture, depth: int | None = None) -> Summary:
     for _, place in placed:
         by_op[place.op or "(outside any op)"][file_line(place.line)] += 1
     ops = sorted(by_op.items(), key=lambda item: (-item[1].total(), item[0]))
+    shown = ops if every_op else ops[:_OP_ROWS]
     backward = [place for graph, place in placed if graph.phase == "backward"]
     entry = capture.entry.file, capture.entry.line
 
@@ -152,10 +153,8 @@ def summarize(capture: Capture, depth: int | None = None) -> Summary:
         graphs=tuple(_graph(capture, graph) for graph in capture.graphs),
         modules=modules,
         module_depth=depth,
-        ops=tuple(
-            OpRow(name, lines.total(), lines.most_common(1)[0][0]) for name, lines in ops[:_OP_ROWS]
-        ),
-        ops_left_out=max(0, len(ops) - _OP_ROWS),
+        ops=tuple(OpRow(name, lines.total(), lines.most_common(1)[0][0]) for name, lines in shown),
+        ops_left_out=len(ops) - len(shown),
         coverage=Coverage(
             nodes=len(placed),
             op=sum(place.op is not None for _, place in placed),
@@ -248,31 +247,26 @@ def _folded(rows: Sequence[ModuleRow]) -> tuple[ModuleRow, ...]:
     return tuple(folded[row.module] for row in rows if row.module in folded)
 
 
-def graph_findings(capture: Capture) -> tuple[Finding, ...]:
+def graph_findings(capture: Capture) -> Iterator[Finding]:
     """Findings of every graph and pool."""
-    findings: list[Finding] = []
     for graph in capture.graphs:
         host = [node for node in graph.nodes if node.type == "host"]
         if host:
-            findings.append(
-                Finding(
-                    HOST_CALLBACK_DEADLOCK,
-                    f"{graph.name} has {count_text(len(host), 'host node')}: every replay waits "
-                    "for a function on the host, which may not call CUDA",
-                    frames_of(capture, host[0].origin),
-                    phase=graph.phase,
-                )
+            yield Finding(
+                HOST_CALLBACK_DEADLOCK,
+                f"{graph.name} has {count_text(len(host), 'host node')}: every replay waits for a "
+                "function on the host, which may not call CUDA",
+                frames_of(capture, host[0].origin),
+                phase=graph.phase,
             )
         memory = [node for node in graph.nodes if node.type in ("alloc", "free")]
         if memory:
-            findings.append(
-                Finding(
-                    MEM_ALLOC_NODES,
-                    f"{graph.name} has {len(memory)} nodes that allocate or free device memory in "
-                    "every replay",
-                    frames_of(capture, memory[0].origin),
-                    phase=graph.phase,
-                )
+            yield Finding(
+                MEM_ALLOC_NODES,
+                f"{graph.name} has {len(memory)} nodes that allocate or free device memory in "
+                "every replay",
+                frames_of(capture, memory[0].origin),
+                phase=graph.phase,
             )
     for index, row in enumerate(pool_rows(capture)):
         needed = max(row.floor, 1)
@@ -282,14 +276,10 @@ def graph_findings(capture: Capture) -> tuple[Finding, ...]:
         for allocation in capture.memory.allocations:
             if allocation.pool == index:
                 sizes[allocation.origin] += allocation.bytes
-        largest = sizes.most_common(1)[0][0] if sizes else None
-        findings.append(
-            Finding(
-                FRAGMENTATION_UNREACHABLE_RESERVE,
-                f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes "
-                f"need {needed / 2**20:.0f} MiB at once",
-                frames_of(capture, largest),
-                evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
-            )
+        yield Finding(
+            FRAGMENTATION_UNREACHABLE_RESERVE,
+            f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes "
+            f"need {needed / 2**20:.0f} MiB at once",
+            frames_of(capture, sizes.most_common(1)[0][0] if sizes else None),
+            evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
         )
-    return tuple(findings)

@@ -180,11 +180,13 @@ def profile_report(
     depth: int | None = None,
     whole: bool = False,
     shown_gaps: int = 5,
+    tables: bool = True,
 ) -> ProfileReport:
     """The report of a capture that has times.
 
     One table, ``by`` line, module, op, kernel or node, or the overview of lines and modules;
-    ``top`` rows of each. ``whole``: every table, all rows, unless ``by`` and ``top`` say otherwise.
+    ``top`` rows of each. ``whole``: every table, all rows, unless ``by`` and ``top`` say otherwise;
+    without ``tables``, none.
     """
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
     lines = [gaps.timeline_of(capture, index, shown=shown_gaps) for index in top_level]
@@ -192,7 +194,7 @@ def profile_report(
     paths = [critical_path(capture, index) for index in top_level]
     overlaps = [find_overlap(capture, index) for index in top_level]
     total = sum(row.total_ns for row in lines)
-    tables = TimeTables(capture, used, total)
+    grouped = TimeTables(capture, used, total)
     places = Places(capture)
     profile = capture.profile
     verdict = gain.judge(capture, lines, paths)
@@ -213,7 +215,8 @@ def profile_report(
         ),
         gaps=tuple(_gap(capture, places, gap) for gap in longest[:shown_gaps]),
         tables=tuple(
-            tables.table(name, top=rows, depth=depth) for name, rows in _wanted(by, top, whole)
+            grouped.table(name, top=rows, depth=depth)
+            for name, rows in (_wanted(by, top, whole) if tables else ())
         ),
         total_ns=total,
         idle_ns=sum(line.idle_ns for line in lines),

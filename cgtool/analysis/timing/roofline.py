@@ -75,22 +75,25 @@ class GraphBound(msgspec.Struct, frozen=True):
 
 
 def utilizations(capture: Capture, graph: Graph) -> list[Utilization]:
-    """By node id: how close it comes to the roofs."""
+    """By node id: what it moves and computes, and how close it comes to the roofs.
+
+    Where no kernel of an op was timed, all have equal parts of its work.
+    """
     spent: dict[int, int] = defaultdict(int)
+    kernels: Counter[int] = Counter()
     for node in graph.nodes:
         if node.call is not None and node.kernel is not None:
             spent[node.call] += node.duration_ns or 0
+            kernels[node.call] += 1
     profile = capture.profile or Profile("")
     peaks = {peak.dtype: peak.flops_per_s for peak in profile.peaks}
     roof = profile.memory_bytes_per_s
     tensor_cores = [_TF32.search(function.name) is not None for function in capture.functions]
-    nothing = Utilization()
 
     def utilization(node: Node) -> Utilization:
-        if not node.duration_ns:
-            return nothing
+        duration = node.duration_ns or 0
         if node.copy is not None and node.copy.kind != "dtod":
-            return Utilization(float(node.copy.bytes), bound=HOST)
+            return Utilization(float(node.copy.bytes), bound=HOST if duration else None)
         moved, flops, peak = None, None, None
         if node.copy is not None:
             moved = 2.0 * node.copy.bytes
@@ -98,12 +101,15 @@ def utilizations(capture: Capture, graph: Graph) -> list[Utilization]:
             moved = float(node.fill.bytes)
         elif node.kernel is not None and node.call is not None and node.call < len(graph.calls):
             call = graph.calls[node.call]
-            part = node.duration_ns / (spent[node.call] or node.duration_ns)
+            total = spent[node.call]
+            part = duration / total if total else 1 / kernels[node.call]
             moved = (call.read_bytes + call.written_bytes) * part or None
             flops = call.flops * part if call.flops else None
             is_tf32 = call.dtype == "float32" and tensor_cores[node.kernel.function]
             peak = peaks.get("tf32" if is_tf32 else call.dtype or "")
-        seconds = node.duration_ns / 1e9
+        if not duration:
+            return Utilization(moved, flops, waves=waves(capture, node))
+        seconds = duration / 1e9
         memory = moved / seconds / roof if moved is not None and roof else None
         compute = flops / seconds / peak if flops is not None and peak else None
         bound = _bound(memory, compute)

@@ -8,7 +8,7 @@ Times are nanoseconds, as they were traced.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -74,53 +74,68 @@ class GraphTrace:
 
 def trace(capture: Capture) -> Iterator[GraphTrace]:
     """All graphs that have nodes with a start and a duration, in order."""
-    places = Places(capture)
-    levels: dict[int | None, list[Level]] = {
-        origin: list(_levels(places.of_origin(origin)))
-        for origin in (None, *range(len(capture.origins)))
-    }
+    levels = levels_of(capture)
     begin = 0
     for index, graph in enumerate(capture.graphs):
         if graph.parent is not None:
             continue
-        tracks = _tracks(graph, begin)
+        tracks = nested_tracks(graph, _spans(graph, begin), levels)
         if not tracks:
             continue
-        for track in tracks:
-            track.spans = _nested(track.nodes, levels)
         yield GraphTrace(index, tracks, _arrows(graph, tracks), utilizations(capture, graph))
         begin = max(track.nodes[-1].end_ns for track in tracks) + BETWEEN_GRAPHS_NS
 
 
-def _tracks(graph: Graph, begin: int) -> list[Track]:
-    """The timed nodes by stream; nodes that overlap others of their stream get their own track.
+def levels_of(capture: Capture) -> Mapping[int | None, Sequence[Level]]:
+    """By origin: what is around its nodes, outermost first."""
+    places = Places(capture)
+    return {
+        origin: list(_levels(places.of_origin(origin)))
+        for origin in (None, *range(len(capture.origins)))
+    }
 
-    Starts and ends are medians, each by itself: a node may seem to begin before the one that it
-    waits for has ended. That one is then cut short; ``Node.duration_ns`` stays as it was measured.
+
+def _spans(graph: Graph, begin: int) -> list[Span]:
+    """The timed nodes in order of their start."""
+    placed = sorted(
+        (begin + node.start_ns, node.id, node.duration_ns)
+        for node in graph.nodes
+        if node.start_ns is not None and node.duration_ns is not None
+    )
+    return [
+        Span("node", graph.nodes[number], start, start + duration)
+        for start, number, duration in placed
+    ]
+
+
+def nested_tracks(
+    graph: Graph, nodes: Iterable[Span], levels: Mapping[int | None, Sequence[Level]]
+) -> list[Track]:
+    """Nodes in order of their start, by stream, with what is around them; nodes that overlap others
+    of their stream get their own track.
+
+    A node may seem to begin before the one that it waits for has ended: starts and ends are
+    medians, each by itself, and clocks jitter. That one is then cut short; ``Node.duration_ns``
+    stays as it was measured.
     """
     ordered = {
         (edge.source, edge.target) for edge in graph.edges if edge.type == 0 and edge.from_port == 0
     }
-    placed = sorted(
-        (node.start_ns, node.id)
-        for node in graph.nodes
-        if node.start_ns is not None and node.duration_ns is not None
-    )
     by_stream: dict[int | None, list[Track]] = defaultdict(list)
-    for offset, number in placed:
-        node = graph.nodes[number]
-        start = begin + offset
-        span = Span("node", node, start, start + (node.duration_ns or 0))
-        tracks = by_stream[node.stream]
+    for span in nodes:
+        tracks = by_stream[span.node.stream]
         for track in tracks:
             last = track.nodes[-1]
-            if last.end_ns <= start or (last.node.id, number) in ordered:
-                last.end_ns = min(last.end_ns, start)
+            if last.end_ns <= span.start_ns or (last.node.id, span.node.id) in ordered:
+                last.end_ns = min(last.end_ns, span.start_ns)
                 track.nodes.append(span)
                 break
         else:
-            tracks.append(Track(node.stream, len(tracks), [span]))
-    return [track for tracks in by_stream.values() for track in tracks]
+            tracks.append(Track(span.node.stream, len(tracks), [span]))
+    found = [track for tracks in by_stream.values() for track in tracks]
+    for track in found:
+        track.spans = _nested(track.nodes, levels)
+    return found
 
 
 def _levels(place: Place) -> Iterator[Level]:

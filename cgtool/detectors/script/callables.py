@@ -7,9 +7,9 @@ import weakref
 import torch
 
 from cgtool.detectors.preflight import hooks_of
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.tensors import whole_or_parts
@@ -35,14 +35,13 @@ class Callables(Detector):
     def start(self) -> None:
         self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         """Buffers of the modules that are being graphed, with a copy from before the warm-up."""
-        self._changed: list[tuple[tuple[Frame, ...], list[weakref.ref[torch.Tensor]]]] = []
+        self._changed: list[tuple[Frames, list[weakref.ref[torch.Tensor]]]] = []
         """Buffers that a warm-up has changed, with the line of ``make_graphed_callables``."""
-        self._last_call: dict[GraphedCallable, tuple[Frame, ...]] = {}
-        self._fell_back: dict[GraphedCallable, tuple[Frame, ...]] = {}
+        self._last_call: dict[GraphedCallable, Frames] = {}
+        self._fell_back: dict[GraphedCallable, Frames] = {}
         """Where a callable first ran eagerly."""
 
-    @on(events.CallablesGraphing)
-    def _look_at_targets(self, event: events.CallablesGraphing) -> None:
+    def on_callables_graphing(self, event: events.CallablesGraphing) -> None:
         self._copies.clear()
         for target, graphed in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
@@ -64,8 +63,7 @@ class Callables(Detector):
             for finding in hooks_of(name, child) if child is not module else ():
                 self.report(finding.code, finding.reason, module=name)
 
-    @on(events.CallablesGraphed)
-    def _look_at_result(self, event: events.CallablesGraphed) -> None:
+    def on_callables_graphed(self, event: events.CallablesGraphed) -> None:
         changed = [
             reference
             for reference, before in self._copies
@@ -93,8 +91,7 @@ class Callables(Detector):
                 "are copies of each other's outputs",
             )
 
-    @on(events.GraphedCall)
-    def _look_at_call(self, event: events.GraphedCall) -> None:
+    def on_graphed_call(self, event: events.GraphedCall) -> None:
         self._last_call[event.callable] = self.script.place()
         with no_torch_function():
             self._look_at_arguments(event)
@@ -151,8 +148,7 @@ class Callables(Detector):
                 "this is a copy of a graphed module, and calls the graph of the original",
             )
 
-    @on(events.ScriptEnded)
-    def _end(self, _event: events.ScriptEnded) -> None:
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._look_at_warm_up_state()
         for graphed, frames in self._fell_back.items():
             if graphed not in self._last_call:
@@ -186,12 +182,10 @@ class Callables(Detector):
         write = buffer.last_write if buffer is not None else None
         return write is not None and write.graph is None
 
-    @on(events.GraphedCallFellBack)
-    def _note_fallback(self, event: events.GraphedCallFellBack) -> None:
+    def on_graphed_call_fell_back(self, event: events.GraphedCallFellBack) -> None:
         self._fell_back.setdefault(event.callable, self.script.place())
 
-    @on(events.GraphedBackwardTooLate)
-    def _look_at_backward(self, event: events.GraphedBackwardTooLate) -> None:
+    def on_graphed_backward_too_late(self, event: events.GraphedBackwardTooLate) -> None:
         self.report(
             GRAPHED_CALLABLE_CALLED_TWICE,
             "the callable is called again before the backward of the call before: the second call "

@@ -11,13 +11,8 @@ import torch
 from cgtool.detectors.capture_errors import is_refusal
 from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.preflight import disabled_caching
-from cgtool.detectors.reporting import Detector, is_reported, mark_reported, on
-from cgtool.detectors.stream_races import (
-    STREAM_RACE_IN_CAPTURE,
-    StreamRaces,
-    accesses,
-    other_line,
-)
+from cgtool.detectors.reporting import Detector, is_reported, mark_reported
+from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE, StreamRaces, accesses, other_line
 from cgtool.findings import code
 from cgtool.observe.frames import exception_frames, frames_of
 from cgtool.observe.ops import OpCall
@@ -49,13 +44,11 @@ class Misuse(Detector):
     def start(self) -> None:
         self._empty: WatchedGraph | None = None
 
-    @on(events.PyTorchWarned)
-    def _read_warning(self, event: events.PyTorchWarned) -> None:
+    def on_warned(self, event: events.Warned) -> None:
         if "CUDA Graph is empty" in event.text:
             self._empty = self.script.capture
 
-    @on(events.CaptureBegan)
-    def _begin(self, event: events.CaptureBegan) -> None:
+    def on_capture_began(self, event: events.CaptureBegan) -> None:
         graph = event.graph
         for finding in disabled_caching():
             self.report(finding.code, finding.reason, evidence=finding.evidence, phase="capture")
@@ -66,8 +59,7 @@ class Misuse(Detector):
                 "this capture at any time",
             )
 
-    @on(events.CaptureEnded)
-    def _end(self, event: events.CaptureEnded) -> None:
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         if graph.mode == "relaxed":
             self.report(
@@ -101,16 +93,14 @@ class Disturbances(Detector):
 
     phase = "capture"
 
-    @on(events.GraphDropped)
-    def _drop(self, event: events.GraphDropped) -> None:
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
         if self.script.capture is not None and event.graph is not self.script.capture:
             self.report(
                 FINALIZER_IN_CAPTURE,
                 f"{event.graph.name} is destroyed while another graph is captured",
             )
 
-    @on(events.ThreadWorked)
-    def _look_at_work(self, event: events.ThreadWorked) -> None:
+    def on_thread_worked(self, event: events.ThreadWorked) -> None:
         if event.graph.mode == "global":
             self.report(
                 OTHER_THREAD_CUDA_CALL,
@@ -123,8 +113,7 @@ class Disturbances(Detector):
                 f"thread `{event.thread}` runs work on the device while another thread captures",
             )
 
-    @on(events.ThreadRaised)
-    def _look_at_error(self, event: events.ThreadRaised) -> None:
+    def on_thread_raised(self, event: events.ThreadRaised) -> None:
         is_known = is_reported(event.error) or pins_memory(threading.current_thread())
         if is_known or not is_refusal(event.error):
             return
@@ -140,15 +129,12 @@ class Disturbances(Detector):
                 evidence=(f"{type(event.error).__name__}: {first_line(event.error)}",),
             )
 
-    @on(events.HostCallbackAdded)
-    def _look_at_callback(self, _event: events.HostCallbackAdded) -> None:
+    def on_host_callback_added(self, _event: events.HostCallbackAdded) -> None:
         self.report(
-            HOST_CALLBACK_DEADLOCK,
-            "the graph gets a node that calls a function on the host",
+            HOST_CALLBACK_DEADLOCK, "the graph gets a node that calls a function on the host"
         )
 
-    @on(events.CompiledInCapture)
-    def _look_at_compile(self, _event: events.CompiledInCapture) -> None:
+    def on_compiled_in_capture(self, _event: events.CompiledInCapture) -> None:
         self.report(
             FIRST_COMPILE_IN_CAPTURE,
             "torch.compile compiles during the capture, because this function was not called "
@@ -161,12 +147,10 @@ class Races(Detector):
 
     phase = "capture"
 
-    @on(events.CaptureBegan)
-    def _begin(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._races: StreamRaces[_Captured] = StreamRaces()
 
-    @on(events.OpCaptured)
-    def _look_at_op(self, event: events.OpCaptured) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
         op, order, stream = event.op, event.graph.order, event.stream
         if op.call is None or op.call.autograd_node is not None:
             # Autograd's engine makes the streams of a backward wait for each other.
@@ -203,21 +187,17 @@ class Collectives(Detector):
         self._works: dict[int, weakref.ref[Any]] = {}
         """Collectives that were started and that no stream has waited for."""
 
-    @on(events.CollectiveStarted)
-    def _start(self, event: events.CollectiveStarted) -> None:
+    def on_collective_started(self, event: events.CollectiveStarted) -> None:
         self._works[id(event.work)] = weakref.ref(event.work)
 
-    @on(events.CollectiveDone)
-    def _finish(self, event: events.CollectiveDone) -> None:
+    def on_collective_done(self, event: events.CollectiveDone) -> None:
         self._works.pop(id(event.work), None)
 
-    @on(events.HostWaited)
-    def _wait(self, event: events.HostWaited) -> None:
+    def on_host_waited(self, event: events.HostWaited) -> None:
         if event.call == "torch.cuda.synchronize":
             self._works.clear()
 
-    @on(events.CaptureBegan)
-    def _begin(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         # Nothing can wait for a work that no longer has references.
         if any(reference() is not None for reference in self._works.values()):
             self.report(
@@ -227,8 +207,7 @@ class Collectives(Detector):
             )
             self._works.clear()
 
-    @on(events.ProcessGroupDestroyed)
-    def _destroy(self, _event: events.ProcessGroupDestroyed) -> None:
+    def on_process_group_destroyed(self, _event: events.ProcessGroupDestroyed) -> None:
         if any(graph.has_op("c10d::") for graph in self.script.replayable()):
             self.report(
                 NCCL_DESTROY_BEFORE_GRAPH,
@@ -251,26 +230,21 @@ class Randomness(Detector):
         self._seeds = 0
         """Since the last captured draw."""
 
-    @on(events.CaptureBegan)
-    def _begin(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._states.begin()
 
-    @on(events.CaptureEnds)
-    def _end(self, _event: events.CaptureEnds) -> None:
+    def on_capture_ends(self, _event: events.CaptureEnds) -> None:
         self.findings.extend(self._states.end())
 
-    @on(events.Seeded)
-    def _seed(self, _event: events.Seeded) -> None:
+    def on_seeded(self, _event: events.Seeded) -> None:
         self._seeds += 1
 
-    @on(events.OpCaptured)
-    def _note_draw(self, event: events.OpCaptured) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(event.op.func, "tags", ()):
             self._random.add(event.graph.number)
             self._seeds = 0
 
-    @on(events.EagerOp)
-    def _look_at_comparison(self, event: events.EagerOp) -> None:
+    def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op
         if not op.name.startswith(("aten::equal", "aten::allclose", "aten::isclose")):
             return
@@ -292,8 +266,7 @@ class Randomness(Detector):
 class Templates(Detector):
     """A template that was edited after its graph was instantiated."""
 
-    @on(events.ReplayBegins)
-    def _compare_template(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         cuda_graph = graph.graph()
         if not graph.handle_taken or graph.template is None or cuda_graph is None:

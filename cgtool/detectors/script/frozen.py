@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
@@ -20,7 +20,7 @@ class Frozen(NamedTuple):
     """At the capture."""
     read: Callable[[Stack], Hashable]
     """What it is now; ``MISSING`` where it is gone."""
-    read_at: tuple[Frame, ...]
+    read_at: Frames
     """The line that read it; if there is none, a change is reported only if the line that made it
     is found."""
     name: str = ""
@@ -29,11 +29,14 @@ class Frozen(NamedTuple):
     """What a line must assign or call to have changed it."""
     local_to: int | None = None
     """Identity of the frame whose local variable it is."""
-    changed_at: Callable[[], tuple[Frame, ...]] = tuple
+    changed_at: Callable[[], Frames] = tuple
     """The line that changed it, if that was seen."""
     severity: str | None = None
     chooses_graph: bool = True
     """Whether several graphs that were captured at one line may each be for another value of it."""
+    subject: Hashable = None
+    """Whose value it is, if a graph that was captured with another value of it, wherever, is meant
+    for that value."""
 
     def evidence(self, now: Hashable) -> tuple[str, ...]:
         """What it was and what it is."""

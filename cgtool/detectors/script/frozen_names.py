@@ -18,7 +18,7 @@ import torch
 
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import Code
 from cgtool.observe.frames import frames_of, is_internal, is_internal_file, line_of, package_part
 from cgtool.observe.host_reads import HostReads
@@ -31,7 +31,6 @@ from cgtool.observe.source import Use
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
-CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
 _ITEMS = 4096
@@ -85,9 +84,9 @@ class Reads:
     host: HostReads = field(default_factory=HostReads)
     numbers: dict[tuple[str, str], set[tuple[type, Any]]] = field(default_factory=dict)
     """Numbers passed to ops, by the file and the function that called them."""
-    chains: dict[tuple[str, int], tuple[Frame, ...]] = field(default_factory=dict)
+    chains: dict[tuple[str, int], Frames] = field(default_factory=dict)
     """The frames of an op, by the file and line that called it."""
-    forwards: dict[tuple[str, str], tuple[Frame, ...]] = field(default_factory=dict)
+    forwards: dict[tuple[str, str], Frames] = field(default_factory=dict)
     """The user's line that called a ``forward`` of PyTorch's, by the file and function of that
     ``forward``."""
 
@@ -149,28 +148,6 @@ class Reads:
                 read_at = self.forwards.get((frame.file, frame.function), ())
             yield _named(meaning, use, state, partial(_look_up, root, use), read_at)
 
-    def counters(self) -> Iterator[tuple[str, Frame, State]]:
-        """Numbers that the captured code changes itself, and that one of its ops reads."""
-        for written in self.host.watched:
-            if not written.use.written or written.use.tested:
-                continue
-            line = written.frame
-            reads = [
-                watched
-                for watched in self.host.watched
-                if watched.use.text == written.use.text and not watched.use.written
-            ]
-            reads_on_line = any(
-                (read.frame.file, read.frame.line) == (line.file, line.line) for read in reads
-            )
-            read_by_op = any(
-                read.owner == written.owner and (read.frame.file, read.frame.line) in self.chains
-                for read in reads
-            )
-            state = state_of(resolve(written.root(), written.use.steps))
-            if reads_on_line and read_by_op and state is not None and state.kind == "value":
-                yield written.use.text, line, state
-
 
 def _look_up(root: Callable[[], Any], use: Use, _stack: Stack) -> Any:
     return resolve(root(), use.steps)
@@ -181,7 +158,7 @@ def _named(
     use: Use,
     state: State,
     look_up: Callable[[Stack], Any],
-    read_at: tuple[Frame, ...],
+    read_at: Frames,
     local_to: int | None = None,
 ) -> Frozen:
     """A name that captured code has read."""

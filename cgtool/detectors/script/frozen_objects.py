@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from cgtool.detectors.preflight import frozen_by
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
+from cgtool.observe.frames import frames_of
 from cgtool.observe.lookup import MISSING, Identity
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
@@ -29,11 +31,12 @@ from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS, Dropout, 
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+PARAMETERS_ADDED_OR_REMOVED = code("parameters-added-or-removed")
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 
 def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable[[Stack], Any]]:
-    """What ``read`` says of an object now, and a function that asks again while it is alive."""
+    """What ``read`` returns for an object, and a function that reads it again while it lives."""
     reference = weakref.ref(thing)
 
     def read_again(_stack: Stack) -> Any:
@@ -47,7 +50,7 @@ def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable
 
 
 def parts(
-    module: torch.nn.Module, name: str, read_at: tuple[Frame, ...], *, backward: bool
+    module: torch.nn.Module, name: str, read_at: Frames, *, backward: bool
 ) -> Iterator[Frozen]:
     """Layers, ``forward`` and hooks of a module that ran in a capture, or is a part of one.
 
@@ -61,7 +64,7 @@ def parts(
     def target_of(layer: str) -> tuple[Target, ...]:
         return (*((("item", int(layer)),) if layer.isdigit() else ()), ("attribute", layer))
 
-    # What a line replaces comes before what it grows.
+    # A replaced layer is reported before a changed number of layers.
     for layer in children_of(module):
         identity = _of(module, partial(_identity_of_layer, layer))
         targets = (*target_of(layer), ("attribute", name))
@@ -112,13 +115,13 @@ _ADDS_HOOK: tuple[Target, ...] = tuple(
 
 
 def mode(
-    module: torch.nn.Module, read_at: tuple[Frame, ...], graph: WatchedGraph, toggled: ModuleChanges
+    module: torch.nn.Module, read_at: Frames, graph: WatchedGraph, toggled: ModuleChanges
 ) -> Iterator[Frozen]:
     """``train()`` or ``eval()`` of a module that runs in a capture, if it makes a difference."""
     if _depends_on_mode(module):
         reference = weakref.ref(module)
 
-        def toggled_at() -> tuple[Frame, ...]:
+        def toggled_at() -> Frames:
             alive = reference()
             return () if alive is None else toggled.since(alive, graph)
 
@@ -130,6 +133,7 @@ def mode(
             read_at,
             changed_at=toggled_at,
             chooses_graph=False,
+            subject=reference,
         )
 
 
@@ -149,7 +153,7 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
 # Optimizers.
 
 
-def hyperparameters(optimizer: Optimizer, read_at: tuple[Frame, ...]) -> Iterator[Frozen]:
+def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
     """The numbers of an optimizer that steps in a capture."""
     kind = type(optimizer).__name__
     for index, group in enumerate(optimizer.param_groups):
@@ -157,7 +161,7 @@ def hyperparameters(optimizer: Optimizer, read_at: tuple[Frame, ...]) -> Iterato
             if type(value) not in (int, float, bool, tuple):
                 continue
             before, read = _of(optimizer, partial(_hyperparameter, index, name))
-            # A rate belongs into a tensor, where the optimizer is constructed.
+            # A learning rate belongs in a tensor: the fix is where the optimizer is constructed.
             is_rate = name == "lr"
             place = constructed_at(optimizer) if is_rate else ()
             yield Frozen(
@@ -173,15 +177,53 @@ def hyperparameters(optimizer: Optimizer, read_at: tuple[Frame, ...]) -> Iterato
             )
 
 
+def stepped(optimizer: Optimizer, read_at: Frames) -> Frozen:
+    """The parameters of an optimizer that steps in a capture."""
+    return Frozen(
+        PARAMETERS_ADDED_OR_REMOVED,
+        f"the parameters of {type(optimizer).__name__} have changed since the capture; the replay "
+        "still updates the old ones",
+        *_of(optimizer, _parameters_of),
+        read_at,
+        targets=(("call", "add_param_group"), ("item", "params"), ("attribute", "param_groups")),
+    )
+
+
+def _parameters_of(optimizer: Optimizer) -> Hashable:
+    groups = optimizer.param_groups
+    return tuple(Identity(parameter) for group in groups for parameter in group["params"])
+
+
 def _hyperparameter(index: int, name: str, optimizer: Optimizer) -> Any:
     value = optimizer.param_groups[index].get(name, MISSING)
     return MISSING if isinstance(value, torch.Tensor) else value
 
 
+def flags(graph: WatchedGraph) -> Iterator[Frozen]:
+    """``requires_grad`` of the parameters that a graph with a backward reads, at its first replay.
+    A flag that is set only during the capture does not matter to replays."""
+    if not any(call.autograd_node for call in graph.record.calls):
+        return
+    for use in graph.external.values():
+        parameter = use.tensor()
+        if isinstance(parameter, torch.nn.Parameter):
+            before, read = _of(parameter, attrgetter("requires_grad"))
+            yield Frozen(
+                PARAMETERS_ADDED_OR_REMOVED,
+                "`requires_grad` of a parameter has changed since the first replay; the captured "
+                "backward computes the same gradients as before",
+                before,
+                read,
+                frames_of(use.call.chain),
+                "requires_grad",
+                (("call", "requires_grad_"), ("attribute", "requires_grad")),
+            )
+
+
 # The environment, and settings of PyTorch.
 
 
-def variable(name: str, value: str | None, read_at: tuple[Frame, ...]) -> Frozen:
+def variable(name: str, value: str | None, read_at: Frames) -> Frozen:
     """An environment variable that a capture reads."""
     is_tested = is_condition(read_at[0].file, read_at[0].line)
     return Frozen(
@@ -199,45 +241,29 @@ def variable(name: str, value: str | None, read_at: tuple[Frame, ...]) -> Frozen
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 _CONVOLUTIONS = ("aten::convolution", "aten::cudnn_", "aten::_cudnn_", "aten::_slow_conv")
 _ATTENTION = ("aten::_scaled_dot_product",)
-_SETTINGS: tuple[tuple[str, Callable[[], Any], tuple[str, ...], tuple[Target, ...]], ...] = (
+_SETTINGS: tuple[tuple[str, tuple[str, ...], tuple[Target, ...]], ...] = (
     (
-        "torch.backends.cuda.matmul.allow_tf32",
-        torch.get_float32_matmul_precision,
+        "torch.get_float32_matmul_precision()",
         _MATMULS,
         (("attribute", "allow_tf32"), ("call", "set_float32_matmul_precision")),
     ),
     *(
-        (
-            f"torch.backends.cuda.matmul.{name}",
-            lambda name=name: getattr(torch.backends.cuda.matmul, name),
-            _MATMULS,
-            (("attribute", name),),
-        )
+        (f"torch.backends.cuda.matmul.{name}", _MATMULS, (("attribute", name),))
         for name in (
             "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
             "fp32_precision",
         )
     ),
     *(
-        (
-            f"torch.backends.cudnn.{name}",
-            lambda name=name: getattr(torch.backends.cudnn, name),
-            _CONVOLUTIONS,
-            (("attribute", name),),
-        )
+        (f"torch.backends.cudnn.{name}", _CONVOLUTIONS, (("attribute", name),))
         for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
     ),
     *(
-        (
-            f"torch.backends.cuda.{name}_sdp_enabled()",
-            getattr(torch.backends.cuda, f"{name}_sdp_enabled"),
-            _ATTENTION,
-            (("call", f"enable_{name}_sdp"),),
-        )
+        (f"torch.backends.cuda.{name}_sdp_enabled()", _ATTENTION, (("call", f"enable_{name}_sdp"),))
         for name in ("flash", "mem_efficient", "math")
     ),
 )  # fmt: skip
-"""Name, getter, ops whose kernels depend on it, and what a line that changes it does."""
+"""Name, ops whose kernels depend on it, and what a line that changes it does."""
 
 
 def settings(graph: WatchedGraph) -> Iterator[Frozen]:
@@ -246,9 +272,9 @@ def settings(graph: WatchedGraph) -> Iterator[Frozen]:
     Only what a line of the script changes after the capture counts: a setting that a ``with``
     statement around the capture has changed is another one at the replay on purpose.
     """
-    for name, getter, ops, targets in _SETTINGS:
+    for name, ops, targets in _SETTINGS:
         if graph.has_op(*ops):
-            read = partial(_setting, getter)
+            read = partial(_setting, name)
             yield Frozen(
                 CONTROL_FLOW_FROZEN,
                 f"`{name}` has changed since the capture; the replay launches the old kernels",
@@ -260,8 +286,10 @@ def settings(graph: WatchedGraph) -> Iterator[Frozen]:
             )
 
 
-def _setting(getter: Callable[[], Any], _stack: Stack | None = None) -> Any:
+def _setting(name: str, _stack: Stack | None = None) -> Any:
+    path = name.removeprefix("torch.").removesuffix("()")
     # PyTorch raises if a script mixes the old and the new names of a setting.
     with contextlib.suppress(RuntimeError, AttributeError):
-        return getter()
+        value = attrgetter(path)(torch)
+        return value() if name.endswith("()") else value
     return None

@@ -18,18 +18,20 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.frozen import Frozen
-from cgtool.detectors.script.frozen_names import CPU_STATE_STEP_COUNTER, Reads, captured_locals
+from cgtool.detectors.script.frozen_names import Reads, captured_locals
 from cgtool.detectors.script.frozen_objects import (
+    flags,
     hyperparameters,
     mode,
     parts,
     settings,
+    stepped,
     variable,
 )
 from cgtool.detectors.script.inputs import ModuleChanges
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at
@@ -50,63 +52,54 @@ class HostState(Detector):
         """Modules whose mode was changed."""
         self._frozen: dict[int, list[Frozen]] = {}
         """By number of the graph."""
+        self._captured: set[tuple[object, object]] = set()
+        """Subjects, and the values with which graphs were captured."""
         self._forget()
 
     def _forget(self) -> None:
         """Forget what the last capture has read: it refers to tensors, and would keep them
         alive."""
         self._reads = Reads()
-        self._modules: dict[weakref.ref[torch.nn.Module], tuple[Frame, ...]] = {}
+        self._modules: dict[weakref.ref[torch.nn.Module], Frames] = {}
         """Modules that ran in the capture, and where."""
         self._others: dict[object, tuple[Frozen, ...]] = {}
         """Its environment variables by name, modes by module, and steps by optimizer."""
 
-    @on(events.CaptureBegan)
-    def _begin(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._forget()
 
-    @on(events.OpCaptured)
-    def _note_op(self, event: events.OpCaptured) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
         # On autograd's threads the frames of the call that waits for them.
         own = threading.get_ident() == self.script.capture_thread
         frame = sys._getframe(1) if own else self.script.frame()
         self._reads.note(event.op, frame, event.graph.outer_frames)
 
-    @on(events.ModuleRuns)
-    def _note_module(self, event: events.ModuleRuns) -> None:
+    def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)
         place = self._modules.setdefault(module, self.script.place())
         if graph is not None and module not in self._others:
             self._others[module] = tuple(mode(event.module, place, graph, self._toggled))
 
-    @on(events.ModuleChanged)
-    def _module_changed(self, event: events.ModuleChanged) -> None:
+    def on_module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
             self._toggled.note(event.module, self.script)
 
-    @on(events.EnvironmentRead)
-    def _note_variable(self, event: events.EnvironmentRead) -> None:
+    def on_environment_read(self, event: events.EnvironmentRead) -> None:
         place = self.script.place()
         if place and event.name not in self._others:
             self._others[event.name] = (variable(event.name, event.value, place),)
 
-    @on(events.OptimizerSteps)
-    def _note_step(self, event: events.OptimizerSteps) -> None:
+    def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
         optimizer: weakref.ref[Optimizer] = weakref.ref(event.optimizer)
         if self.script.capture is not None and optimizer not in self._others:
-            self._others[optimizer] = tuple(hyperparameters(event.optimizer, self.script.place()))
-
-    @on(events.CaptureEnded)
-    def _end(self, event: events.CaptureEnded) -> None:
-        graph, reads = event.graph, self._reads
-        for text, line, state in reads.counters():
-            self.report(
-                CPU_STATE_STEP_COUNTER,
-                f"`{text}` changes on the host with every call, and a replay does not change it",
-                (line,),
-                evidence=(f"{state} in the graph",),
-                phase="capture",
+            place = self.script.place()
+            self._others[optimizer] = (
+                *hyperparameters(event.optimizer, place),
+                stepped(event.optimizer, place),
             )
+
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
+        graph, reads = event.graph, self._reads
         self._frozen[graph.number] = [
             *reads.names(),
             *captured_locals(reads, self.script, graph),
@@ -114,6 +107,11 @@ class HostState(Detector):
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
         ]
+        self._captured |= {
+            (each.subject, each.before)
+            for each in self._frozen[graph.number]
+            if each.subject is not None
+        }
         self._forget()
 
     def _captured_parts(self, graph: WatchedGraph) -> Iterator[Frozen]:
@@ -128,18 +126,20 @@ class HostState(Detector):
                     known.add(id(module))
                     yield from parts(module, path.rpartition(".")[2], read_at, backward=backward)
 
-    @on(events.ReplayBegins)
-    def _compare_with_capture(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         if graph.replays >= _FULL_CHECKS and graph.replays % _FULL_CHECKS:
             return
+        if not graph.replays and graph.callable is None:
+            self._frozen.setdefault(graph.number, []).extend(flags(graph))
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
         for frozen in self._frozen.get(graph.number, ()):
             if is_one_of_several and frozen.chooses_graph:
                 continue
             now = frozen.read(stack)
-            if now is not MISSING and now != frozen.before:
+            has_graph = frozen.subject is not None and (frozen.subject, now) in self._captured
+            if now is not MISSING and now != frozen.before and not has_graph:
                 self._report(frozen, now, stack, graph)
 
     def _report(self, frozen: Frozen, now: object, stack: Stack, graph: WatchedGraph) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.tensors import key_of
+from cgtool.observe.tensors import key_of, nodes_behind
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 
@@ -48,14 +47,12 @@ class Gradients(Detector):
 
     def start(self) -> None:
         self._gradients: list[_Gradient] = []
-        self._zeroed: tuple[Frame, ...] = ()
+        self._zeroed: Frames = ()
 
-    @on(events.GradientsZeroed)
-    def _zero(self, _event: events.GradientsZeroed) -> None:
+    def on_gradients_zeroed(self, _event: events.GradientsZeroed) -> None:
         self._zeroed = self.script.place()
 
-    @on(events.CaptureEnded)
-    def _note_gradients(self, event: events.CaptureEnded) -> None:
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         with unobserved(), no_torch_function():
             for use in graph.external.values():
@@ -70,8 +67,7 @@ class Gradients(Detector):
                     adds = outside is not None and not outside.first_is_write
                     self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds))
 
-    @on(events.EagerOp)
-    def _note_access(self, event: events.EagerOp) -> None:
+    def on_eager_op(self, event: events.EagerOp) -> None:
         if not self._gradients:
             return
         written = set(map(key_of, event.op.written))
@@ -82,8 +78,7 @@ class Gradients(Detector):
             elif gradient.key in touched:
                 gradient.read = self.script.clock + 1
 
-    @on(events.OptimizerSteps)
-    def _look_at_step(self, event: events.OptimizerSteps) -> None:
+    def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
         if self.script.capture is not None:
             return
         groups = event.optimizer.param_groups
@@ -152,29 +147,25 @@ class StaleNodes(Detector):
     def start(self) -> None:
         self._streams: set[int] = set()
         """On which the captured forward has run: nodes of its own belong to these."""
-        self._stale: tuple[Frame, ...] | None = None
+        self._stale: Frames | None = None
         self._hooks: list[RemovableHandle] = []
         self._pytorch_warns = hasattr(
             torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"
         )
 
-    @on(events.CaptureBegan)
-    def _begin(self, event: events.CaptureBegan) -> None:
+    def on_capture_began(self, event: events.CaptureBegan) -> None:
         self._streams, self._stale = {event.graph.stream}, None
 
-    @on(events.PyTorchWarned)
-    def _read_warning(self, event: events.PyTorchWarned) -> None:
+    def on_warned(self, event: events.Warned) -> None:
         if "AccumulateGrad" in event.text and "stream does not match" in event.text:
             self._stale = self.script.place()
 
-    @on(events.OpCaptured)
-    def _look_at_node(self, event: events.OpCaptured) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
         call = event.op.call
         if call is not None and call.autograd_node is None:
             self._streams.add(self.script.device.stream())
 
-    @on(events.BackwardBegins)
-    def _watch_nodes(self, event: events.BackwardBegins) -> None:
+    def on_backward_begins(self, event: events.BackwardBegins) -> None:
         # Autograd of the simulated device runs on one stream, whichever the forward ran on.
         if self._pytorch_warns or self.script.device.simulated:
             return
@@ -184,12 +175,13 @@ class StaleNodes(Detector):
             if self.script.device.stream() not in self._streams:
                 self._stale = place
 
-        for node in _nodes_behind(event.roots):
+        roots = event.roots
+        begin = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots)
+        for node in nodes_behind(begin):
             if node.name().endswith("AccumulateGrad"):
                 self._hooks.append(node.register_prehook(look))
 
-    @on(events.CaptureEnded)
-    def _end(self, event: events.CaptureEnded) -> None:
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -203,15 +195,3 @@ class StaleNodes(Detector):
                 self._stale,
                 phase="capture",
             )
-
-
-def _nodes_behind(roots: tuple[Any, ...]) -> Iterator[Any]:
-    """The autograd nodes that a backward of ``roots`` runs."""
-    waiting = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-            yield node

@@ -9,9 +9,9 @@ from collections import defaultdict
 import torch
 
 from cgtool.detectors.preflight import allocator_setting
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
 from cgtool.observe.source import tree_of
@@ -50,16 +50,14 @@ class Pools(Detector):
         self._growth: dict[PoolId, list[tuple[WatchedGraph, int]]] = defaultdict(list)
         """Bytes that each capture added."""
 
-    @on(events.CaptureEnded)
-    def _measure_pool(self, event: events.CaptureEnded) -> None:
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
         pool = event.graph.pool
         if pool is not None:
             total = self.script.device.pool_bytes(pool)
             self._growth[pool].append((event.graph, total - self._total_bytes.get(pool, 0)))
             self._total_bytes[pool] = total
 
-    @on(events.CaptureFailed)
-    def _count_failure(self, event: events.CaptureFailed) -> None:
+    def on_capture_failed(self, event: events.CaptureFailed) -> None:
         frames = event.graph.frames
         attempts = self.script.graphs_by_place()[frames]
         if sum(graph.state == "failed" for graph in attempts) == 2:
@@ -69,8 +67,7 @@ class Pools(Detector):
                 frames,
             )
 
-    @on(events.ScriptEnded)
-    def _end(self, _event: events.ScriptEnded) -> None:
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._look_at_private_pools()
         for growth in self._growth.values():
             self._look_at_order(growth)
@@ -130,8 +127,7 @@ class Pools(Detector):
 class Workspaces(Detector):
     """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
 
-    @on(events.ReplayBegins)
-    def _look_for_lost_workspace(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         if self.script.device.simulated or not graph.has_op(*_MATMULS):
             return
@@ -148,8 +144,7 @@ class Workspaces(Detector):
                 )
                 return
 
-    @on(events.ScriptEnded)
-    def _end(self, _event: events.ScriptEnded) -> None:
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
         if self.script.device.simulated:
             return
         graphs = list(self.script.replayable())
@@ -176,14 +171,12 @@ class Budget(Detector):
     """Free memory that is given away before the captures, and settings of the allocator."""
 
     def start(self) -> None:
-        self._query: tuple[events.MemoryQueried, tuple[Frame, ...]] | None = None
+        self._query: tuple[events.MemoryQueried, Frames] | None = None
 
-    @on(events.MemoryQueried)
-    def _note_query(self, event: events.MemoryQueried) -> None:
+    def on_memory_queried(self, event: events.MemoryQueried) -> None:
         self._query = event, self.script.place()
 
-    @on(events.CaptureBegan)
-    def _look_at_first_capture(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         if self._query is None or len(self.script.graphs) != 1:
             return
         query, frames = self._query
@@ -196,8 +189,7 @@ class Budget(Detector):
                 frames,
             )
 
-    @on(events.CaptureEnded)
-    def _look_at_segments(self, event: events.CaptureEnded) -> None:
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         name, setting = allocator_setting()
         if "expandable_segments:True" not in setting or self.script.device.simulated:
@@ -218,12 +210,11 @@ class Budget(Detector):
             )
 
 
-def set_at(frames: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
+def set_at(frames: Frames, name: str) -> Frames:
     """The line of the script that last sets this key, else the last that names it; () for none."""
-    tree = tree_of(frames[-1].file) if frames else None
     sets: list[int] = []
     mentions: list[int] = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree_of(frames[-1].file)) if frames else ():
         if isinstance(node, ast.Constant) and node.value == name:
             mentions.append(node.lineno)
         elif isinstance(node, ast.Assign):
@@ -246,13 +237,12 @@ class Remains(Detector):
     """Memory of a graph after its end: kept by a view, or given back while a replay runs."""
 
     def start(self) -> None:
-        self._views: dict[_View, tuple[Buffer, tuple[Frame, ...]]] = {}
+        self._views: dict[_View, tuple[Buffer, Frames]] = {}
         """Small views of what a graph allocated, and where they were made."""
-        self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
+        self._running: list[tuple[WatchedGraph, Frames]] = []
         """Graphs that were dropped while their last replay could still run, and where."""
 
-    @on(events.TensorReturned)
-    def _note_view(self, event: events.TensorReturned) -> None:
+    def on_tensor_returned(self, event: events.TensorReturned) -> None:
         tensor = event.tensor
         buffer = self.script.buffers.find(tensor)
         if buffer is None or buffer.allocated_in is None:
@@ -260,8 +250,7 @@ class Remains(Detector):
         if tensor.nbytes * _SMALL_PART <= buffer.bytes:
             self._views[_view(tensor)] = buffer, self.script.place()
 
-    @on(events.GraphDropped)
-    def _drop(self, event: events.GraphDropped) -> None:
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
         if self._may_run(event.graph):
             self._running.append((event.graph, self.script.place()))
 
@@ -269,8 +258,7 @@ class Remains(Detector):
         last = graph.last_replay
         return last is not None and not self.script.order.done(last.stream, last.tick)
 
-    @on(events.CacheEmptied)
-    def _look_at_dropped(self, _event: events.CacheEmptied) -> None:
+    def on_cache_emptied(self, _event: events.CacheEmptied) -> None:
         for graph, frames in self._running:
             if self._may_run(graph):
                 self.report(

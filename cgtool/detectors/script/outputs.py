@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import queue
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, put_at
 from cgtool.observe.script.names import names_of, stack_of
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
-from cgtool.observe.tensors import tensors_in
+from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.private import running_autograd_node
 from cgtool.torch_compat.storages import StorageRef
 
@@ -43,24 +44,30 @@ class Outputs(Detector):
 
     def start(self) -> None:
         self._looked_at: dict[int, int] = {}
-        """By key of an output: replays of its graph when its copies were last looked for."""
+        """By key of an output: replays of its graph at the last search for copies."""
+        self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
+        """Where an output was read before the first replay, by its key and the name of the op."""
 
-    @on(events.EagerOp)
-    def _look_at_op(self, event: events.EagerOp) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
+        # A captured op did the same before, too early: that was its warm-up, which is harmless.
+        for tensor in event.op.read if self._early else ():
+            for frames in self._early.pop((key_of(tensor) or 0, event.op.name), ()):
+                self.findings.drop(CAPTURE_DOES_NOT_EXECUTE, frames)
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op
         for tensor in op.read:
-            self._look_at_read(tensor)
+            self._look_at_read(tensor, op.name)
             self._look_for_copies(tensor)
         self._look_for_comparison(op)
         for value in (*op.args, *op.kwargs.values()):
             if op.read and isinstance(value, list | tuple):
                 self._look_for_one_buffer(list(tensors_in(value)))
 
-    @on(events.HostWaited)
-    def _look_at_wait(self, event: events.HostWaited) -> None:
+    def on_host_waited(self, event: events.HostWaited) -> None:
         if event.tensor is None:
             return
-        self._look_at_read(event.tensor)
+        self._look_at_read(event.tensor, event.call)
         self._look_for_copies(event.tensor)
 
     def _look_for_copies(self, tensor: torch.Tensor) -> None:
@@ -75,12 +82,13 @@ class Outputs(Detector):
             if frames is not None:
                 self._report_overwritten(graph, frames or None)
 
-    def _look_at_read(self, tensor: torch.Tensor) -> None:
+    def _look_at_read(self, tensor: torch.Tensor, call: str) -> None:
         buffer = self.script.buffers.find(tensor)
         if buffer is None:
             return
         for graph in self.script.replayable():
             if graph.replays == 0 and _is_result(graph, buffer):
+                self._early[buffer.key, call].add(self.script.place())
                 self.report(
                     CAPTURE_DOES_NOT_EXECUTE,
                     f"an output of {graph.name} is read before its first replay; a capture runs "
@@ -115,7 +123,7 @@ class Outputs(Detector):
             self._report_overwritten(graph, self._kept_at(tensor) or None)
             return
 
-    def _report_overwritten(self, graph: WatchedGraph, frames: tuple[Frame, ...] | None) -> None:
+    def _report_overwritten(self, graph: WatchedGraph, frames: Frames | None) -> None:
         if graph.callable is None or not graph.callable.called_twice:
             self.report(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
@@ -124,7 +132,7 @@ class Outputs(Detector):
                 frames,
             )
 
-    def _kept_at(self, tensor: torch.Tensor) -> tuple[Frame, ...] | None:
+    def _kept_at(self, tensor: torch.Tensor) -> Frames | None:
         """The line that puts tensors of one memory, again and again, into a container; () if some
         line does; None if none is kept several times. ``tensor`` is such a tensor, or a view."""
         buffer = self.script.buffers.find(tensor)
@@ -172,7 +180,12 @@ def _items(value: Any) -> list[tuple[Target | None, Any]]:
         return [(None, item) for item in itertools.islice(value, _ITEMS)]
     if isinstance(value, torch.nn.Module | type | ModuleType) or callable(value):
         return []
-    return [(("attribute", name), item) for name, item in getattr(value, "__dict__", {}).items()]
+    table = getattr(value, "__dict__", None)
+    if table is None:
+        # Slots, and objects in C: futures.
+        parts = gc.get_referents(value) if gc.is_tracked(value) else ()
+        return [(None, part) for part in parts if not isinstance(part, type)]
+    return [(("attribute", name), item) for name, item in table.items()]
 
 
 _MemoryOf = Callable[[torch.Tensor], Hashable]
@@ -209,7 +222,7 @@ class SharedPools(Detector):
 
     def start(self) -> None:
         self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
-        self._lost: dict[int, tuple[WatchedGraph, tuple[Frame, ...]]] = {}
+        self._lost: dict[int, tuple[WatchedGraph, Frames]] = {}
         """By key of a buffer that another graph has overwritten: which graph, and where."""
 
     def _sharing(self, graph: WatchedGraph) -> list[WatchedGraph]:
@@ -233,8 +246,7 @@ class SharedPools(Detector):
                     self._overlaps[key].append(buffer)
         return self._overlaps[key]
 
-    @on(events.ReplayBegins)
-    def _look_at_replay(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         for use in graph.external.values():
             self._look_at_read(use.buffer)
@@ -250,8 +262,7 @@ class SharedPools(Detector):
                     "wait for the other graph's on another stream",
                 )
 
-    @on(events.ReplayEnded)
-    def _note_overwritten(self, event: events.ReplayEnded) -> None:
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
         graph = event.graph
         for key in graph.allocated:
             self._lost.pop(key, None)
@@ -262,14 +273,12 @@ class SharedPools(Detector):
                     if not buffer.ref.expired():
                         self._lost.setdefault(buffer.key, (graph, frames))
 
-    @on(events.EagerOp)
-    def _look_at_op(self, event: events.EagerOp) -> None:
+    def on_eager_op(self, event: events.EagerOp) -> None:
         if self._lost:
             for tensor in event.op.read:
                 self._look_at_read(self.script.buffers.find(tensor))
 
-    @on(events.HostWaited)
-    def _look_at_wait(self, event: events.HostWaited) -> None:
+    def on_host_waited(self, event: events.HostWaited) -> None:
         if self._lost and event.tensor is not None:
             self._look_at_read(self.script.buffers.find(event.tensor))
 
@@ -315,8 +324,7 @@ class Unordered(Detector):
             UNSYNCHRONISED_IO, f"{use} on another stream, and nothing orders the two streams"
         )
 
-    @on(events.ReplayBegins)
-    def _look_at_replay(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         stream = self.script.device.stream()
         for use in event.graph.external.values():
             write = use.buffer.last_write
@@ -326,8 +334,7 @@ class Unordered(Detector):
                 self._report("the replay reads what was written")
                 return
 
-    @on(events.EagerOp)
-    def _look_at_op(self, event: events.EagerOp) -> None:
+    def on_eager_op(self, event: events.EagerOp) -> None:
         if running_autograd_node() is not None:
             # Autograd's engine makes the streams of a backward wait for each other.
             return
@@ -354,16 +361,14 @@ class PinnedReads(Detector):
         self._copies: dict[int, tuple[int, int]] = {}
         """By key of the pinned buffer: stream and position of the last copy into it."""
 
-    @on(events.ReplayEnded)
-    def _note_replay(self, event: events.ReplayEnded) -> None:
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
         filled = [use.buffer for use in event.graph.external.values() if use.written]
         for buffer in (*filled, *event.graph.allocated.values()):
             if buffer.place == "pinned" and replay is not None:
                 self._copies[buffer.key] = replay.stream, replay.tick
 
-    @on(events.EagerOp)
-    def _look_at_op(self, event: events.EagerOp) -> None:
+    def on_eager_op(self, event: events.EagerOp) -> None:
         op, device = event.op, self.script.device
         copied = op.copied(event.result)
         if copied is None or device.place(copied[0]) != "device":
@@ -375,8 +380,7 @@ class PinnedReads(Detector):
             stream = device.stream()
             self._copies[buffer.key] = stream, self.script.order.submit(stream)
 
-    @on(events.HostRead)
-    def _look_at_call(self, event: events.HostRead) -> None:
+    def on_host_read(self, event: events.HostRead) -> None:
         self._look_at_read(event.tensor)
 
     def _look_at_read(self, tensor: torch.Tensor) -> None:

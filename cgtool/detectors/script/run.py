@@ -7,14 +7,15 @@ import types
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from cgtool.analysis.units import count_text
 from cgtool.detectors.capture_errors import explain
-from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_reported, on
+from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_reported
 from cgtool.detectors.script import (
     callables,
     capture_misuse,
+    copies,
     frozen_flows,
     frozen_state,
     gradients,
@@ -23,41 +24,35 @@ from cgtool.detectors.script import (
     outputs,
     speed,
 )
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.failure import CgtoolError, cannot_tell, usage, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
-from cgtool.observe.script import calls, events, graphs
+from cgtool.observe.script import calls, events, graphed_callables, streams
 from cgtool.observe.script.script import ObservedScript
-from cgtool.program.boundary import (
-    first_line,
-    innermost,
-    is_consequence,
-    load_error,
-    own_fault,
-)
+from cgtool.program.boundary import first_line, innermost, is_consequence, load_error, own_fault
 from cgtool.program.objects import short, text_of
 from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
-    graphs.observe_callables, calls.observe_modules, calls.observe_optimizers, calls.observe_calls,
-    calls.observe_environment, calls.observe_host_reads,
-    calls.observe_allocator, calls.observe_driver, calls.observe_compile,
-    calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
-    graphs.observe_backward, calls.observe_ops,
+    graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
+    calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
+    calls.observe_allocator, calls.observe_driver, calls.observe_collectives,
+    streams.observe_streams, calls.observe_backward,
 )  # fmt: skip
-"""In the order in which they patch; the modes of ``observe_ops`` are entered last."""
+"""In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState,
+    callables.Callables, inputs.Inputs, copies.Copies, frozen_state.HostState,
     frozen_flows.FrozenFlows,
     gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.SharedPools,
     outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
     capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
     memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
+    speed.Compiled,
 )  # fmt: skip
 """In the order in which they are called."""
 
@@ -69,12 +64,10 @@ _USAGE_ERROR = 2
 class Errors(Detector):
     """What the exceptions of ``CUDAGraph`` and of captured code mean."""
 
-    @on(events.CallRaised)
-    def _explain_call(self, event: events.CallRaised) -> None:
+    def on_call_raised(self, event: events.CallRaised) -> None:
         self.explain(event.error, event.phase, self.script.place())
 
-    @on(events.OpRaised)
-    def _explain_op(self, event: events.OpRaised) -> None:
+    def on_op_raised(self, event: events.OpRaised) -> None:
         # The script may catch this; the capture fails nevertheless.
         # After the first such op all others of the capture fail too.
         graph = event.graph
@@ -83,8 +76,7 @@ class Errors(Detector):
         if not graph.disturbed and self.explain(event.error, "capture", place):
             graph.disturbed = True
 
-    @on(events.CaptureFailed)
-    def _explain_capture(self, event: events.CaptureFailed) -> None:
+    def on_capture_failed(self, event: events.CaptureFailed) -> None:
         graph, inside = event.graph, event.code_error
         if inside is None and not graph.disturbed:
             self.explain(event.end_error, "capture", graph.unjoined_at() or self.script.place())
@@ -96,7 +88,7 @@ class Errors(Detector):
             # It says only that there was an error before it.
             mark_reported(event.end_error)
 
-    def explain(self, error: BaseException, phase: str, frames: tuple[Frame, ...] = ()) -> bool:
+    def explain(self, error: BaseException, phase: str, frames: Frames = ()) -> bool:
         """Report what an exception means; False if it does not speak of a capture.
 
         The finding is at ``frames``, else at the line that raised.
@@ -108,14 +100,19 @@ class Errors(Detector):
             return False
         mark_reported(error)
         place = frames or exception_frames(error) or self.script.place()
-        self.findings.add(msgspec.structs.replace(finding, frames=place))
+        self.findings.add(replace(finding, frames=place))
         return True
 
 
 def observe(script: ObservedScript, findings: FindingLog, patches: Patches) -> Errors:
     """Install all observers and subscribe all detectors, until ``patches`` are undone."""
+    suspended = patches.enter_context(Patches())
     for install in _OBSERVERS:
-        install(script, patches)
+        install(script, suspended)
+    calls.observe_compile(script, patches, suspended)
+    calls.observe_graphs(script, patches)
+    # Its modes are entered last.
+    calls.observe_ops(script, patches)
     errors = Errors(script, findings)
     for detector in _DETECTORS:
         detector(script, findings)
@@ -152,17 +149,17 @@ def run(
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
-            raise CgtoolError(msgspec.structs.replace(failure, findings=kept)) from None
+            raise CgtoolError(replace(failure, findings=kept)) from None
         except BaseException as error:
             ended = (_ended(path, error, errors),)
         script.finish()
     del module
     captures, replays = len(script.graphs), sum(graph.replays for graph in script.graphs)
-    if not captures and not script.compiled_captures and not len(findings):
+    if not captures and not script.compiled and not len(findings):
         raise _nothing_captured(path)
     counts = [count_text(captures, "capture"), count_text(replays, "replay")]
-    if script.compiled_captures:
-        own = count_text(script.compiled_captures, "capture")
+    if script.compiled:
+        own = count_text(len(script.compiled), "capture")
         replayed = count_text(script.compiled_replays, "replay")
         counts.append(f"{own} and {replayed} by torch.compile itself, which are not checked")
     return findings.all(), (f"the script ({', '.join(counts)})", *ended)
@@ -173,7 +170,10 @@ def _source(path: str) -> types.CodeType:
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise usage(f"{path}: {error.strerror or error}") from None
+        raise usage(
+            f"cannot read the script {path!r}: {error.strerror or error}",
+            fix="name a script, path/to/file.py:NAME or package.module:NAME",
+        ) from None
     try:
         return compile(text, str(file.resolve()), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -224,6 +224,4 @@ def _ended(path: str, error: BaseException, errors: Errors) -> str:
     if own_fault(error):
         raise error
     failure = load_error(path, error).failure
-    raise CgtoolError(
-        msgspec.structs.replace(failure, phase="script", findings=errors.findings.all())
-    ) from None
+    raise CgtoolError(replace(failure, phase="script", findings=errors.findings.all())) from None

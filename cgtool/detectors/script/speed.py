@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from cgtool.detectors.reporting import Detector, on
+from msgspec.structs import replace
+
+from cgtool.analysis.ledger_findings import compiled_findings
+from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import is_profiler_enabled
@@ -33,16 +36,14 @@ class Waits(Detector):
     def start(self) -> None:
         self._replayed: WatchedGraph | None = None
         """The last replay, if nothing has waited since."""
-        self._count: Counter[tuple[Frame, ...]] = Counter()
+        self._count: Counter[Frames] = Counter()
 
-    @on(events.ReplayEnded)
-    def _note_replay(self, event: events.ReplayEnded) -> None:
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
         if self._replayed is not None:
             self._count.clear()
         self._replayed = event.graph
 
-    @on(events.HostWaited)
-    def _wait(self, event: events.HostWaited) -> None:
+    def on_host_waited(self, event: events.HostWaited) -> None:
         graph, self._replayed = self._replayed, None
         if graph is None:
             return
@@ -56,7 +57,7 @@ class Waits(Detector):
                 f"the host waits for the device after every replay (`{event.call}`): the device is "
                 "idle until the next launch",
                 frames,
-                evidence=(f"{_MIN_WAITS} back-to-back replays",),
+                evidence=(f"after each of {_MIN_WAITS} replays",),
             )
 
 
@@ -66,14 +67,12 @@ class Launches(Detector):
     def start(self) -> None:
         self._row: list[WatchedGraph] = []
         """Small graphs that were replayed one after another."""
-        self._rounds: Counter[tuple[Frame, ...]] = Counter()
+        self._rounds: Counter[Frames] = Counter()
 
-    @on(events.EagerOp)
-    def _interrupt(self, _event: events.EagerOp) -> None:
+    def on_eager_op(self, _event: events.EagerOp) -> None:
         self._row.clear()
 
-    @on(events.ReplayBegins)
-    def _look_at_replay(self, event: events.ReplayBegins) -> None:
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         late = graph.keep_graph and not graph.instantiated and graph.replays == 0
         if late and graph.device_ops > _SMALL_OPS:
@@ -90,8 +89,7 @@ class Launches(Detector):
                 phase="replay",
             )
 
-    @on(events.ReplayEnded)
-    def _count_small(self, event: events.ReplayEnded) -> None:
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
         graph = event.graph
         if graph.device_ops > _SMALL_OPS or graph in self._row:
             self._row.clear()
@@ -111,8 +109,7 @@ class Launches(Detector):
 class Captures(Detector):
     """The same capture again for each use."""
 
-    @on(events.ScriptEnded)
-    def _end(self, _event: events.ScriptEnded) -> None:
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
         for frames, graphs in self.script.graphs_by_place().items():
             done = [graph for graph in graphs if graph.state in ("captured", "dropped")]
             if any(graph.replayable for graph in done[:-1]):
@@ -134,3 +131,11 @@ class Captures(Detector):
                     "most once",
                     frames,
                 )
+
+
+class Compiled(Detector):
+    """What ``torch.compile`` says of the graphs that it captures itself, or does not capture."""
+
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        for finding in compiled_findings(self.script.compiled, self.script.skips):
+            self.findings.add(replace(finding, phase=self.phase))

@@ -192,9 +192,11 @@ def probe() -> list[Capability]:
 
 def _private_names(torch: Any) -> list[Capability]:
     """One capability for each part of cgtool that needs private names of PyTorch."""
+    from cgtool.torch_compat.inductor import private_names
     from cgtool.torch_compat.private import PRIVATE_NAMES
 
-    names = [name for name in PRIVATE_NAMES if torch.version.cuda is not None or not name.gpu]
+    declared = [*PRIVATE_NAMES, *private_names()]
+    names = [name for name in declared if torch.version.cuda is not None or not name.gpu]
     capabilities = []
     for part in dict.fromkeys(name.part for name in names):
         needed = [name for name in names if name.part == part]

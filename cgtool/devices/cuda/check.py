@@ -19,7 +19,7 @@ import torch
 
 from cgtool.analysis.graph.places import frames_of
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
-from cgtool.detectors.function_rules import note_pinning
+from cgtool.detectors.function_rules import note_pinning, refuse_index
 from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.refused_ops import run_checked
 from cgtool.detectors.reporting import CapturedRegion
@@ -35,7 +35,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of, launches
-from cgtool.observe.frames import call_user, chain_of, here
+from cgtool.observe.frames import call_user, chain_of, here, is_subscript
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import tensors_in
 from cgtool.program.boundary import is_consequence
@@ -234,6 +234,10 @@ def _host_waits(dry: Dry) -> Iterator[None]:
         if "called a synchronizing CUDA operation" not in str(message):
             original(message, *args, **kwargs)
         elif dry.capturing and dry.may_wait and (frames := here(3)) and not dry.reported(frames):
+            if dry.call is None and is_subscript(chain_of(sys._getframe())[0]):
+                # `x[list]` copies the list before it calls an op.
+                refuse_index(dry)
+                return
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse(HIDDEN_SYNC_IN_STOCK_MODULE, f"{name}, which makes the host wait,")
 

@@ -66,7 +66,8 @@ def library_path() -> str | None:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Raises CuptiUnavailable."""
     path = library_path()
     if path is None:
         raise CuptiUnavailable("libcupti is not loaded by torch and not in the nvidia wheels")
@@ -76,32 +77,37 @@ def _library() -> ctypes.CDLL:
         raise CuptiUnavailable(f"{path}: {error}") from error
 
 
-@contextlib.contextmanager
-def _subscribed(callback: Callable[..., None]) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
-    library = _library()
-    subscriber = ctypes.c_void_p()
-    function = _Callback(callback)
-    code = library.cuptiSubscribe(ctypes.byref(subscriber), function, None)
+def call(name: str, *arguments: Any) -> None:
+    """A call of CUPTI. Raises CuptiUnavailable, and CuptiBusy where another tool records."""
+    code = getattr(library(), name)(*arguments)
     if code == _ERROR_MULTIPLE_SUBSCRIBERS:
         raise CuptiBusy("another tool in this process has subscribed to CUPTI")
     if code != 0:
-        raise CuptiUnavailable(f"cuptiSubscribe returned {code}")
+        raise CuptiUnavailable(f"{name} returned {code}")
+
+
+@contextlib.contextmanager
+def _subscribed(callback: Callable[..., None]) -> Iterator[ctypes.c_void_p]:
+    cupti = library()
+    subscriber = ctypes.c_void_p()
+    function = _Callback(callback)
+    call("cuptiSubscribe", ctypes.byref(subscriber), function, None)
     try:
-        yield library, subscriber
+        yield subscriber
     finally:
-        library.cuptiUnsubscribe(subscriber)
+        cupti.cuptiUnsubscribe(subscriber)
         del function
 
 
 @cache
 def _launch_callbacks() -> tuple[tuple[int, int], ...]:
     """(domain, callback id) of every API call that launches, copies or fills."""
-    library = _library()
+    cupti = library()
     callbacks: list[tuple[int, int]] = []
     name = ctypes.c_char_p()
     for domain in (_DRIVER_API, _RUNTIME_API):
         for callback_id in range(1, 2000):
-            if library.cuptiGetCallbackName(domain, callback_id, ctypes.byref(name)) != 0:
+            if cupti.cuptiGetCallbackName(domain, callback_id, ctypes.byref(name)) != 0:
                 break
             text = (name.value or b"").decode()
             if _LAUNCH.match(text):
@@ -121,10 +127,8 @@ def watch_nodes(callback: NodeCallback) -> Iterator[None]:
     it cannot cross the C frames above. The node is at ``NODE_OFFSET`` of the descriptor, whose
     pointer is at ``DESCRIPTOR_OFFSET`` of the callback data.
     """
-    with _subscribed(callback) as (library, subscriber):
-        code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)
-        if code != 0:
-            raise CuptiUnavailable(f"cuptiEnableCallback(GRAPHNODE_CREATED) returned {code}")
+    with _subscribed(callback) as subscriber:
+        call("cuptiEnableCallback", 1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)
         yield
 
 
@@ -146,11 +150,9 @@ def watch_launches(launched: Callable[[], None]) -> Iterator[None]:
         else:
             depths[thread] = depth - 1
 
-    with _subscribed(callback) as (library, subscriber):
+    with _subscribed(callback) as subscriber:
         for domain, callback_id in _launch_callbacks():
-            code = library.cuptiEnableCallback(1, subscriber, domain, callback_id)
-            if code != 0:
-                raise CuptiUnavailable(f"cuptiEnableCallback returned {code}")
+            call("cuptiEnableCallback", 1, subscriber, domain, callback_id)
         yield
 
 

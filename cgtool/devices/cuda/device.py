@@ -6,8 +6,6 @@ A method imports what it needs: a capture does not wait for the rules of ``check
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -15,22 +13,20 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.cuda.capabilities import version_of
-from cgtool.devices.cuda.driver import cu
+from cgtool.devices.cuda.environment import environment
 from cgtool.devices.device import (
     CaptureWithDot,
     Checked,
     Device,
     VerifyTarget,
-    processor,
-    processors,
 )
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import pytree
-from cgtool.torch_compat.streams import observable_streams
+from cgtool.torch_compat.streams import make_streams_observable
 
 _MOST_BLOCKS = 4096
 """Maximum number of free blocks to overwrite."""
@@ -51,7 +47,8 @@ class CudaDevice(Device):
     def observable(self) -> Iterator[None]:
         from cgtool.torch_compat.op_key import watch_new_threads
 
-        with observable_streams(), watch_new_threads():
+        with Patches() as patches, watch_new_threads():
+            make_streams_observable(patches)
             yield
 
     def capture(
@@ -90,28 +87,7 @@ class CudaDevice(Device):
         return torch.cuda.Stream(self.index)
 
     def environment(self) -> Environment:
-        properties: Any = torch.cuda.get_device_properties(self.index)
-        code, number = cu.cuDriverGetVersion()
-        return Environment(
-            device=properties.name,
-            torch=str(torch.__version__),
-            python=platform.python_version(),
-            cuda_runtime=torch.version.cuda,
-            driver=_driver_version(),
-            driver_cuda=f"{number // 1000}.{number % 1000 // 10}" if int(code) == 0 else None,
-            cuda_bindings=version_of("cuda-bindings"),
-            compute_capability=(properties.major, properties.minor),
-            multiprocessors=properties.multi_processor_count,
-            max_threads_per_multiprocessor=getattr(
-                properties, "max_threads_per_multi_processor", None
-            ),
-            device_bytes=properties.total_memory,
-            platform=platform.platform(),
-            cpu=processor(),
-            cpus=processors(),
-            allocator_config=os.environ.get("PYTORCH_ALLOC_CONF")
-            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
-        )
+        return environment(self.index)
 
     @contextlib.contextmanager
     def eager_stream(self) -> Iterator[None]:
@@ -158,13 +134,3 @@ class CudaDevice(Device):
                     block.fill_(0xFF)
                     held.append(block)
         self.synchronize()
-
-
-def _driver_version() -> str | None:
-    """The driver's own version (``580.159.04``), which only NVML or /proc reports."""
-    try:
-        with open("/proc/driver/nvidia/version") as file:  # noqa: PTH123 - a kernel file
-            words = file.readline().split()
-    except OSError:
-        return None
-    return next((word for word in words if word[0].isdigit() and "." in word), None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from cgtool.model.failure import machine
@@ -54,35 +56,38 @@ def capturing_graph(stream: int) -> Any | None:
     return graph
 
 
-def capture_query() -> Callable[[int], tuple[int, ...]]:
-    """A function that says which nodes the next one of a capturing stream will wait for, by their
-    handles; () for a stream that is not capturing. Through ``ctypes``: it is called twice an op,
-    and takes a tenth of the time of the bindings."""
-    library = ctypes.CDLL("libcuda.so.1")
-    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
-    nodes, edges, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
-    query = getattr(library, "cuStreamGetCaptureInfo_v3", None)
-    # The version without edges fails where one of them is programmatic.
-    results: list[Any] = [status, number, graph, nodes, edges, count]
-    if query is None:
-        query = library.cuStreamGetCaptureInfo_v2
-        results.remove(edges)
-    references = tuple(map(ctypes.byref, results))
-    sizes = [ctypes.c_void_p * length for length in range(_FEW)]
+Position = int | tuple[int, ...]
+"""The nodes that the next one of a stream will wait for: the handle of a single one, or all of
+them; () if there is none, or the stream is not capturing."""
 
-    def waited_for(stream: int) -> tuple[int, ...]:
-        if query(ctypes.c_void_p(stream), *references) != 0 or not status.value:
+
+def capture_query() -> Callable[[int], Position]:
+    """A function that returns the position of a stream. Through ``ctypes``, with arguments that
+    need no conversion: it is called twice an op, and takes a tenth of the time of the bindings."""
+    library = ctypes.CDLL("libcuda.so.1")
+    status, count = ctypes.c_int(), ctypes.c_size_t()
+    nodes, edges = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_void_p()
+    # The version without edges fails where one of them is programmatic.
+    with_edges = hasattr(library, "cuStreamGetCaptureInfo_v3")
+    name = f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"
+    results = (nodes, edges, count) if with_edges else (nodes, count)
+    references = (ctypes.byref(status), None, None, *map(ctypes.byref, results))
+    queries: dict[int, Callable[[], int]] = {}
+
+    def position(stream: int) -> Position:
+        query = queries.get(stream)
+        if query is None:
+            query = queries[stream] = partial(library[name], ctypes.c_void_p(stream), *references)
+        if query() != 0 or status.value != _ACTIVE:
             return ()
         length = count.value
-        if not length:
-            return ()
-        kind = sizes[length] if length < _FEW else ctypes.c_void_p * length
-        return tuple(kind.from_address(nodes.value or 0))
+        return nodes[0] if length == 1 else tuple(nodes[:length])
 
-    return waited_for
+    return position
 
 
-_FEW = 8
+_ACTIVE = 1
+"""CU_STREAM_CAPTURE_STATUS_ACTIVE"""
 
 
 def node_count(graph: Any) -> int:
@@ -95,3 +100,23 @@ def captured_nodes(stream: int) -> int:
     """Nodes so far of the graph that a stream is being captured into; 0 without a capture."""
     graph = capturing_graph(stream)
     return 0 if graph is None else node_count(graph)
+
+
+def free_bytes() -> int | None:
+    """Free memory of the current device; None if the driver does not report it."""
+    with relaxed():
+        code, free, _ = cu.cuMemGetInfo()
+    return int(free) if int(code) == 0 else None
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """Calls that a capture in mode ``global`` refuses to other threads are permitted here: for
+    those that change nothing."""
+    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    code, before = cu.cuThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        if int(code) == 0:
+            cu.cuThreadExchangeStreamCaptureMode(before)

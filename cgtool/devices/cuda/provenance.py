@@ -75,7 +75,12 @@ def _join_stamps(
         if stamp is not None:
             time_ns = stamp.time_ns
             index = next(partners)
-            if index is None:
+            if index is None and stamp.generated is not None:
+                # Under the op recorder, compiled code ran eagerly.
+                source = session.generated_code.source(stamp.generated)
+                chain = () if stamp.user is None else (stamp.user,)
+                origin = table.add_generated(None, source, chain, stamp.autograd_node)
+            elif index is None:
                 origin = table.add_site(
                     op=None,
                     chain=(stamp.user,) if stamp.user is not None else (),
@@ -86,7 +91,7 @@ def _join_stamps(
             else:
                 launch = launches[index]
                 origin = _origin_of(launch, recorded.record, table)
-        if launch is None:
+        if launch is None and (stamp is None or stamp.generated is None):
             joined.unmatched.append(node)
         joined.origins.append(origin)
         joined.calls.append(launch if isinstance(launch, OpCall) else None)

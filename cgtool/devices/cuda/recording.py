@@ -7,49 +7,77 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from types import FrameType
 from typing import Any
 
 import torch
 
-from cgtool.devices.cuda.device import CudaDevice
-from cgtool.devices.cuda.driver import capture_query, capturing_graph, cu
+from cgtool.devices.cuda.driver import Position, capture_query, capturing_graph, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
-from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.capture import Contents
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, chain_or_waiting, is_generated, is_internal_file, line_of
-from cgtool.observe.ops import OpRecorder, RootedModuleStack
+from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
+from cgtool.observe.frames import Chains, Site, chain_or_waiting, is_generated, is_internal_file
+from cgtool.observe.generated import GeneratedCode, Source
+from cgtool.observe.ops import OpCall, OpRecorder, RootedModuleStack
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
-from cgtool.torch_compat.inductor import kernel_launch, source_frames, source_ops
+from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import current_raw_stream, has_compiled, next_sequence_number
+from cgtool.torch_compat.private import (
+    current_graph_task,
+    current_raw_stream,
+    has_compiled,
+    next_sequence_number,
+)
+
+LET_THROUGH = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty.memory_format", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    )
+)  # fmt: skip
+"""Ops that launch nothing and have no backward: to watch one would take ten microseconds."""
+_LAUNCH_NOTHING = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view", "_unsafe_view", "_reshape_alias", "expand", "select.int", "slice.Tensor",
+        "split.Tensor", "split_with_sizes", "unbind.int", "view.dtype", "diagonal", "as_strided",
+        "t", "transpose.int", "permute", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims",
+    )
+)  # fmt: skip
+"""Ops that launch nothing. Their backward may, or gradients are added up after it."""
 
 
-class _Position:
-    """Where the capture of a stream is: the nodes that the next one would wait for."""
+class _Positions:
+    """Where the capture of a stream was, each time that it was noted."""
 
     def __init__(self) -> None:
         self._query = capture_query()
         self._device = torch.cuda.current_device()
-        self.seen: list[tuple[int, ...]] = []
+        self._seen: list[Position] = []
+        self.note()
 
-    def count(self) -> int:
+    def note(self) -> int:
         """Note the position of the current stream; its number among those noted."""
-        self.seen.append(self._query(current_raw_stream(self._device)))
-        return len(self.seen) - 1
+        self._seen.append(self._query(current_raw_stream(self._device)))
+        return len(self._seen) - 1
 
-    def ranges(self, handles: Sequence[int]) -> list[int]:
+    def counts(self, handles: Sequence[int]) -> list[int]:
         """For each position noted, how many of the nodes with these handles, in order of their
         creation, there were."""
         number = {handle: index + 1 for index, handle in enumerate(handles)}
         counts: list[int] = []
-        for nodes in self.seen:
-            known = max((number.get(node, 0) for node in nodes), default=0)
+        before = 0
+        for nodes in self._seen:
+            if isinstance(nodes, int):
+                known = number.get(nodes, 0)
+            else:
+                known = max((number.get(node, 0) for node in nodes), default=0)
             # A stream that was forked may still be at an earlier node.
-            counts.append(max(known, counts[-1] if counts else 0))
+            before = max(known, before)
+            counts.append(before)
         return counts
 
 
@@ -59,19 +87,65 @@ class _Launch:
 
     site: Site | None
     """The line of the generated code."""
+    chain: tuple[Site, ...]
     launches: tuple[int, int]
 
 
 class _Recorder(OpRecorder):
     """Names the ops of a capture; ``launches`` of a call are numbers of positions."""
 
-    def __init__(self) -> None:
+    modules: RootedModuleStack
+
+    def __init__(self, chains: Chains) -> None:
         self.kernels: list[_Launch] = []
-        self.position = _Position()
-        super().__init__({}, Annotations(), self.position.count)
-        self.modules = RootedModuleStack({})
+        self.generated: dict[int, Site] = {}
+        """The lines of generated code that made calls, by their index."""
+        self._may_be_generated = has_compiled()
+        self.positions = _Positions()
+        super().__init__({}, Annotations(), self.positions.note)
+        self.modules = RootedModuleStack(chains)
+        self._chains = chains
         self._home = threading.get_ident()
+        self._waiting: tuple[int, tuple[Site, ...]] = -1, ()
+        """A backward, and the chain that waits for it."""
         self.running.next_sequence = next_sequence_number()
+
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        call = super().begin(func, caller)
+        site = _generated_site(caller) if self._may_be_generated else None
+        if site is not None:
+            self.generated[call.index] = site
+        return call
+
+    def chain(self, caller: FrameType | None) -> tuple[Site, ...]:
+        return self.modules.chain(caller)
+
+    def waiting_chain(self) -> tuple[Site, ...]:
+        task = current_graph_task()
+        if task < 0 or task != self._waiting[0]:
+            sites = super().waiting_chain()
+            self._waiting = task, self._chains.extended(reversed(sites), ())
+        return self._waiting[1]
+
+    def observe(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+        caller: FrameType | None,
+    ) -> Any:
+        call = self.begin(func, caller)
+        if call.name in _LAUNCH_NOTHING:
+            result = run(*args, **kwargs)
+        else:
+            start = self.launch_count()
+            try:
+                result = run(*args, **kwargs)
+            finally:
+                call.launches = start, self.launch_count()
+        self.note_made(call)
+        return result
 
     def launch(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of the method that launches a Triton kernel."""
@@ -80,14 +154,18 @@ class _Recorder(OpRecorder):
             return original(*args, **kwargs)
         finally:
             launches = start, self.launch_count()
-            self.kernels.append(_Launch(_generated_site(sys._getframe(1)), launches))
+            frame = sys._getframe(1)
+            self.kernels.append(_Launch(_generated_site(frame), chain_or_waiting(frame), launches))
 
 
 def _generated_site(frame: FrameType | None) -> Site | None:
-    """The innermost frame of generated code."""
+    """The frame of generated code that calls PyTorch; None if the user's code does."""
     while frame is not None:
-        if is_generated(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if is_generated(file):
             return frame.f_code, frame.f_lasti
+        if not is_internal_file(file):
+            break
         frame = frame.f_back
     return None
 
@@ -99,37 +177,42 @@ _watched = threading.Lock()
 class _Watch:
     """A capture in progress."""
 
-    def __init__(self, reader: GraphReader, table: OriginTable) -> None:
-        self._reader = reader
+    def __init__(self, captures: Captures, table: OriginTable) -> None:
+        self._captures = captures
         self._table = table
         self._stream = int(torch.cuda.current_stream().cuda_stream)
         self._recorder: _Recorder | None = None
-        self._chain: tuple[Site, ...] = ()
+        self._chain = chain_or_waiting(sys._getframe(1))
         self._watching = contextlib.ExitStack()
         compiled = _in_graph_trees()
-        # Dynamo's guards see the thread's keys: compiled code would be compiled anew.
-        if not op_key.is_supported() or (has_compiled() and not compiled):
+        if not op_key.is_supported() or not (compiled or can_pause()):
             return
-        if _watched.acquire(blocking=False):
-            self._watching.callback(_watched.release)
-            self._recorder = _Recorder()
-            if compiled:
-                self._chain = chain_or_waiting(sys._getframe(1))
-                point = kernel_launch()
-                if point is not None:
-                    patches = self._watching.enter_context(Patches())
-                    patches.wrap(*point, self._recorder.launch)
-            else:
-                self._watching.enter_context(self._recorder.modules)
-            self._watching.enter_context(op_key.watch(self._recorder.observe))
+        with contextlib.ExitStack() as watching:
+            if _watched.acquire(blocking=False):
+                watching.callback(_watched.release)
+                self._observe(watching, compiled=compiled)
+            self._watching = watching.pop_all()
+
+    def _observe(self, watching: contextlib.ExitStack, *, compiled: bool) -> None:
+        recorder = self._recorder = _Recorder(self._captures.chains)
+        patches = watching.enter_context(Patches())
+        if not compiled:
+            pause_in_compiled_code(patches, op_key.paused, generated=False)
+        if not has_compiled():
+            # Its hooks are those of all modules, which Dynamo's guards see.
+            watching.enter_context(recorder.modules)
+        point = kernel_launch()
+        if point is not None:
+            patches.wrap(*point, recorder.launch)
+        watching.enter_context(op_key.watch(recorder.observe))
 
     def read(self) -> Contents | None:
         graph = capturing_graph(self._stream)
         if graph is None:
             return None
-        with _relaxed():
+        with relaxed():
             handles = [int(node) for node in nodes_of(graph)]
-            contents = self._reader.read(graph, 0, self._origins(handles))
+            contents = self._captures.reader.read(graph, 0, self._origins(handles))
         return tuple(contents.nodes), contents.edges
 
     def stop(self) -> None:
@@ -140,74 +223,42 @@ class _Watch:
         recorder = self._recorder
         if recorder is None:
             return origins
-        counts = recorder.position.ranges(handles)
-
-        def place(launches: tuple[int, int], origin: Callable[[], int], call: int | None) -> None:
-            start, end = counts[launches[0]], counts[launches[1]]
-            if start < end:
-                origins[start:end] = [(origin(), call, None)] * (end - start)
-
+        counts = recorder.positions.counts(handles)
         for kernel in recorder.kernels:
-            place(kernel.launches, partial(self._generated, kernel.site, None), None)
+            start, end = (counts[position] for position in kernel.launches)
+            if start < end:
+                origin = self._generated(kernel.site, None, kernel.chain)
+                origins[start:end] = [(origin, None, None)] * (end - start)
         for call in recorder.record.calls:
-            site = call.innermost
-            if site is not None and is_generated(site[0].co_filename):
-                origin = partial(self._generated, site, call.name)
-            else:
-                origin = partial(self._table.add, call, recorder.record)
-            place(call.launches, origin, call.index)
+            start, end = call.launches
+            start, end = counts[start], counts[end]
+            if start < end:
+                site = recorder.generated.get(call.index)
+                if site is not None:
+                    origin = self._generated(site, call.name, call.chain or self._chain)
+                else:
+                    origin = self._table.add(call, recorder.record)
+                origins[start:end] = [(origin, call.index, None)] * (end - start)
         return origins
 
-    def _generated(self, site: Site | None, op: str | None) -> int:
-        """The origin of what a line of generated code launched."""
-        if site is None:
-            return self._table.add_generated(op, (), self._chain)
-        file, line = site[0].co_filename, line_of(site)
-        if op is None and (ops := source_ops(file, line)):
-            op = "aten::" + "+".join(name.removeprefix("aten.") for name in ops)
-        frames = [frame for frame in source_frames(file, line) if not is_internal_file(frame.file)]
-        return self._table.add_generated(op, frames, self._chain)
+    def _generated(self, site: Site | None, op: str | None, chain: Sequence[Site]) -> int:
+        """The origin of what a line of generated code launched, which ``chain`` calls."""
+        source = Source() if site is None else self._captures.code.source(site)
+        return self._table.add_generated(op, source, chain)
 
 
-class CudaRecording:
-    """A GPU, for ``recording.recorder``."""
+class Captures:
+    """The captures of this process: what they share."""
 
-    graph_class: Any = torch.cuda.CUDAGraph
+    def __init__(self, code: GeneratedCode) -> None:
+        self.code = code
+        self.functions = FunctionTable()
+        self.reader = GraphReader(self.functions, AddressBook(Trace(), (), (), ()))
+        self.chains = Chains()
 
-    def __init__(self) -> None:
-        self._functions = FunctionTable()
-
-    @cached_property
-    def _reader(self) -> GraphReader:
-        return GraphReader(self._functions, AddressBook(Trace(), (), (), ()))
-
-    def environment(self) -> Environment:
-        return CudaDevice().environment()
-
-    def prepare(self) -> None:
-        op_key.prepare()
-
-    def watch(self, graph: Any, table: OriginTable) -> _Watch:
-        return _Watch(self._reader, table)
-
-    def functions(self) -> tuple[Function, ...]:
-        return tuple(self._functions.functions)
-
-    def reserved_bytes(self) -> int | None:
-        return int(torch.cuda.memory_reserved())
-
-
-@contextlib.contextmanager
-def _relaxed() -> Any:
-    """Calls that a capture in mode ``global`` refuses to other threads are permitted here: those
-    that read a graph change nothing."""
-    mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    code, before = cu.cuThreadExchangeStreamCaptureMode(mode)
-    try:
-        yield
-    finally:
-        if int(code) == 0:
-            cu.cuThreadExchangeStreamCaptureMode(before)
+    def watch(self, table: OriginTable) -> _Watch:
+        """Follow the capture that has just begun; ``table`` takes the origins of its nodes."""
+        return _Watch(self, table)
 
 
 def _in_graph_trees() -> bool:

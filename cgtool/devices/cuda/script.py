@@ -31,6 +31,8 @@ class _Device:
     def __init__(self) -> None:
         self.graph_class: Any = torch.cuda.CUDAGraph
         self.recorder: OpRecorder | None = None
+        # PyTorch's own: the observers of a script replace the attribute.
+        self.synchronize = torch.cuda.synchronize
 
     def place(self, tensor: torch.Tensor) -> str:
         if tensor.is_cuda:
@@ -60,6 +62,9 @@ class _Device:
 
     def generator_state(self) -> torch.Tensor:
         return torch.cuda.default_generators[torch.cuda.current_device()].get_state()
+
+    def set_generator_state(self, state: torch.Tensor) -> None:
+        torch.cuda.default_generators[torch.cuda.current_device()].set_state(state)
 
     def captured_nodes(self) -> int:
         try:

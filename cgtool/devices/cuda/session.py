@@ -30,10 +30,12 @@ from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.generated import GeneratedCode
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phase, call, differentiable, grads
 from cgtool.program.workload import WorkloadPart, flatten_outputs, generators_of
+from cgtool.torch_compat.patches import Patches
 
 
 @dataclass
@@ -102,6 +104,8 @@ class CudaSession(Session[CudaPhaseGraph]):
     accesses: AccessLog = field(default_factory=AccessLog)
     caveats: list[Caveat] = field(default_factory=list)
     """Notes on what was captured and measured."""
+    generated_code: GeneratedCode = field(init=False)
+    """What ``torch.compile`` made of the code, in the warm-up at the latest."""
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
@@ -113,7 +117,8 @@ class CudaSession(Session[CudaPhaseGraph]):
         """
         self.warmup_iters = iterations
         begin = time.perf_counter_ns()
-        with self.device.eager_stream():
+        with Patches() as patches, self.device.eager_stream():
+            self.generated_code = GeneratedCode(patches)
             self.run_eagerly(iterations, progress, explain, partial(self._record, annotations))
         with user_errors(self.workload.parts[-1], "warm-up", explain):
             self.device.synchronize()

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, chain_of, is_internal
+from cgtool.observe.frames import Site, chain_of, is_generated, is_internal
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.torch_compat.private import (
     current_raw_stream,
@@ -48,6 +49,8 @@ class Stamp(NamedTuple):
     """None on autograd's threads."""
     user: Site | None
     """The nearest frame outside torch."""
+    generated: Site | None
+    """The nearest frame of code that Inductor generated, inside ``user``."""
     annotations: tuple[str, ...]
     autograd_node: str | None
     autograd_sequence: int | None
@@ -105,6 +108,15 @@ of a capture and then for every 16th. Nodes in between are placed by their order
 contradict the order, the nodes between them are not placed."""
 
 
+_USERS, _INTERNAL, _GENERATED = range(3)
+
+
+def _kind_of(code: CodeType) -> int:
+    if is_generated(code.co_filename):
+        return _GENERATED
+    return _INTERNAL if is_internal(code) else _USERS
+
+
 def _stamper(
     stamps: list[tuple[Any, ...]], annotations: Annotations, device: int
 ) -> cupti.NodeCallback:
@@ -118,7 +130,7 @@ def _stamper(
     pointer_at = cupti.pointer_at
     to_descriptor, to_node = cupti.DESCRIPTOR_OFFSET, cupti.NODE_OFFSET
     # By identity: hashing a code object hashes its bytecode. The sites keep the objects alive.
-    internal: dict[int, bool] = {}
+    kinds: dict[int, int] = {}
     kept: list[Any] = []
 
     def created(_user: Any, _domain: int, _id: int, data: int) -> None:
@@ -128,7 +140,7 @@ def _stamper(
         if count < HANDLES_READ or not count % HANDLE_EVERY:
             descriptor: Any = pointer_at(data + to_descriptor).value
             handle = pointer_at(descriptor + to_node).value
-        innermost = user = None
+        innermost = user = generated = None
         try:
             frame = getframe(1)
         except ValueError:
@@ -138,13 +150,15 @@ def _stamper(
             code = frame.f_code
             innermost = site = (code, frame.f_lasti)
             while True:
-                known = internal.get(id(code))
-                if known is None:
-                    known = internal[id(code)] = is_internal(code)
+                kind = kinds.get(id(code))
+                if kind is None:
+                    kind = kinds[id(code)] = _kind_of(code)
                     kept.append(code)
-                if not known:
+                if kind == _USERS:
                     user = site
                     break
+                if kind == _GENERATED:
+                    generated = generated or site
                 frame = frame.f_back
                 if frame is None:
                     break
@@ -158,6 +172,7 @@ def _stamper(
                 stream_of(device),
                 innermost,
                 user,
+                generated,
                 annotations.open,
                 None if node is None else node.name(),
                 None if node is None else sequence_number_of(node),

@@ -20,14 +20,7 @@ from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
-from cgtool.torch_compat.private import (
-    DUMP_SNAPSHOT,
-    INITIALIZED,
-    LAZY_INIT,
-    RECORD_MEMORY_HISTORY,
-    SLEEP,
-    SNAPSHOT,
-)
+from cgtool.torch_compat import private
 
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 RNG_STATE_ACCESS = code("rng-state-access")
@@ -46,13 +39,12 @@ class _Properties:
 
 _ANSWERS = {
     **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
-    **dict.fromkeys(("init", LAZY_INIT.name, "set_device"), None),
+    **dict.fromkeys(("init", private.LAZY_INIT.name, "set_device"), None),
     "device_count": 1,
     "current_device": 0,
     "get_device_name": _Properties.name,
     "get_device_capability": (_Properties.major, _Properties.minor),
     "get_device_properties": _Properties(),
-    "mem_get_info": (_Properties.total_memory,) * 2,
 }
 _MEMORY_ANSWERS = {
     **dict.fromkeys(
@@ -60,7 +52,8 @@ _MEMORY_ANSWERS = {
             "empty_cache", "ipc_collect", "set_per_process_memory_fraction", "set_sync_debug_mode",
             "reset_peak_memory_stats", "reset_accumulated_memory_stats",
             "reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_host_memory_stats",
-            "reset_accumulated_host_memory_stats", RECORD_MEMORY_HISTORY.name, SLEEP.name,
+            "reset_accumulated_host_memory_stats", private.RECORD_MEMORY_HISTORY.name,
+            private.SLEEP.name,
         )
     ),
     **dict.fromkeys(("get_sync_debug_mode", "memory_usage", "utilization"), 0),
@@ -153,7 +146,7 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
             device.random_state("restored", state)
 
     return _answers(_ANSWERS) | {
-        INITIALIZED.name: True,
+        private.INITIALIZED.name: True,
         "device": _Guard,
         "device_of": _Guard,
         "synchronize": _synchronize(device, "torch.cuda"),
@@ -257,37 +250,45 @@ def memory_calls(device: DeviceModel) -> dict[str, Any]:
     def dump(filename: str = "dump_snapshot.pickle", *_args: Any, **_kwargs: Any) -> None:
         Path(filename).write_bytes(pickle.dumps(snapshot()))
 
-    def allocated(*_args: Any) -> int:
+    # By these names `observe.iteration` knows what returns another number each time.
+    def memory_allocated(*_args: Any) -> int:
         return sum(segment["allocated_size"] for segment in memory_snapshot())
 
-    def reserved(*_args: Any) -> int:
+    def memory_reserved(*_args: Any) -> int:
         return sum(segment["total_size"] for segment in memory_snapshot())
+
+    def mem_get_info(*_args: Any) -> tuple[int, int]:
+        return _Properties.total_memory, _Properties.total_memory
 
     def memory_stats(*_args: Any, **_kwargs: Any) -> _Stats:
         stats = _Stats()
-        for name, value in (("allocated_bytes", allocated()), ("reserved_bytes", reserved())):
+        for name, value in (
+            ("allocated_bytes", memory_allocated()),
+            ("reserved_bytes", memory_reserved()),
+        ):
             for which in ("current", "peak"):
                 stats[f"{name}.all.{which}"] = value
         return stats
 
     def memory_summary(*_args: Any, **_kwargs: Any) -> str:
         return (
-            f"simulated device: pools of graphs {allocated()} bytes allocated, "
-            f"{reserved()} reserved"
+            f"simulated device: pools of graphs {memory_allocated()} bytes allocated, "
+            f"{memory_reserved()} reserved"
         )
 
     return (
         _answers(_MEMORY_ANSWERS | {"host_memory_stats": _Stats()})
         | {name: _unsupported(name, "run it on a machine with a GPU") for name in _UNSUPPORTED}
-        | dict.fromkeys(("memory_allocated", "max_memory_allocated"), allocated)
+        | dict.fromkeys(("memory_allocated", "max_memory_allocated"), memory_allocated)
         | dict.fromkeys(
             ("memory_reserved", "max_memory_reserved", "memory_cached", "max_memory_cached"),
-            reserved,
+            memory_reserved,
         )
         | {
+            "mem_get_info": mem_get_info,
             "memory_snapshot": memory_snapshot,
-            SNAPSHOT.name: snapshot,
-            DUMP_SNAPSHOT.name: dump,
+            private.SNAPSHOT.name: snapshot,
+            private.DUMP_SNAPSHOT.name: dump,
             "memory_stats": memory_stats,
             "memory_summary": memory_summary,
             "MemPool": _class("MemPool", _unsupported("MemPool", "run it on a machine with a GPU")),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +28,11 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import here, package_part
+from cgtool.observe.frames import Chains, here, package_part
 from cgtool.observe.ops import OpCall, RootedModuleStack
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree
@@ -59,7 +59,7 @@ class ScriptRecorder(CaptureRecorder):
         generators: set[int],
     ) -> None:
         super().__init__({}, annotations, device, RandomStates())
-        self.modules = RootedModuleStack({})
+        self.modules = RootedModuleStack(Chains())
         self._pool = pool
         self._generators = generators
         """Generators registered with the graph."""
@@ -68,19 +68,19 @@ class ScriptRecorder(CaptureRecorder):
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._owners = device.memory.record_of(self.graph)
         self._drawn = torch.get_rng_state()
-        self._home = threading.get_ident()
         self.modules.__enter__()
 
     def stop(self) -> None:
         """Undo the effects of the capture at its end."""
         self.modules.__exit__(None, None, None)
-        for storage, before in self._before.values():
-            storage.copy_(before)
+        with unobserved():  # by the recorder of `cgtool run`, which watches until the end
+            for storage, before in self._before.values():
+                storage.copy_(before)
+        # This may live on, and would own the storages.
+        self._before.clear()
         torch.set_rng_state(self._drawn)
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         device = self.device
         if device.invalid and not device.on_host:
             raise device.ended()

@@ -9,21 +9,15 @@ import contextlib
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 import cgtool
-from cgtool.devices.device import (
-    CaptureWithDot,
-    Checked,
-    Device,
-    VerifyTarget,
-    processor,
-    processors,
-)
+from cgtool.devices.device import CaptureWithDot, Checked, Device, VerifyTarget
+from cgtool.devices.processor import processor, processors
 from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.devices.simulated.graph import SimulatedNode
 from cgtool.devices.simulated.memory import predict
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.session import (
@@ -32,7 +26,17 @@ from cgtool.devices.simulated.session import (
     SimulatedVerifyTarget,
     prepare,
 )
-from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
+from cgtool.model.capture import (
+    Capture,
+    Caveat,
+    Contents,
+    Edge,
+    Environment,
+    Graph,
+    Node,
+    Stream,
+    created_now,
+)
 from cgtool.model.failure import EXIT_UNKNOWN, CgtoolError, cannot_tell
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
@@ -41,6 +45,10 @@ from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.description import describe
 from cgtool.program.workload import Workload
+
+_NO_FAKE_TENSORS = "python_dispatch.cpp"
+"""Where PyTorch looks for a kernel in Python of the op that a mode runs, and finds one for all ops
+(``torch_compat.dispatch_keys``)."""
 
 
 class SimulatedDevice(Device):
@@ -60,8 +68,20 @@ class SimulatedDevice(Device):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[DeviceModel]:
-        with redirected(self.model):
-            yield self.model
+        try:
+            with redirected(self.model):
+                yield self.model
+        except CgtoolError as error:
+            failure = error.failure
+            if _NO_FAKE_TENSORS not in failure.message:
+                raise
+            raise cannot_tell(
+                "the simulated device cannot run code that is traced with fake tensors, for "
+                "example by `torch.export` or AOTAutograd",
+                frames=failure.frames,
+                fix="check the traced code itself, or use a machine with a GPU",
+                phase=failure.phase,
+            ) from error
 
     def capture(
         self, workload: Workload, options: CaptureOptions, progress: Progress
@@ -148,7 +168,7 @@ class SimulatedDevice(Device):
         return Capture(
             entry=described.entry,
             environment=self.environment(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=created_now(),
             cgtool=cgtool.__version__,
             graphs=graphs,
             frames=table.frames,
@@ -192,20 +212,7 @@ def _graph(
     names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
     recorded = captured.graph.nodes
     calls, call_of = numbered([node.call for node in recorded])
-    nodes = tuple(
-        Node(
-            id=index,
-            type="op",
-            origin=table.add(node.call, record),
-            call=call,
-            stream=names[node.stream],
-            shape=node.shape,
-        )
-        for index, (node, call) in enumerate(zip(recorded, call_of, strict=True))
-    )
-    edges = tuple(
-        Edge(source, target) for target, node in enumerate(recorded) for source in node.dependencies
-    )
+    nodes, edges = contents_of(recorded, call_of, record, table, names)
     return Graph(
         name=captured.name,
         phase=captured.phase,
@@ -216,3 +223,29 @@ def _graph(
         capture_ns=captured.capture_ns,
         calls=calls,
     )
+
+
+def contents_of(
+    recorded: Sequence[SimulatedNode],
+    calls: Sequence[int | None],
+    record: Record,
+    table: OriginTable,
+    streams: Sequence[int] = (),
+) -> Contents:
+    """Nodes and edges as plain data. ``calls``: of each node; ``streams``: the index of each stream
+    of the graph."""
+    nodes = tuple(
+        Node(
+            id=index,
+            type="op",
+            origin=table.add(node.call, record),
+            call=call,
+            stream=streams[node.stream] if streams else None,
+            shape=node.shape,
+        )
+        for index, (node, call) in enumerate(zip(recorded, calls, strict=True))
+    )
+    edges = (
+        Edge(source, target) for target, node in enumerate(recorded) for source in node.dependencies
+    )
+    return nodes, tuple(edges)

@@ -23,6 +23,7 @@ from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import HOST, place_of, strided_parts, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import below_autograd, dispatches_to_python, pytree
 
@@ -32,8 +33,8 @@ class Step:
     """One recorded action that a replay repeats."""
 
     func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     results: list[torch.Tensor]
     call: OpCall | None = None
     """None for a change of the generator's state, which is not an op."""
@@ -146,9 +147,7 @@ class CaptureRecorder(OpRecorder):
         self._random = states
         device.random_state = self._random_state
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if self.device.on_host:
             # Host ops run once, during capture: their results are frozen.
             self.graph.host_ops += 1
@@ -159,7 +158,7 @@ class CaptureRecorder(OpRecorder):
         finally:
             self.device.call = None
 
-    def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _keep(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         run = partial(self.run, func, args, kwargs)
         output = run_checked(self.device, call, func, args, kwargs, run)
         effect = effect_of(func)

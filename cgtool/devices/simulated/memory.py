@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment, Tensor
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import strided_parts, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.storages import StorageRef
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
@@ -80,7 +81,7 @@ def predict(
         if frees:
             block, position = placed.pop(index)
             pools[pool_of(life)].free(block)
-            allocations[position] = msgspec.structs.replace(
+            allocations[position] = replace(
                 allocations[position], freed_at=next(moments), label=None
             )
             continue
@@ -262,9 +263,7 @@ class LifetimeRecorder(OpRecorder):
             life.died = self.events
             self.events += 1
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if self.device.on_host:
             return self.run(func, args, kwargs)
         self.sweep()

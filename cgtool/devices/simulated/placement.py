@@ -30,6 +30,7 @@ from cgtool.observe.tensors import (
     strided_parts,
 )
 from cgtool.torch_compat import call_key, op_key
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import check, schema_of, storage_address
 from cgtool.torch_compat.shared_kernels import device_check
@@ -59,14 +60,14 @@ class _Signature:
         """For each result: whether it has memory of its own, or may have been given other
         memory."""
 
-    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def argument(self, name: str, args: Args, kwargs: Kwargs) -> Any:
         position = self.positions.get(name)
         if position is not None and position < len(args):
             return args[position]
         return kwargs.get(name)
 
     def replaced(
-        self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, value: Any, args: Args, kwargs: Kwargs
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, with another value for one of them."""
         position = self.positions[name]
@@ -74,7 +75,7 @@ class _Signature:
             return (*args[:position], value, *args[position + 1 :]), kwargs
         return args, {**kwargs, name: value}
 
-    def put(self, result: Any, place: str, args: tuple[Any, ...]) -> None:
+    def put(self, result: Any, place: str, args: Args) -> None:
         """Mark the results that have new memory. A sparse tensor is made of its arguments."""
         results = result if isinstance(result, tuple) else (result,)
         for value, is_new in zip(results, self.is_new, strict=False):
@@ -132,9 +133,7 @@ class Placement:
         finally:
             running.place, running.forced = before
 
-    def intercept(
-        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run, inside: bool
-    ) -> Any:
+    def intercept(self, op: Any, args: Args, kwargs: Kwargs, run: Run, inside: bool) -> Any:
         """Run an op that names a device, or that is made of other ops."""
         signature, running = self._signature(op), self._running
         # A formula of autograd is not inside an op: its tensors count as the GPU's.
@@ -161,11 +160,7 @@ class Placement:
         return result
 
     def _redirected(
-        self,
-        signature: _Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inherited: str,
+        self, signature: _Signature, args: Args, kwargs: Kwargs, inherited: str
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The place that a call names, and its arguments for the CPU."""
         named = signature.argument("device", args, kwargs)
@@ -195,7 +190,7 @@ class Placement:
             args, kwargs = signature.replaced("copy", True, args, kwargs)
         return place, args, kwargs
 
-    def place(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+    def place(self, op: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
         given = _place_of_all(args, kwargs)
@@ -227,7 +222,7 @@ class Placement:
             running.op, running.place, device.on_host = before
 
 
-def _place_of_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _place_of_all(args: Args, kwargs: Kwargs) -> str | None:
     """On the GPU if one of the tensors is; None without tensors."""
     tensors = listed_tensors(args)
     if kwargs:
@@ -240,7 +235,7 @@ def _place_of_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return HOST
 
 
-def _is_apart(args: tuple[Any, ...], kwargs: dict[str, Any], is_scalar_fine: bool) -> bool:
+def _is_apart(args: Args, kwargs: Kwargs, is_scalar_fine: bool) -> bool:
     """Whether a tensor is on the host; with ``is_scalar_fine`` one that has dimensions."""
     tensors = listed_tensors((*args, *kwargs.values()))
     return any(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from typing import Any
 
 from cgtool.devices.simulated.cudagraph import CUDAGraph, ScriptRecorder, graphs_of
-from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.devices.simulated.device import SimulatedDevice, contents_of
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
-from cgtool.model.capture import Contents, Edge, Environment, Function, Node
+from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.part_files import PoolSizes
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.allocator import pool_sizes
 from cgtool.torch_compat.patches import Patches
 
 
@@ -29,30 +32,16 @@ class _Watch:
         self._watching.enter_context(op_key.watch(recorder.observe))
 
     def read(self) -> Contents:
-        origins = self._table
-        nodes = tuple(
-            Node(
-                id=index,
-                type="op",
-                origin=origins.add(node.call, self._record),
-                call=node.call.index,
-                shape=node.shape,
-            )
-            for index, node in enumerate(self._graph.nodes)
-        )
-        edges = (
-            Edge(source, target)
-            for target, node in enumerate(self._graph.nodes)
-            for source in node.dependencies
-        )
-        return nodes, tuple(edges)
+        nodes = self._graph.nodes
+        calls = [node.call.index for node in nodes]
+        return contents_of(nodes, calls, self._record, self._table)
 
     def stop(self) -> None:
         self._watching.close()
 
 
 class SimulatedRecording:
-    """The simulated device, for ``recording.recorder``: installed for the rest of the process."""
+    """The simulated device, for ``recorder.recorder``: installed until ``patches`` are undone."""
 
     def __init__(self, patches: Patches, because: str) -> None:
         self._because = because
@@ -79,3 +68,15 @@ class SimulatedRecording:
 
     def reserved_bytes(self) -> int | None:
         return sum(map(self._device.pool_bytes, self._device.pools))
+
+    def free_bytes(self) -> int | None:
+        """None: no driver is there to take memory for a graph."""
+
+    def stream(self) -> int | None:
+        return None
+
+    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+        return pool_sizes(pools)
+
+    def time_replays(self, *_args: Any) -> None:
+        """Nothing runs on a GPU."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, m
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
+from cgtool.model.failure import CgtoolError
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import (
@@ -33,19 +35,9 @@ from cgtool.observe.tensors import (
     put_storage,
     storage_place,
 )
+from cgtool.torch_compat import control_flow, private
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import (
-    CLONE_STORAGE,
-    GROUP_TENSORS,
-    LOCATION_TAG,
-    MAKE_WRAPPER_SUBCLASS,
-    NESTED_TENSOR,
-    PARSE_TO,
-    RESTORE_LOCATION,
-    SCRIPT_CALLS,
-    call_module,
-    device_constructors,
-)
 
 RNG_NEW_GENERATOR = code("rng-new-generator")
 
@@ -78,6 +70,11 @@ _SAYS_ITS_DEVICE = {
     "get_device": _get_device,
 }
 """Attributes of ``torch.Tensor``."""
+
+
+def _device_module(original: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Without an argument, that of the accelerator."""
+    return lambda device=None: torch.cuda if device is None else original(device)
 
 
 def _on_cpu(value: Any) -> Any:
@@ -142,7 +139,7 @@ def _compile(device: DeviceModel, model: Any = None, **_options: Any) -> Any:
 
 
 def _compile_module(module: torch.nn.Module, device: DeviceModel, **_options: Any) -> None:
-    module._compiled_call_impl = _noted(device, functools.partial(call_module, module))
+    module._compiled_call_impl = _noted(device, functools.partial(private.call_module, module))
 
 
 def _noted(device: DeviceModel, function: Any) -> Any:
@@ -173,15 +170,16 @@ def _make_from_tensors(placement: Placement, original: Any, *args: Any, **kwargs
     return _make_of(placement, args, original, args, kwargs)
 
 
-def _make_of(
-    placement: Placement, data: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _make_of(placement: Placement, data: Any, original: Any, args: Args, kwargs: Kwargs) -> Any:
     device = _named(kwargs.get("device"))
+    if device is None:
+        device = private.current_device()
     names_gpu = is_cuda_device(device)
     if not names_gpu and (device is not None or all(map(on_host, listed_tensors(data)))):
         return original(*args, **kwargs)
     with placement.inside(DEVICE):
-        return original(*args, **{**kwargs, "device": None})
+        # Not None: `with torch.device("cuda")` would take its place.
+        return original(*args, **{**kwargs, "device": "cpu"})
 
 
 def _run_script(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,8 +199,8 @@ def _replace_numbers(patches: Patches) -> None:
         return
 
     patches.stand_in(torch.Tensor, "cuda", _move)
-    patches.wrap(*PARSE_TO, _move)
-    for function in device_constructors():
+    patches.wrap(*private.PARSE_TO, _move)
+    for function in private.device_constructors():
         name = str(getattr(function, "__name__", ""))
         if getattr(torch, name, None) is function:
             patches.wrap(torch, name, _make)
@@ -304,6 +302,12 @@ class _Exchange:
         return result
 
 
+def _thread_ended(original: Any, args: threading.ExceptHookArgs) -> None:
+    # The capture reports what it has refused in the thread.
+    if not issubclass(args.exc_type, CgtoolError):
+        original(args)
+
+
 @contextlib.contextmanager
 def redirected(device: DeviceModel) -> Iterator[None]:
     """``torch.cuda`` reports one simulated GPU while the context is entered."""
@@ -312,7 +316,9 @@ def redirected(device: DeviceModel) -> Iterator[None]:
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()
     with Patches() as patches:
+        patches.enter_context(control_flow.run_directly())
         replace, wrap, stand_in = patches.replace, patches.wrap, patches.stand_in
+        wrap(threading, "excepthook", _thread_ended)
         for owner, names in (
             (torch.cuda, cuda_calls(device)),
             (torch.cuda, memory_calls(device)),
@@ -323,6 +329,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         ):
             for name, value in names.items():
                 replace(owner, name, value)
+        replace(torch, "get_device_module", _device_module(torch.get_device_module))
         replace(torch, "Generator", _generator_class(device))
         replace(torch, "Stream", device.stream_class)
         replace(torch, "Event", device.event_class)
@@ -344,19 +351,19 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         stand_in(torch.Tensor, "new_tensor", _new_tensor)
         stand_in(torch.Tensor, "tolist", _read_on_host)
         stand_in(torch.Tensor, "numpy", _read_on_host)
-        wrap(*GROUP_TENSORS, _group_tensors)
-        wrap(*MAKE_WRAPPER_SUBCLASS, _make_wrapper)
-        wrap(*LOCATION_TAG, _location_tag)
-        wrap(*RESTORE_LOCATION, _restore_location)
-        wrap(*CLONE_STORAGE, _clone_storage)
+        wrap(*private.GROUP_TENSORS, _group_tensors)
+        wrap(*private.MAKE_WRAPPER_SUBCLASS, _make_wrapper)
+        wrap(*private.LOCATION_TAG, _location_tag)
+        wrap(*private.RESTORE_LOCATION, _restore_location)
+        wrap(*private.CLONE_STORAGE, _clone_storage)
         _Exchange(patches)
         _replace_numbers(patches)
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
-        for point in SCRIPT_CALLS:
+        for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))
         for name in _FROM_DATA:
             wrap(torch, name, functools.partial(_make_from_data, placement))
-        for owner, name in (*((torch, name) for name in _FROM_TENSORS), NESTED_TENSOR):
+        for owner, name in (*((torch, name) for name in _FROM_TENSORS), private.NESTED_TENSOR):
             wrap(owner, name, functools.partial(_make_from_tensors, placement))
         yield

@@ -11,8 +11,8 @@ import weakref
 from collections import Counter
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from cgtool.detectors.capture_errors import (
     RNG_NEW_GENERATOR,
@@ -181,6 +181,12 @@ class ScriptDevice(DeviceModel):
         self.memory = GraphMemory()
         self.address, self.is_dead = self.memory.address, self.memory.is_dead
 
+    def set_generator_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+    def synchronize(self) -> None:
+        pass  # nothing runs later than its call
+
     def note_compiled(self) -> None:
         # Also outside captures: compiled code may be what would have captured graphs.
         self.uncompiled = (UNCOMPILED_NOTE,)
@@ -188,9 +194,7 @@ class ScriptDevice(DeviceModel):
     def fail(self, finding: Finding, why: str) -> None:
         if self.in_other_thread:
             reason = other_thread(threading.current_thread().name)
-            finding = msgspec.structs.replace(
-                finding, code=OTHER_THREAD_CUDA_CALL, reason=reason, fix=None
-            )
+            finding = replace(finding, code=OTHER_THREAD_CUDA_CALL, reason=reason, fix=None)
         self.findings.add(finding)
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:

@@ -13,6 +13,7 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import Device, OpResults, PhaseGraph, Session, VerifyTarget, quiet
+from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
@@ -51,6 +52,9 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     lifetimes: LifetimeRecorder = field(init=False)
     """Lifetimes of storages in the last warm-up iteration."""
 
+    def __post_init__(self) -> None:
+        stale_nodes.mark_stale(self.workload)
+
     def follow_lifetimes(self, annotations: Annotations) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
         Those that are alive at the end are labelled: outputs and gradients."""
@@ -74,7 +78,11 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     @contextlib.contextmanager
     def capturing(self, graph: SimulatedPhaseGraph) -> Iterator[None]:
         mode = self.options.capture_error_mode
-        with capturing(self.model, self.stream, self.activity(graph.name), mode):
+        entry = self.workload.entry_frame() if graph.phase == "backward" else None
+        with (
+            capturing(self.model, self.stream, self.activity(graph.name), mode),
+            stale_nodes.refused(self.model, entry),
+        ):
             yield
             self.model.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.model.streams]

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
-from cgtool.detectors.compare_iterations import (
-    FROZEN,
-    IN_PLACE_ON_STATIC_INPUT,
-    compare_iterations,
-)
+from cgtool.detectors.compare_iterations import FROZEN, IN_PLACE_ON_STATIC_INPUT, compare_iterations
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
-from cgtool.detectors.frozen_values import (
-    CPU_WORK_IN_REGION,
-    PYTHON_SCALAR_FROZEN,
-)
+from cgtool.detectors.frozen_values import CPU_WORK_IN_REGION, PYTHON_SCALAR_FROZEN
 from cgtool.detectors.preflight import (
     LR_FROZEN_DESPITE_CAPTURABLE,
     OPTIMIZER_WITHOUT_CAPTURE_GUARD,
@@ -28,20 +21,19 @@ from cgtool.detectors.preflight import (
 )
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.iterations import eager_iteration
-from cgtool.jobs.verify.runner import TrialRunner
-from cgtool.model.capture import Frame
+from cgtool.jobs.verify.runner import Queries, TrialRunner
+from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR, WARNING, Finding
-from cgtool.observe import iteration
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.host_reads import HostReads
+from cgtool.observe.iteration import observe
+from cgtool.observe.kept_ops import Op
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches, without_collector
 
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
-Queries = Sequence[tuple[Frame, ...]]
-"""Call chains that queried whether a stream is capturing, innermost first."""
 
 
 class Eager:
@@ -78,9 +70,7 @@ class Eager:
         for finding in captured_optimizers(stepped, scheduled):
             evidence = [text for texts in moved.values() for text in texts]
             findings.append(
-                msgspec.structs.replace(
-                    finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR
-                )
+                replace(finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR)
             )
         return findings
 
@@ -112,7 +102,7 @@ class Eager:
         clocks. A random order of a sum is noise: what is only drawn at random is left out, unless
         it is seen to reach an op."""
         return tuple(
-            msgspec.structs.replace(finding, severity=None)
+            replace(finding, severity=None)
             for finding in _frozen_among(self.restarted(trial, trial))
             if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
         )
@@ -151,11 +141,11 @@ def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -
         return []
     target = runner.target
 
-    def ops(answer: bool) -> list[iteration.Op]:
+    def ops(answer: bool) -> list[Op]:
         runner.begin_eager(trial)
         ranges = watch_annotations(target.options.annotations)
         with ranges as annotations, watch_capturing_queries(answer):
-            observed = iteration.observe(
+            observed = observe(
                 lambda: eager_iteration(target),
                 roots_of(target.workload),
                 annotations,
@@ -174,7 +164,7 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
     """Static inputs that the callable writes."""
     at_line = [finding for finding in findings if finding.code == IN_PLACE_ON_STATIC_INPUT]
     for finding in at_line[:1] if len(names) == 1 else at_line:
-        yield msgspec.structs.replace(
+        yield replace(
             finding,
             severity=WARNING,
             evidence=(*finding.evidence, f"changed by a replay: {', '.join(names)}"),
@@ -192,7 +182,7 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
 @contextlib.contextmanager
 def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
     """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
-    queries: list[tuple[Frame, ...]] = []
+    queries: list[Frames] = []
 
     def is_capturing(original: Callable[[], bool]) -> bool:
         caller = sys._getframe(2)

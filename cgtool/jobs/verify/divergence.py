@@ -13,7 +13,7 @@ from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.iterations import observed_iteration
 from cgtool.jobs.verify.raw_tensors import is_finite
 from cgtool.jobs.verify.runner import TrialRunner
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, Record
@@ -35,7 +35,7 @@ def _described(call: OpCall, number: int, record: Record) -> str:
     return text
 
 
-def _line_of(frames: tuple[Frame, ...]) -> str:
+def _line_of(frames: Frames) -> str:
     """``model.py:12`` of the innermost frame."""
     return f"{frames[0].file}:{frames[0].line}"
 

@@ -11,8 +11,7 @@ from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.evidence import Run
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.raw_tensors import unchanged
-from cgtool.jobs.verify.runner import ReplayFailedError
-from cgtool.jobs.verify.subject import Subject
+from cgtool.jobs.verify.runner import ReplayFailedError, Subject
 from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding

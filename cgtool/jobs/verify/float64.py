@@ -28,6 +28,7 @@ from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import has_shape, key_of
 from cgtool.program.boundary import first_line
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import (
     below_autograd,
     dispatches_to_python,
@@ -201,9 +202,7 @@ class Float64Recorder(OpRecorder):
         """Bytes that a float64 kernel keeps for its backward, by the storage of those that the op
         itself returned."""
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         leaves = pytree.tree_leaves((args, kwargs))
         if (
             self.failure is not None

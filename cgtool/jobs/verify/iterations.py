@@ -17,29 +17,18 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import WorkloadRun, roots_of
-from cgtool.program.workload import Named, Workload, WorkloadPart, inputs_of
+from cgtool.program.workload import Named, inputs_of
 
 RecorderT = TypeVar("RecorderT", bound=OpRecorder)
 
 
-def _prefixed(workload: Workload, part: WorkloadPart, name: str) -> str:
-    return f"{part.name}: {name}" if len(workload.parts) > 1 else name
-
-
 def results_of(run: WorkloadRun) -> Results:
     """Outputs and gradients of all parts under one name each."""
-    workload = run.workload
-    results: Results = {}
-    for index, named in run.outputs.items():
-        for name, tensor in _readable(named):
-            results["output", _prefixed(workload, workload.parts[index], name)] = tensor
-    for index, gradients in run.gradients.items():
-        for (name, _), gradient in zip(run.backwards[index].inputs, gradients, strict=True):
-            if gradient is not None:
-                for part_name, tensor in _readable([(f"gradient of {name}", gradient)]):
-                    full = _prefixed(workload, workload.parts[index], part_name)
-                    results["gradient", full] = tensor
-    return results
+    return {
+        (kind, part_name): part
+        for kind, name, tensor in run.named_results()
+        for part_name, part in _readable([(name, tensor)])
+    }
 
 
 def _readable(named: Sequence[Named]) -> Iterator[Named]:
@@ -116,9 +105,9 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
         for name, tensor in _readable(inputs_of(part)):
             if id(tensor) not in ids:
                 ids.add(id(tensor))
-                inputs.append((_prefixed(workload, part, name), tensor))
+                inputs.append((f"{workload.prefix(part)}{name}", tensor))
     for index, backward in target.session.backwards.items():
+        where = workload.prefix(workload.parts[index])
         for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
-            name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
-            inputs.append((name, tensor))
+            inputs.append((f"{where}incoming gradient of {output}", tensor))
     return inputs

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from statistics import median
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from cgtool.jobs.verify.differences import (
     SLACK,
@@ -102,7 +102,7 @@ def judge(evidence: Evidence) -> Verdict:
                 comparison, too_noisy = _compare(
                     key, values, replayed, precision, evidence.may_round
                 )
-                comparison = msgspec.structs.replace(comparison, trial=trial)
+                comparison = replace(comparison, trial=trial)
                 compared.append(Compared(number, comparison, too_noisy))
             elif kind != "state":
                 missing = Comparison(name, kind, trial, equal=False, tolerance=0.0, noise=0.0)
@@ -236,7 +236,7 @@ def _compare(
     if distance.exact or distance.largest is None:
         return comparison, False
     if scale := magnitude(expected[0]):
-        comparison = msgspec.structs.replace(comparison, relative=distance.largest / scale)
+        comparison = replace(comparison, relative=distance.largest / scale)
     precision = precision_of()
     if comparison.equal or not may_round or not is_rounded(replayed):
         return comparison, comparison.equal and precision.too_noisy(key, expected[0], noise.largest)
@@ -245,7 +245,7 @@ def _compare(
     error = size_of(replayed, precision.exact.get(key, expected[0]))
     # The measure that decides: the root mean square if it is too large, else the largest.
     measure = int(error.rms <= allowed.rms)
-    comparison = msgspec.structs.replace(
+    comparison = replace(
         comparison,
         equal=error[measure] <= allowed[measure],
         tolerance=allowed[measure],

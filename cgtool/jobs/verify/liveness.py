@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
 from cgtool.detectors.reporting import at_call
@@ -19,8 +19,11 @@ from cgtool.jobs.verify.iterations import autocast_caches, observed_iteration
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
+from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import has_memory, on_host, strided, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
 from cgtool.torch_compat.storages import StorageRef
 
@@ -64,11 +67,9 @@ class LivenessRecorder(OpRecorder):
         self.uses_empty = False
         self._changed_by_host: set[int] = set()
         self._used: set[int] = set()
-        """Storages on the host that an op reads, or that the device writes."""
+        """Storages on the host that the code reads, or that the device writes."""
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         # Held until the op has run, so that no new storage gets the identity of one of them.
         arguments = {storage_address(tensor): tensor for tensor in strided((args, kwargs))}
         output = self.run(func, args, kwargs)
@@ -94,9 +95,7 @@ class LivenessRecorder(OpRecorder):
             self.outside[key] = Outside(call, storage, described)
         return output
 
-    def _note_host(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_host_work: bool
-    ) -> None:
+    def _note_host(self, func: Any, args: Args, kwargs: Kwargs, is_host_work: bool) -> None:
         if effect_of(func).view:
             return
         written = set(map(id, written_by(func, args, kwargs)))
@@ -105,9 +104,26 @@ class LivenessRecorder(OpRecorder):
                 is_changed = is_host_work and id(tensor) in written
                 (self._changed_by_host if is_changed else self._used).add(storage_address(tensor))
 
+    def __enter__(self) -> LivenessRecorder:
+        super().__enter__()
+        self._patches = Patches()
+        for name in ("tolist", "numpy", "__array__"):
+            self._patches.stand_in(torch.Tensor, name, self._note_read)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._patches.close()
+        super().__exit__(*exc)
+
+    def _note_read(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """A read of a tensor on the host that is no op."""
+        if has_memory(tensor) and on_host(tensor):
+            self._used.add(storage_address(tensor))
+        return call_user(original, tensor, *args, **kwargs)
+
     def counts(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor on the host is changed there, and no op uses it: no more than a count in
-        Python, which a replay does not change either."""
+        """Whether a tensor on the host is changed there, and nothing reads it: no more than a count
+        in Python, which a replay does not change either."""
         return on_host(tensor) and storage_address(tensor) in self._changed_by_host - self._used
 
     def freed_inputs(self) -> list[Outside]:
@@ -138,7 +154,7 @@ class Liveness:
             for name, tensor in state_of(target.workload).items()
             if has_memory(tensor) and recorder.counts(tensor)
         )
-        """State that is changed on the host, and that no op uses."""
+        """State that is changed on the host, and that nothing reads."""
 
     def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
         """``findings``, and the memory that was freed. Where ``known`` reports at the same line
@@ -153,7 +169,7 @@ class Liveness:
                 if place in reported:
                     continue
                 reported.add(place)
-                yield msgspec.structs.replace(
+                yield replace(
                     finding,
                     evidence=(*finding.evidence, "the first one is freed when the call returns"),
                 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from cgtool.analysis.units import names_text
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
@@ -19,9 +20,8 @@ from cgtool.jobs.verify.iterations import autocast_caches, eager_iteration
 from cgtool.jobs.verify.judge import Verdict, judge
 from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.raw_tensors import copies, raw, unchanged
-from cgtool.jobs.verify.runner import DeviceLostError, ReplayFailedError, TrialRunner
+from cgtool.jobs.verify.runner import DeviceLostError, Log, ReplayFailedError, Subject, TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
-from cgtool.jobs.verify.subject import Log, Subject
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
@@ -117,8 +117,8 @@ def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject
     if changed:
         log.note(
             WARMUP_MUTATES_STATE,
-            f"warm-up changed {_listed(changed)}: both sides start from the changed values "
-            "here; in your program, save them before warm-up and restore them before the "
+            f"warm-up changed {names_text(changed, _SHOWN)}: both sides start from the changed "
+            "values here; in your program, save them before warm-up and restore them before the "
             "capture",
         )
     start = Snapshot(target.workload, target.device)
@@ -213,9 +213,10 @@ def _float64(subject: Subject, trial: Trial) -> Run | None:
         failure = recorder.failure
         if failure is None:
             if recorder.own_type:
+                names = names_text(list(recorder.own_type), _SHOWN)
                 log.note(
                     "not-in-float64",
-                    f"in the float64 run {_listed(list(recorder.own_type))} kept their own types: "
+                    f"in the float64 run {names} kept their own types: "
                     "they draw random numbers, are not PyTorch's, or have no float64 kernel",
                 )
             return run
@@ -342,8 +343,3 @@ def _one_by_one(graphs: Sequence[Any]) -> Sequence[Any]:
     if not any(graph.phase == "backward" for graph in graphs):
         return list(reversed(graphs))
     return sorted(graphs, key=lambda graph: (graph.callable, graph.phase == "backward"))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

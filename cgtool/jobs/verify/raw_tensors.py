@@ -107,22 +107,26 @@ def is_finite(tensor: torch.Tensor) -> bool:
 # --- a sentinel, to see what is written or read
 
 
+def _sentinel(tensor: torch.Tensor) -> float | bool | None:
+    """NaN or the smallest number, which a replay is unlikely to write; None for quantised types."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return float("nan")
+    if tensor.dtype == torch.bool:
+        return True
+    return None if tensor.is_quantized else torch.iinfo(tensor.dtype).min
+
+
 def fill_sentinel(tensor: torch.Tensor) -> None:
-    """Fill with NaN or the smallest number, which a replay is unlikely to write."""
-    target = _distinct(tensor)
-    if target.is_floating_point() or target.is_complex():
-        target.fill_(float("nan"))
-    elif target.dtype == torch.bool:
-        target.fill_(True)
-    elif not target.is_quantized:
-        target.fill_(torch.iinfo(target.dtype).min)
+    """Fill with the sentinel."""
+    if (sentinel := _sentinel(tensor)) is not None:
+        _distinct(tensor).fill_(sentinel)
 
 
 def holds_sentinel(tensor: torch.Tensor) -> bool:
     """True when every element is the sentinel, and not by chance."""
     with raw():
-        if not tensor.numel() or tensor.dtype == torch.bool or tensor.is_quantized:
+        sentinel = _sentinel(tensor)
+        if not tensor.numel() or tensor.dtype in (torch.bool, torch.uint8) or sentinel is None:
             return False
-        if tensor.is_floating_point() or tensor.is_complex():
-            return bool(tensor.isnan().all())
-        return tensor.dtype != torch.uint8 and bool((tensor == torch.iinfo(tensor.dtype).min).all())
+        is_nan = sentinel != sentinel
+        return bool((tensor.isnan() if is_nan else tensor == sentinel).all())

@@ -1,16 +1,21 @@
-"""Runs trials: eager iterations, or as many replays, that begin in the same state."""
+"""Runs trials of a captured workload: eager iterations, or as many replays, that begin in the same
+state."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
+from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify.evidence import Iteration, Key, Results, Run, Trial
 from cgtool.jobs.verify.float64 import Float64Recorder
 from cgtool.jobs.verify.iterations import eager_iteration, results_of, static_inputs
+from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.raw_tensors import (
     copies,
     fill_sentinel,
@@ -19,11 +24,17 @@ from cgtool.jobs.verify.raw_tensors import (
     unchanged,
     write,
 )
-from cgtool.jobs.verify.state import Snapshot, reachable_from, state_of
+from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.model.capture import Caveat, Frame, Frames
+from cgtool.model.finding import Finding
+from cgtool.model.options import Progress, VerifyOptions
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.program.boundary import first_line
 from cgtool.program.phases import roots_of
+from cgtool.program.workload import reachable_from
 
+Queries = Sequence[Frames]
+"""Call chains that queried whether a stream is capturing, innermost first."""
 Values = Mapping[int, torch.Tensor]
 """By identity of the tensor."""
 
@@ -185,3 +196,44 @@ class TrialRunner:
             if start is None or not unchanged(start, tensor):
                 changed["state", name] = tensor
         return Iteration(before, {**before, **copy(changed)})
+
+
+@dataclass
+class Log:
+    """What the report will say."""
+
+    progress: Progress
+    entry: Frame | None
+    """Where the entry point is defined: for findings that have no line."""
+    findings: FindingLog = field(default_factory=FindingLog)
+    notes: list[Caveat] = field(default_factory=list)
+    looked_at: list[str] = field(default_factory=list)
+
+    def add(self, *findings: Finding) -> None:
+        for finding in findings:
+            frames = finding.frames or ((self.entry,) if self.entry is not None else ())
+            self.findings.add(replace(finding, frames=frames))
+
+    def note(self, code: str, text: str) -> None:
+        if (caveat := Caveat(code, text)) not in self.notes:
+            self.notes.append(caveat)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A captured workload, and what was observed before and during the capture."""
+
+    target: VerifyTarget
+    options: VerifyOptions
+    runner: TrialRunner
+    liveness: Liveness
+    queries: Queries
+    trial: Trial
+    """Run with the inputs of the capture."""
+    log: Log
+
+    @property
+    def other_kernels(self) -> bool:
+        """The replay may run other kernels than eager. The simulated device runs the same ones,
+        unless the code asks whether it is being captured."""
+        return self.target.has_kernels or bool(self.queries)

@@ -17,17 +17,7 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.raw_tensors import copies, raw, write
-from cgtool.program.reach import Named, Reachable
-from cgtool.program.workload import Workload, inputs_of, named_tensors
-
-
-def reachable_from(workload: Workload) -> Reachable:
-    """Everything that the callables and their arguments lead to."""
-    roots: list[Named] = []
-    for part in workload.parts:
-        roots += part.modules.items()
-        roots += ("", part.function), ("argument", part.args), ("argument", dict(part.kwargs))
-    return Reachable(roots)
+from cgtool.program.workload import Workload, inputs_of, named_tensors, reachable_from
 
 
 def state_of(workload: Workload) -> dict[str, torch.Tensor]:

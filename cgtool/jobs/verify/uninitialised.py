@@ -17,6 +17,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import strided
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
@@ -34,9 +35,7 @@ class SpoilRecorder(OpRecorder):
         self.only = only
         self.calls: list[OpCall] = []
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         output = self.run(func, args, kwargs)
         if call.name.startswith(UNINITIALISED):
             for tensor in strided(output):

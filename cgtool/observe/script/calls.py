@@ -13,30 +13,29 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op, call_user, without_own_frames
+from cgtool.observe.graphs import GraphFollower
 from cgtool.observe.iteration import CallProfile
+from cgtool.observe.kept_ops import unprofiled
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.dispatch_keys import Kwargs
+from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import (
-    APPLY,
-    compilation_runs,
-    compile_context,
-    dynamo_is_loaded,
-    load_dynamo,
-    stand_in_for_compiled,
-)
+from cgtool.torch_compat.private import APPLY, BACKWARD, DYNAMO, without_module_hooks_of
 
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 """Ops that launch nothing and allocate nothing."""
@@ -45,6 +44,11 @@ _COLLECTIVES = (
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "isend", "irecv",
 )  # fmt: skip
 _HOST_CALLBACKS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
+_GRAPH_METHODS = (
+    "capture_begin", "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode",
+    "get_graph_data",
+)  # fmt: skip
+"""Methods of ``CUDAGraph`` whose errors alone are of interest."""
 _CALLS: tuple[tuple[Any, str, type], ...] = (
     (torch.autocast, "__enter__", events.AutocastEntered),
     (torch.autocast, "__exit__", events.AutocastLeft),
@@ -77,7 +81,7 @@ class OpObserver:
         is_other = thread in script.threads and script.capture_thread not in (None, thread)
         if recorder is not None and not is_other:
             try:
-                return recorder.observe(op, args, kwargs, run, caller)
+                return unprofiled(recorder.observe, op, args, kwargs, run, caller)
             except Exception as error:
                 if script.capture is not None:
                     script.publish(events.OpRaised(script.capture, error))
@@ -96,7 +100,7 @@ class OpObserver:
             script.thread_raised(error)
             raise
 
-    def _note_work(self, op: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def _note_work(self, op: Any, args: Any, kwargs: Kwargs) -> None:
         script, graph = self.script, self.script.capture
         device = kwargs.get("device")
         uses_device = any(
@@ -125,6 +129,83 @@ class OpObserver:
         kind, error, traceback, thread = failure
         traceback = without_own_frames(traceback)
         call_user(original, threading.ExceptHookArgs((kind, error, traceback, thread)))
+
+
+def observe_graphs(script: ObservedScript, patches: Patches) -> None:
+    """``CUDAGraph``: all that ``GraphFollower`` follows, and what its methods raise.
+
+    Cost: some Python for each call, and a look at the script's stack for each replay. Does not
+    disturb the program: a replay launches what it would have launched.
+    """
+    graph_class = script.device.graph_class
+
+    def guarded(original: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call_user(original, graph, *args, **kwargs)
+        except Exception as error:
+            script.publish(events.CallRaised(error, "script"))
+            raise
+
+    def capture_end(original: Any, graph: Any) -> None:
+        if script.capture is None or script.capture.graph() is not graph:
+            guarded(original, graph)
+            return
+        with _warnings_published(script):
+            call_user(original, graph)
+
+    def instantiate(original: Any, graph: Any) -> None:
+        guarded(original, graph)
+        script.instantiated(graph, by_script=True)
+
+    def raw_cuda_graph(original: Any, graph: Any) -> Any:
+        handle = guarded(original, graph)
+        watched = script.graph_of(graph)
+        if watched is not None:
+            watched.handle_taken = True
+        return handle
+
+    wrappers: dict[str, Callable[..., Any]] = dict.fromkeys(_GRAPH_METHODS, guarded)
+    for wrapper in (capture_end, instantiate, raw_cuda_graph):
+        wrappers[wrapper.__name__] = wrapper
+    for name, wrapper in wrappers.items():
+        if hasattr(graph_class, name):  # not every PyTorch has all
+            patches.wrap(graph_class, name, wrapper)
+    GraphFollower(graph_class, script, patches)
+
+
+def observe_backward(script: ObservedScript, patches: Patches) -> None:
+    """Captured backwards, and what PyTorch warns of in them, each time and not once per process.
+
+    Cost: nothing outside captures. Warnings of a captured backward are shown after it.
+    """
+
+    def run_backward(original: Any, roots: Any, *args: Any, **kwargs: Any) -> Any:
+        if script.capture is None:
+            return call_user(original, roots, *args, **kwargs)
+        script.publish(events.BackwardBegins(tuple(roots)))
+        with _warnings_published(script):
+            return call_user(original, roots, *args, **kwargs)
+
+    patches.wrap(*BACKWARD, run_backward)
+
+
+@contextlib.contextmanager
+def _warnings_published(script: ObservedScript) -> Iterator[None]:
+    """Every warning of the block is published, then shown as it would have been."""
+    always = torch.is_warn_always_enabled()
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.set_warn_always(True)
+            yield
+    finally:
+        torch.set_warn_always(always)
+        for warning in caught:
+            script.publish(events.Warned(str(warning.message)))
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
@@ -170,7 +251,7 @@ def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.GradientsZeroed())
         return call_user(original, *args, **kwargs)
 
-    patches.callback(register_optimizer_step_pre_hook(steps).remove)
+    patches.hook(lambda: register_optimizer_step_pre_hook(steps))
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         patches.wrap(owner, "zero_grad", zero_grad)
 
@@ -276,65 +357,38 @@ def observe_driver(script: ObservedScript, patches: Patches) -> None:
     patches.wrap(ctypes.CDLL, "__getattr__", look_up)
 
 
-def observe_compile(script: ObservedScript, patches: Patches) -> None:
+def observe_compile(script: ObservedScript, patches: Patches, calls: Patches) -> None:
     """Compilations in a capture; nothing on the simulated device, where nothing is compiled.
 
     Does not disturb the program: while Dynamo or compiled code runs, this thread's ops are not
-    observed, so that guards and fake tensors see the keys of a plain run.
+    observed and ``calls`` are suspended, so that guards, fake tensors and what is traced are those
+    of a plain run.
     """
     if script.device.simulated:
         return
-    if dynamo_is_loaded():
-        _pause_for_dynamo(script, patches)
-        return
 
-    def compile_(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if not dynamo_is_loaded():
-            load_dynamo()
-            _pause_for_dynamo(script, patches)
-        return call_user(original, *args, **kwargs)
+    def compiles() -> None:
+        if script.capture is not None:
+            script.publish(events.CompiledInCapture())
 
-    patches.wrap(torch, "compile", compile_)
+    # Dynamo keeps functions of PyTorch in tables when it is imported.
+    patches.callback(after_import(DYNAMO, lambda _module: None, calls.suspended))
+    pause_in_compiled_code(patches, lambda: _paused(calls), compiles)
 
 
 @contextlib.contextmanager
-def _paused() -> Iterator[None]:
+def _paused(calls: Patches) -> Iterator[None]:
     """Neither ops nor calls are observed: Dynamo would trace the observers."""
     profile = sys.getprofile()
     is_own = isinstance(profile, CallProfile)
     if is_own:
         sys.setprofile(None)
     try:
-        with op_key.paused():
+        with op_key.paused(), calls.suspended(), without_module_hooks_of("cgtool"):
             yield
     finally:
         if is_own:
             sys.setprofile(profile)
-
-
-def _pause_for_dynamo(script: ObservedScript, patches: Patches) -> None:
-    def wrap(original: Any, context: Any, function: Any) -> Any:
-        compiled = call_user(original, context, function)
-        if not isinstance(compiled, FunctionType):  # a module, whose forward comes here too
-            return compiled
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with _paused():
-                return call_user(compiled, *args, **kwargs)
-
-        stand_in_for_compiled(call, compiled)
-        return call
-
-    @contextlib.contextmanager
-    def compile_(original: Any, *args: Any) -> Iterator[None]:
-        if script.capture is not None:
-            script.publish(events.CompiledInCapture())
-        # The backward of compiled code is compiled on autograd's thread, behind no wrapper.
-        with _paused(), original(*args):
-            yield
-
-    patches.wrap(compile_context(), "__call__", wrap)
-    patches.wrap(*compilation_runs(), compile_)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
 from cgtool.observe.source import CHANGES, tree_of
 
@@ -69,36 +69,20 @@ class _Visitor(ast.NodeVisitor):
         outer = self._loop
         if outer == (0, 0):
             self._loop = node.lineno, node.end_lineno or node.lineno
-        if isinstance(node, ast.For):
-            self._change(node.target)
         self.generic_visit(node)
         self._loop = outer
 
     visit_For = visit_While = _visit_loop  # noqa: N815
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._change(target)
-        self.generic_visit(node)
-
-    def visit_Delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            self._change(target)
-
-    def _visit_target(self, node: ast.AnnAssign | ast.NamedExpr) -> None:
-        self._change(node.target)
-        self.generic_visit(node)
-
-    visit_AnnAssign = visit_NamedExpr = _visit_target  # noqa: N815
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        """Its names are its own."""
+        for inner in (node.iter, *node.ifs):
+            self.visit(inner)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._change(node.target, in_place=True)
-        self.generic_visit(node)
-
-    def visit_withitem(self, node: ast.withitem) -> None:
-        if node.optional_vars is not None:
-            self._change(node.optional_vars)
-        self.generic_visit(node)
+        self.generic_visit(node.target)
+        self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
@@ -114,13 +98,16 @@ class _Visitor(ast.NodeVisitor):
                 self._change(function.value, in_place=True)
         self.generic_visit(node)
 
+    def _visit_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
+        """Whatever statement it is the target of."""
+        if not isinstance(node.ctx, ast.Load):
+            self._change(node)
+        self.generic_visit(node)
+
+    visit_Name = visit_Attribute = visit_Subscript = _visit_target  # noqa: N815
+
     def _change(self, target: ast.expr, *, in_place: bool = False) -> None:
-        if isinstance(target, ast.Tuple | ast.List):
-            for part in target.elts:
-                self._change(part)
-        elif isinstance(target, ast.Starred):
-            self._change(target.value)
-        elif isinstance(target, ast.Name):
+        if isinstance(target, ast.Name):
             self._add("name", target.id, target, in_place=in_place)
         elif isinstance(target, ast.Attribute):
             self._add("attribute", target.attr, target, in_place=in_place)
@@ -141,17 +128,15 @@ class _Visitor(ast.NodeVisitor):
 
 @cache
 def _changes_of(file: str) -> dict[Target, list[_Change]]:
-    tree = tree_of(file)
     visitor = _Visitor()
-    if tree is not None:
-        visitor.visit(tree)
+    visitor.visit(tree_of(file))
     changes: dict[Target, list[_Change]] = {}
     for change in visitor.changes:
         changes.setdefault(change.target, []).append(change)
     return changes
 
 
-def put_at(file: str, container: Target) -> tuple[Frame, ...]:
+def put_at(file: str, container: Target) -> Frames:
     """The first line of a file that puts something into a container; () for none."""
     changes = [change for change in _changes_of(file).get(container, ()) if change.in_place]
     return _place(file, min(changes, key=lambda change: change.line)) if changes else ()
@@ -164,7 +149,7 @@ def changed_at(
     *,
     local_to: int | None = None,
     only_bound: bool = False,
-) -> tuple[Frame, ...]:
+) -> Frames:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
     ``stack``: the user's frames, innermost first. ``began``: ``WatchedGraph.outer_frames``.
@@ -194,9 +179,9 @@ def _latest(
     began: dict[int, int],
     *,
     is_local: bool,
-) -> tuple[Frame, ...]:
+) -> Frames:
     """``changes`` of the target, by file."""
-    repeated: list[tuple[Frame, ...]] = []
+    repeated: list[Frames] = []
     for frame in frames:
         code = frame.f_code
         own = [
@@ -225,7 +210,7 @@ def _latest(
 
 def _in_functions(
     changes: dict[str, list[_Change]], running: set[tuple[str, str]]
-) -> Iterator[tuple[Frame, ...]]:
+) -> Iterator[Frames]:
     """Lines of functions that were called and have returned."""
     for file, of_file in changes.items():
         for change in of_file:
@@ -237,5 +222,5 @@ def _in_functions(
                 yield _place(file, change)
 
 
-def _place(file: str, change: _Change) -> tuple[Frame, ...]:
+def _place(file: str, change: _Change) -> Frames:
     return (Frame(file, change.line, change.function),)

@@ -8,6 +8,7 @@ is ``ObservedScript.place()``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -34,13 +35,16 @@ class Publisher:
                 handler(event)
 
 
-# Graphs (graphs.py).
+# Graphs (script.py, graphed_callables.py).
 
 
-class CaptureBegan(NamedTuple):
-    """``capture_begin`` has returned."""
-
+@dataclass(frozen=True)
+class _OfGraph:
     graph: WatchedGraph
+
+
+class CaptureBegan(_OfGraph):
+    """``capture_begin`` has returned."""
 
 
 class OpCaptured(NamedTuple):
@@ -70,26 +74,23 @@ class BackwardBegins(NamedTuple):
     """Tensors, or edges of the autograd graph."""
 
 
-class PyTorchWarned(NamedTuple):
+class Warned(NamedTuple):
     """PyTorch has warned in a captured backward, or as the capture ended."""
 
     text: str
 
 
-class CaptureEnds(NamedTuple):
+class CaptureEnds(_OfGraph):
     """``capture_end`` is about to run."""
 
-    graph: WatchedGraph
 
-
-class CaptureEnded(NamedTuple):
+class CaptureEnded(_OfGraph):
     """``capture_end`` has returned."""
-
-    graph: WatchedGraph
 
 
 class CaptureFailed(NamedTuple):
-    """``capture_end`` has raised, or was called because the captured code had raised."""
+    """``capture_end`` has raised, or was called because the captured code had raised, or the graph
+    was freed before."""
 
     graph: WatchedGraph
     end_error: BaseException
@@ -106,22 +107,16 @@ class CallRaised(NamedTuple):
     """``script`` or ``replay``."""
 
 
-class ReplayBegins(NamedTuple):
+class ReplayBegins(_OfGraph):
     """``replay`` is about to run."""
 
-    graph: WatchedGraph
 
-
-class ReplayEnded(NamedTuple):
+class ReplayEnded(_OfGraph):
     """``replay`` has returned."""
 
-    graph: WatchedGraph
 
-
-class GraphDropped(NamedTuple):
+class GraphDropped(_OfGraph):
     """A captured graph is reset or has died."""
-
-    graph: WatchedGraph
 
 
 class CallablesGraphing(NamedTuple):
@@ -161,7 +156,7 @@ class GraphedBackwardTooLate(NamedTuple):
     callable: GraphedCallable
 
 
-# Ops and host waits (calls.py, graphs.py).
+# Ops and host waits (calls.py, streams.py).
 
 
 class EagerOp(NamedTuple):

@@ -8,9 +8,10 @@ runs, and what is read of a frame is released at once.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal, line_of
+from cgtool.observe.frames import callers, is_internal, line_of
 from cgtool.observe.lookup import MISSING, resolve, weakly
 from cgtool.observe.source import Step, Use, tree_of, uses_of_block
 from cgtool.observe.tensors import key_of
@@ -26,6 +27,9 @@ from cgtool.torch_compat.private import buffers_of, parameters_of
 
 _ATTRIBUTES = 64
 """Attributes and items looked at in one object."""
+_DEPTH = 2
+"""Steps from a name, a module or an optimizer to an object that is looked into."""
+_MODULE_FIELDS = frozenset(vars(torch.nn.Module()))
 _END_OF_FILE = 1 << 30
 
 Stack = dict[int, FrameType]
@@ -34,12 +38,7 @@ Stack = dict[int, FrameType]
 
 def stack_of(frame: FrameType | None) -> Stack:
     """The user's frames from ``frame`` outward."""
-    stack: Stack = {}
-    while frame is not None:
-        if not is_internal(frame.f_code):
-            stack[id(frame)] = frame
-        frame = frame.f_back
-    return stack
+    return {id(each): each for each in callers(frame) if not is_internal(each.f_code)}
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
@@ -67,6 +66,9 @@ def names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:
 
 # Paths to tensors.
 
+Root = Callable[[Stack], Any]
+"""Looks up an object; returns None or ``MISSING`` if it is gone."""
+
 
 @dataclass(frozen=True)
 class Path:
@@ -75,9 +77,9 @@ class Path:
     kind: str
     """``name``, ``attribute``, ``item``, ``parameter``."""
     text: str
-    """As it would be written: ``plan.idx``."""
-    root: Callable[[Stack], Any]
-    """What the name holds now; None or ``MISSING`` where it is gone."""
+    """As written in Python: ``plan.idx``."""
+    root: Root
+    """Looks up what the name refers to now."""
     steps: tuple[Step, ...] = ()
     """From there to the tensor."""
     frame: int | None = None
@@ -89,39 +91,81 @@ class Path:
         return resolve(self.root(stack), self.steps)
 
 
-class Modules:
-    """Parameters and buffers of the modules that the code around a capture can name."""
+class Holders:
+    """The tensors of what the code around a capture can name: modules with their parameters,
+    optimizers with their state, other objects and containers."""
 
     def __init__(self) -> None:
-        self._roots: set[int] = set()
-        self._paths: dict[int, Path] = {}
-        """By key of the storage."""
+        self._known: set[int] = set()
+        self._paths: dict[int, list[Path]] = {}
+        """Paths by key of the storage."""
 
-    def add(self, name: str, root: torch.nn.Module) -> None:
-        if id(root) in self._roots:
+    def find(self, key: int) -> list[Path]:
+        """The paths to a storage: if it belongs to a parameter or buffer, only that one."""
+        paths = self._paths.get(key, [])
+        return [path for path in paths if path.kind == "parameter"][:1] or paths
+
+    def add(self, text: str, value: Any, root: Root, frame: int | None = None) -> None:
+        """``frame``: identity of the frame of a local."""
+        if id(value) in self._known:
             return
-        for prefix, module in root.named_modules():
-            if id(module) in self._roots:
-                continue
-            self._roots.add(id(module))
-            for table in (parameters_of(module), buffers_of(module)):
-                for own, tensor in table.items():
-                    key = None if tensor is None else key_of(tensor)
-                    if key is not None and key not in self._paths:
-                        text = ".".join(part for part in (name, prefix, own) if part)
-                        self._paths[key] = _parameter(text, module, own)
+        if isinstance(value, torch.nn.Module):
+            for path, module in value.named_modules(prefix=text):
+                self._add_module(path, module)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._add_optimizer(text, value)
+        else:
+            self._add_parts(text, value, root, (), frame)
 
-    def find(self, key: int) -> Path | None:
-        """The path to the parameter or buffer with this storage."""
-        return self._paths.get(key)
+    def _add_module(self, text: str, module: torch.nn.Module) -> None:
+        if id(module) in self._known:
+            return
+        owner = weakref.ref(module)
+        for table in (parameters_of(module), buffers_of(module)):
+            for name, tensor in table.items():
+                step: Step = ("attribute", name)
+                path = Path("parameter", f"{text}.{name}", _follows(owner), (step,), None, owner)
+                self._note(tensor, path)
+        self._add_parts(text, module, _follows(owner), ())
+
+    def _add_optimizer(self, text: str, optimizer: torch.optim.Optimizer) -> None:
+        self._known.add(id(optimizer))
+        owner = weakref.ref(optimizer)
+
+        def state_of(parameter: Callable[[], Any], _stack: Stack) -> Any:
+            alive = owner()
+            return MISSING if alive is None else alive.state.get(parameter(), MISSING)
+
+        for parameter, state in optimizer.state.items():
+            root = functools.partial(state_of, weakref.ref(parameter))
+            self._add_parts(f"{text}.state[...]", state, root, ())
+        groups, text = ("attribute", "param_groups"), f"{text}.param_groups"
+        self._add_parts(text, optimizer.param_groups, _follows(owner), (groups,))
+
+    def _add_parts(
+        self, text: str, value: Any, root: Root, steps: tuple[Step, ...], frame: int | None = None
+    ) -> None:
+        """What is inside an object, reached from ``root`` by ``steps``."""
+        if id(value) in self._known or len(steps) > _DEPTH:
+            return
+        self._known.add(id(value))
+        for step, part in _parts(value):
+            kind, name = step
+            inner = f"{text}.{name}" if kind == "attribute" else f"{text}[{name!r}]"
+            if isinstance(part, torch.Tensor):
+                self._note(part, Path(kind, inner, root, (*steps, step), frame))
+            elif isinstance(part, torch.nn.Module | torch.optim.Optimizer):
+                self.add(inner, part, root)
+            else:
+                self._add_parts(inner, part, root, (*steps, step), frame)
+
+    def _note(self, tensor: torch.Tensor | None, path: Path) -> None:
+        key = None if tensor is None else key_of(tensor)
+        if key is not None:
+            self._paths.setdefault(key, []).append(path)
 
 
-def _parameter(text: str, module: torch.nn.Module, name: str) -> Path:
-    owner = weakref.ref(module)
-    return Path("parameter", text, lambda _: owner(), (("attribute", name),), module=owner)
-
-
-def paths_to(key: int, frame: FrameType | None, modules: Modules) -> list[Path]:
+def paths_to(key: int, frame: FrameType | None, holders: Holders) -> list[Path]:
     """The names by which the running code can reach a storage, the innermost frame's first."""
     paths: list[Path] = []
     visited: set[tuple[int, str]] = set()
@@ -131,18 +175,22 @@ def paths_to(key: int, frame: FrameType | None, modules: Modules) -> list[Path]:
             if (owner, name) in visited:
                 continue
             visited.add((owner, name))
-            if isinstance(value, torch.nn.Module):
-                modules.add(name, value)
-            else:
-                paths += _paths_through(running, name, value, key, is_global)
-    parameter = modules.find(key)
-    return [parameter] if parameter is not None else paths
+            root, where = _looks_up(running, name, is_global), None if is_global else id(running)
+            if not isinstance(value, torch.Tensor):
+                # Objects outlive the frames that name them.
+                weak = None if is_global else weakly(value)
+                holders.add(name, value, root if weak is None else _follows(weak), where)
+            elif key_of(value) == key:
+                paths.append(Path("name", name, root, frame=where))
+    held = holders.find(key)
+    return held if held and held[0].kind == "parameter" else paths + held
 
 
-def _paths_through(
-    frame: FrameType, name: str, value: Any, key: int, is_global: bool
-) -> Iterator[Path]:
-    """The paths from one name to a storage: the value itself, or what is directly inside it."""
+def _follows(reference: Callable[[], Any]) -> Root:
+    return lambda _stack: reference()
+
+
+def _looks_up(frame: FrameType, name: str, is_global: bool) -> Root:
     code, number, names = frame.f_code, id(frame), frame.f_globals
 
     def look_up(stack: Stack) -> Any:
@@ -153,36 +201,22 @@ def _paths_through(
             return MISSING
         return locals_of(running).get(name, MISSING)
 
-    where = None if is_global else number
-    if _has_storage(value, key):
-        yield Path("name", name, look_up, frame=where)
-        return
-    for step in _inside(value, key):
-        kind, inner = step
-        text = f"{name}.{inner}" if kind == "attribute" else f"{name}[{inner!r}]"
-        # Objects outlive the frames that name them.
-        owner = None if is_global else weakly(value)
-        root = look_up if owner is None else lambda _, owner=owner: owner()
-        yield Path(kind, text, root, (step,), where)
+    return look_up
 
 
-def _has_storage(value: Any, key: int) -> bool:
-    return isinstance(value, torch.Tensor) and key_of(value) == key
-
-
-def _inside(value: Any, key: int) -> Iterator[Step]:
-    """The attributes or keys under which an object or container holds the storage."""
-    kind = "item"
-    items: Any = ()
-    if isinstance(value, dict):
-        items = ((name, item) for name, item in value.items() if isinstance(name, str | int))
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    elif not isinstance(value, torch.Tensor | ModuleType):
+def _parts(value: Any) -> list[tuple[Step, Any]]:
+    """Attributes of an object, or items of a container: the first ones."""
+    if isinstance(value, torch.Tensor | ModuleType | type):
+        return []
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict | list | tuple):
+        kind, items = "item", value.items() if isinstance(value, dict) else enumerate(value)
+    else:
         kind, items = "attribute", getattr(value, "__dict__", {}).items()
-    for name, item in list(itertools.islice(items, _ATTRIBUTES)):
-        if _has_storage(item, key):
-            yield kind, name
+    if isinstance(value, torch.nn.Module):
+        items = ((name, part) for name, part in items if name not in _MODULE_FIELDS)
+    named = ((name, part) for name, part in items if isinstance(name, str | int))
+    return [((kind, name), part) for name, part in itertools.islice(named, _ATTRIBUTES)]
 
 
 # Lines of a capture.
@@ -192,9 +226,8 @@ def region_of(frame: FrameType) -> tuple[int, int]:
     """First and last line of the ``with`` statement that the frame is entering; if it is entering
     none, its line and the end of the file."""
     line = line_of((frame.f_code, frame.f_lasti))
-    tree = tree_of(frame.f_code.co_filename)
     region = (line, _END_OF_FILE)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in ast.walk(tree_of(frame.f_code.co_filename)):
         if not isinstance(node, ast.With):
             continue
         first = node.body[0].lineno
@@ -218,9 +251,12 @@ class CapturedName:
         return Frame(self.code.co_filename, self.use.line, self.code.co_qualname)
 
     def look_up(self, stack: Stack) -> Any:
-        """The value now; ``MISSING`` once the frame has ended."""
+        """The value now, in the frame of the capture, else in a later call of its function;
+        ``MISSING`` where none runs."""
         frame = stack.get(self.frame)
         if frame is None or frame.f_code is not self.code:
+            frame = next((each for each in stack.values() if each.f_code is self.code), None)
+        if frame is None:
             return MISSING
         names = {**frame.f_globals, **locals_of(frame)}
         return resolve(names.get(self.use.root, MISSING), self.use.steps)

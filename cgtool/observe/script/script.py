@@ -1,13 +1,14 @@
 """A script under observation: its graphs, their memory, the order of its streams.
 
-``ObservedScript`` is the state that observers keep and subscribers read. The observers next to it
-(``graphs``, ``calls``) patch PyTorch and call its methods, which update the state and publish
-events.
+``ObservedScript`` is the state that observers keep and subscribers read. It subscribes to the
+follower of graphs (``observe.graphs``); the observers next to it (``calls``, ``graphed_callables``,
+``streams``) patch PyTorch and call its methods. Both update the state and publish events.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import weakref
@@ -17,24 +18,29 @@ from typing import Any, Protocol
 
 import torch
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
+from cgtool.model.ledger import COMPILE, LedgerGraph, Skip
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites
-from cgtool.observe.frames import Site, chain_of, frames_of, is_internal, package_part
+from cgtool.observe.frames import (
+    Chain,
+    call_user,
+    caller_of_cgtool,
+    callers,
+    chain_of,
+    frames_of,
+    is_internal,
+    user_frame,
+)
+from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.names import locals_of, region_of, stack_of
-from cgtool.observe.script.state import (
-    Access,
-    Buffers,
-    ExternalUse,
-    Op,
-    StreamOrder,
-    WatchedGraph,
-)
+from cgtool.observe.script.state import Access, Buffers, ExternalUse, Op, StreamOrder, WatchedGraph
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import Layout, StorageRef
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called with call, func, args, kwargs and result of every op of a capture."""
@@ -79,6 +85,12 @@ class Device(Protocol):
     def generator_state(self) -> torch.Tensor:
         """The state of the default generator now; in a real capture, its offset in the graph."""
 
+    def set_generator_state(self, state: torch.Tensor) -> None:
+        """Outside captures: what ``generator_state`` returned."""
+
+    def synchronize(self) -> None:
+        """Wait for the device, without an event."""
+
     def captured_nodes(self) -> int:
         """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
 
@@ -95,24 +107,28 @@ class CaptureWatcher(OpRecorder):
     Not entered: ``calls.OpObserver`` passes ops to it.
     """
 
-    def __init__(self, annotations: Annotations, on_op: OnCapturedOp) -> None:
+    def __init__(
+        self, annotations: Annotations, on_op: OnCapturedOp, count_nodes: Callable[[], int]
+    ) -> None:
         super().__init__({}, annotations)
         self._on_op = on_op
-        self._home = threading.get_ident()
+        self._count_nodes = count_nodes
+        self.nodes = 0
+        """The number of nodes that ops added to the graph."""
         self.modules.__enter__()
 
     def stop(self) -> None:
         self.modules.__exit__(None, None, None)
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        before = self._count_nodes()
         result = self.run(func, args, kwargs)
+        self.nodes += self._count_nodes() - before
         self._on_op(call, func, args, kwargs, result)
         return result
 
 
-class ObservedScript(events.Publisher):
+class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
     """The state of one run of one script, on one device."""
 
     def __init__(self, device: Device, annotations: Annotations) -> None:
@@ -122,10 +138,16 @@ class ObservedScript(events.Publisher):
         self.order = StreamOrder()
         self.buffers = Buffers()
         self.graphs: list[WatchedGraph] = []
-        self.compiled_captures = 0
-        """Captures that ``torch.compile`` makes itself; their graphs have no ``WatchedGraph``."""
+        self.compiled: list[tuple[Frames, LedgerGraph]] = []
+        """Captures that ``torch.compile`` makes itself, and the calls that lead to them. Their
+        graphs have no ``WatchedGraph``."""
         self.compiled_replays = 0
-        self._by_object: weakref.WeakKeyDictionary[Any, WatchedGraph] = weakref.WeakKeyDictionary()
+        self.skips: list[Skip] = []
+        """Why ``torch.compile`` captured nothing."""
+        self._live: dict[int, WatchedGraph] = {}
+        """Those that can be replayed, by ``id`` of the ``CUDAGraph``."""
+        self._replay: Callable[[Any], None] = lambda _graph: None
+        """PyTorch's own function."""
         self.capture: WatchedGraph | None = None
         """In progress."""
         self.capture_thread: int | None = None
@@ -135,7 +157,7 @@ class ObservedScript(events.Publisher):
         self.clock = 0
         """Counts writes and replays."""
 
-    def chain(self) -> tuple[Site, ...]:
+    def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
         return chain_of(sys._getframe(1)) or chain_of(self._waiting())
 
@@ -143,7 +165,7 @@ class ObservedScript(events.Publisher):
         """The frame of the thread that waits for a thread without user code."""
         return sys._current_frames().get(self.capture_thread or self._main_thread)
 
-    def place(self) -> tuple[Frame, ...]:
+    def place(self) -> Frames:
         """The frames of ``chain``."""
         return frames_of(self.chain())
 
@@ -153,55 +175,61 @@ class ObservedScript(events.Publisher):
         Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
         alive all that its callers hold.
         """
-        return _user_frame(sys._getframe(1)) or _user_frame(self._waiting())
+        return user_frame(sys._getframe(1)) or user_frame(self._waiting())
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
-        """The state of a ``CUDAGraph``; None if it has captured nothing."""
-        return self._by_object.get(cuda_graph)
+        """The state of a ``CUDAGraph`` that can be replayed; None for any other."""
+        return self._live.get(id(cuda_graph))
 
     def replayable(self) -> Iterator[WatchedGraph]:
         """Graphs that are captured and neither reset nor dead."""
         return (graph for graph in self.graphs if graph.replayable)
 
-    def graphs_by_place(self) -> dict[tuple[Frame, ...], list[WatchedGraph]]:
+    def graphs_by_place(self) -> dict[Frames, list[WatchedGraph]]:
         """All graphs by the frames of their capture, in order."""
-        places: dict[tuple[Frame, ...], list[WatchedGraph]] = {}
+        places: dict[Frames, list[WatchedGraph]] = {}
         for graph in self.graphs:
             places.setdefault(graph.frames, []).append(graph)
         return places
 
-    # Captures.
+    # Captures (``observe.graphs.Subscriber``).
 
-    def begin_capture(self, cuda_graph: Any, pool: Any, mode: str) -> None:
-        """``capture_begin`` has returned."""
+    def skipped(self, reason: str) -> None:
+        self.skips.append(Skip(0, reason))
+
+    def capture_began(self, beginning: Beginning, _before: None) -> WatchedGraph | None:
+        if beginning.owner == COMPILE:
+            number, key, because = len(self.compiled), beginning.key, beginning.because
+            entry = LedgerGraph(0, number, COMPILE, key, because)
+            self.compiled.append((frames_of(beginning.chain), entry))
+            return None
         stack = stack_of(self.frame())
         innermost = next(iter(stack.values()), None)
         graph = WatchedGraph(
             number=len(self.graphs) + 1,
-            graph=weakref.ref(cuda_graph, lambda _: self.drop(graph)),
-            frames=self.place(),
-            pool=None if pool is None else tuple(pool),
-            own_pool=pool is None,
-            mode=mode,
+            graph=weakref.ref(beginning.graph),
+            frames=frames_of(beginning.chain),
+            pool=beginning.pool,
+            own_pool=beginning.pool is None,
+            mode=beginning.mode,
             stream=self.device.stream(),
             began=self.clock,
-            handled_error=sys.exc_info()[1],
             outer_frames={number: frame.f_lasti for number, frame in stack.items()},
             lines=(0, 0) if innermost is None else region_of(innermost),
         )
         self.graphs.append(graph)
-        self._by_object[cuda_graph] = graph
         self.capture, self.capture_thread = graph, threading.get_ident()
         if not self.device.simulated:
             self._stop_watcher()
-            self.device.recorder = CaptureWatcher(self.annotations, self.captured_op)
+            self.device.recorder = CaptureWatcher(
+                self.annotations, self.captured_op, self.device.captured_nodes
+            )
         if self.device.recorder is not None:
             graph.record = self.device.recorder.record
         self.publish(events.CaptureBegan(graph))
+        return graph
 
-    def captured_op(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def captured_op(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         """An op of the capture in progress has run."""
         graph = self.capture
         if graph is None:
@@ -224,7 +252,7 @@ class ObservedScript(events.Publisher):
                     self.buffers.add(storage, self.device.place(tensor), address),
                     call,
                     weakref.ref(tensor),
-                    tuple(tensor.shape),
+                    Layout.of(tensor),
                     tensor.data_ptr(),
                     key in written,
                     key in written and overwrites(call.name),
@@ -242,22 +270,30 @@ class ObservedScript(events.Publisher):
         graph.last_calls[stream] = tick, call
         self.publish(events.OpCaptured(graph, op, result, stream, tick, first_uses))
 
-    def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
-        """``capture_end`` has returned."""
-        self._capture_over(graph)
+    def capture_ends(self, graph: WatchedGraph, _raised: BaseException | None) -> None:
+        if graph is self.capture:
+            self.publish(events.CaptureEnds(graph))
+            # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
+            nodes = self.device.captured_nodes()
+            graph.device_ops = max(graph.device_ops, nodes)
+            if isinstance(self.device.recorder, CaptureWatcher):
+                graph.only_ops = 0 < nodes == self.device.recorder.nodes
+
+    def captured(self, graph: WatchedGraph, cuda_graph: Any) -> None:
+        self._capture_over()
         graph.state = "captured"
         graph.keep_graph = self.device.keeps_graph(cuda_graph)
         with contextlib.suppress(Exception):
             graph.pool = tuple(cuda_graph.pool())
         self.publish(events.CaptureEnded(graph))
 
-    def fail_capture(
-        self, graph: WatchedGraph, end_error: BaseException, code_error: BaseException | None
+    def capture_failed(
+        self, graph: WatchedGraph, raised: BaseException | None, refused: BaseException | None
     ) -> None:
-        """``capture_end`` has raised, or ends a capture whose code has raised."""
-        self._capture_over(graph)
+        self._capture_over()
         graph.state = "failed"
-        self.publish(events.CaptureFailed(graph, end_error, code_error))
+        freed = RuntimeError("the graph was freed during its capture")
+        self.publish(events.CaptureFailed(graph, refused or raised or freed, raised))
 
     def thread_raised(self, error: BaseException) -> None:
         """A call has raised: a fact only where this thread is not the one that captures, nor
@@ -268,8 +304,8 @@ class ObservedScript(events.Publisher):
             name = threading.current_thread().name
             self.publish(events.ThreadRaised(graph, name, error))
 
-    def _capture_over(self, graph: WatchedGraph) -> None:
-        self.capture = self.capture_thread = graph.handled_error = None
+    def _capture_over(self) -> None:
+        self.capture = self.capture_thread = None
         self._stop_watcher()
 
     def _stop_watcher(self) -> None:
@@ -279,8 +315,34 @@ class ObservedScript(events.Publisher):
 
     # Graphs.
 
-    def end_replay(self, graph: WatchedGraph) -> None:
-        """``replay`` has returned."""
+    def replay(
+        self, original: Callable[[Any], None], graphs: dict[int, WatchedGraph]
+    ) -> Callable[[Any], None]:
+        self._live, self._replay = graphs, original
+
+        @functools.wraps(original)
+        def replay(cuda_graph: Any) -> None:
+            graph = graphs.get(id(cuda_graph))
+            if graph is not None:
+                self.publish(events.ReplayBegins(graph))
+            try:
+                call_user(original, cuda_graph)
+            except Exception as error:
+                self.publish(events.CallRaised(error, "replay"))
+                raise
+            if graph is None:
+                self.compiled_replays += 1
+            else:
+                self.instantiated(cuda_graph, by_script=False)
+                self._replayed(graph)
+
+        return replay
+
+    def replay_unseen(self, graph: WatchedGraph) -> None:
+        """Replay a graph once more, between two replays of the script's, without an event."""
+        self._replay(graph.graph())
+
+    def _replayed(self, graph: WatchedGraph) -> None:
         graph.replays += 1
         replay = graph.last_replay = self._access(graph)
         # Subscribers see who wrote each buffer before this replay.
@@ -292,20 +354,25 @@ class ObservedScript(events.Publisher):
         for buffer in graph.allocated.values():
             buffer.last_write = replay
 
-    def drop(self, graph: WatchedGraph) -> None:
-        """A graph is reset or has died."""
-        if self.closed or graph.state != "captured":
+    def instantiated(self, cuda_graph: Any, *, by_script: bool) -> None:
+        """``instantiate`` has returned, or the first replay, which instantiates too."""
+        graph = self.graph_of(cuda_graph)
+        if graph is not None and graph.keep_graph:
+            graph.instantiated |= by_script
+            if by_script or graph.template is None:
+                graph.template = self.device.template(cuda_graph)
+
+    def gone(self, graph: WatchedGraph, _end: str) -> None:
+        if self.closed:
             return
-        if self.capture is not None and graph is not self.capture:
+        if self.capture is not None:
             self.capture.disturbed = True
         self.publish(events.GraphDropped(graph))
         graph.state = "dropped"
 
     # Between captures.
 
-    def eager_op(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def eager_op(self, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         """An op outside captures has run."""
         if self.closed or self.capture is not None or not len(self.buffers):
             return
@@ -332,6 +399,13 @@ class ObservedScript(events.Publisher):
         waits = place == "host" or (place == "pinned" and not op.non_blocking)
         if waits and self.device.place(source) == "device":
             self.host_waited(op.name, source)
+        elif (
+            op.non_blocking and self.buffers.find(target) and self.device.place(source) == "pinned"
+        ):
+            # The host's next write to it may come too early.
+            storage = StorageRef(source)
+            buffer = self.buffers.add(storage, "pinned", self.device.address(storage))
+            buffer.last_read = self._access(None)
 
     def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
         """The host has waited for the current stream, to read ``tensor``."""
@@ -355,12 +429,6 @@ class ObservedScript(events.Publisher):
         return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
 
 
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and is_internal(frame.f_code):
-        frame = frame.f_back
-    return frame
-
-
 def _by_storage(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
     """Those that have a storage, each with its key."""
     for tensor in tensors:
@@ -369,28 +437,15 @@ def _by_storage(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.Te
             yield key, tensor
 
 
-def captured_by_compiled_code() -> bool:
-    """True when code of ``torch.compile(mode="reduce-overhead")`` begins the capture."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if package_part(frame.f_code.co_filename).startswith("/torch/_inductor/"):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def running_modules(frame: FrameType | None) -> Iterator[torch.nn.Module]:
     """The modules whose ``__call__`` is running in ``frame`` or its callers, innermost first."""
-    while frame is not None:
-        if frame.f_code is CALL_MODULE_CODE:
-            yield locals_of(frame)["self"]
-        frame = frame.f_back
+    for each in callers(frame):
+        if each.f_code is CALL_MODULE_CODE:
+            yield locals_of(each)["self"]
 
 
 def called_by_pytorch() -> bool:
     """True when the patched function that is running was called from inside PyTorch (or the
     standard library), not by the script or a library that it uses."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
-        frame = frame.f_back
-    return frame is not None and is_internal(frame.f_code)
+    caller = caller_of_cgtool(sys._getframe(1))
+    return caller is not None and is_internal(caller)

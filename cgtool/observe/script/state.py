@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frames
 from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.storages import Layout, StorageRef
 
 PoolId = tuple[int, int]
 
@@ -32,7 +33,7 @@ class Access:
     """Value of ``ObservedScript.clock``."""
     graph: WatchedGraph | None
     """The graph that was replayed; None for an eager op."""
-    frames: tuple[Frame, ...] = ()
+    frames: Frames = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +98,8 @@ class Op:
     """None for eager ops."""
     func: Any
     name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
 
     @cached_property
     def tensors(self) -> list[torch.Tensor]:
@@ -138,11 +139,18 @@ class ExternalUse:
     call: OpCall
     """The first op that touches the buffer."""
     tensor: weakref.ref[torch.Tensor]
-    shape: tuple[int, ...]
+    layout: Layout
+    """Of that tensor, which may be a view that does not live on."""
     data_ptr: int
     written: bool = False
     first_is_write: bool = False
     """The graph overwrites the buffer before it reads it."""
+    rows: int = 0
+    """How many of the first rows of ``shape`` the graph reads."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.layout.shape
 
 
 @dataclass(eq=False)
@@ -171,7 +179,8 @@ Clock = dict[int, int]
 _CLOCK = "_cgtool_clock"
 
 
-def _merge(into: Clock, other: Clock) -> None:
+def merge(into: Clock, other: Clock) -> None:
+    """Everything that comes before ``other`` now also comes before ``into``."""
     for stream, count in other.items():
         if count > into.get(stream, 0):
             into[stream] = count
@@ -196,7 +205,7 @@ class StreamOrder:
     def submit(self, stream: int) -> int:
         """The number of a new piece of work on a stream."""
         clock = self._clock(stream)
-        _merge(clock, self._host)
+        merge(clock, self._host)
         clock[stream] = clock.get(stream, 0) + 1
         return clock[stream]
 
@@ -211,22 +220,22 @@ class StreamOrder:
         return self._host.get(stream, 0) >= tick
 
     def wait_stream(self, stream: int, other: int) -> None:
-        _merge(self._clock(stream), self._clock(other))
+        merge(self._clock(stream), self._clock(other))
 
     def record(self, event: Any, stream: int) -> None:
         # On the event itself: CUDA's leave weak references dangling (`lookup.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
 
     def wait_event(self, stream: int, event: Any) -> None:
-        _merge(self._clock(stream), getattr(event, _CLOCK, {}))
+        merge(self._clock(stream), getattr(event, _CLOCK, {}))
 
     def host_waits_for_event(self, event: Any) -> None:
-        _merge(self._host, getattr(event, _CLOCK, {}))
+        merge(self._host, getattr(event, _CLOCK, {}))
 
     def host_waits(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for all of them."""
         for waited in [stream] if stream is not None else list(self._streams):
-            _merge(self._host, self._clock(waited))
+            merge(self._host, self._clock(waited))
 
 
 @dataclass(eq=False)
@@ -235,8 +244,8 @@ class WatchedGraph:
 
     number: int
     graph: weakref.ref[Any]
-    frames: tuple[Frame, ...]
-    """Of ``capture_begin``."""
+    frames: Frames
+    """Where ``capture_begin`` was called."""
     pool: PoolId | None
     """As passed to ``capture_begin``; after the capture, the graph's own."""
     own_pool: bool
@@ -246,9 +255,6 @@ class WatchedGraph:
     stream: int
     began: int
     """``ObservedScript.clock`` at ``capture_begin``."""
-    handled_error: BaseException | None = None
-    """The exception that was handled at ``capture_begin``, until the capture is over: it is in an
-    ``except`` block."""
     outer_frames: dict[int, int] = field(default_factory=dict)
     """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""
     lines: tuple[int, int] = (0, 0)
@@ -261,9 +267,11 @@ class WatchedGraph:
     ops: int = 0
     device_ops: int = 0
     op_names: set[str] = field(default_factory=set)
-    """Of the ops on the device."""
+    """Names of the ops on the device."""
+    only_ops: bool = True
+    """Each of its nodes was launched by an op of PyTorch."""
     order: StreamOrder = field(default_factory=StreamOrder)
-    """Of the streams in its capture."""
+    """The order of work on the streams of its capture."""
     last_calls: dict[int, tuple[int, OpCall]] = field(default_factory=dict)
     """By stream: position and call of the last op in its capture."""
     state: str = "capturing"
@@ -300,10 +308,14 @@ class WatchedGraph:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the buffers that it did not allocate."""
+        """Shapes of the buffers that it did not allocate."""
         return tuple(use.shape for use in self.external.values())
 
-    def unjoined_at(self) -> tuple[Frame, ...]:
+    def use_of(self, tensor: torch.Tensor) -> ExternalUse | None:
+        key = key_of(tensor)
+        return None if key is None else self.external.get(key)
+
+    def unjoined_at(self) -> Frames:
         """The last line of a stream that the capture stream does not wait for; () for none."""
         for stream, (tick, call) in self.last_calls.items():
             if not self.order.before(stream, tick, self.stream):

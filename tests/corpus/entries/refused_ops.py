@@ -250,6 +250,13 @@ def branches_with_cond(device):
     return forward, (torch.randn(4, 6, device=device),)
 
 
+def branches_with_gradients(device):
+    def forward(x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # guilty: reads the condition
+
+    return forward, (torch.randn(4, 6, device=device, requires_grad=True),)
+
+
 def loops_while_a_tensor_says_so(device):
     def forward(x):
         def goes_on(count, _):
@@ -456,3 +463,61 @@ def quantised_by_a_scale_on_the_device(device):
         return quantised.dequantize()
 
     return forward, (torch.randn(4, 4, device=device),)
+
+
+def list_under_a_device_context(device):
+    def weigh(x):
+        with torch.device(device):
+            weights = torch.tensor([1.0, 2.0, 3.0])  # guilty: copied from the host
+        return x * weights
+
+    return weigh, (torch.randn(2, 3, device=device),)
+
+
+def ranges_under_a_device_context(device):
+    def weigh(x):
+        with torch.device(device):
+            weights = (
+                torch.arange(3) + torch.full((3,), 2.0) + torch.tensor([], device=device).sum()
+            )
+        return x * weights
+
+    return weigh, (torch.randn(2, 3, device=device),)
+
+
+def gradients_are_tested_for_nan(device):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).to(device)
+    x = torch.randn(4, 8, device=device)
+
+    def step():
+        with torch.autograd.set_detect_anomaly(True):
+            loss = model(x).mean()
+            loss.backward()  # guilty: anomaly mode reads every gradient
+        return loss.detach()
+
+    return step
+
+
+def gradients_are_not_tested_for_nan(device):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).to(device)
+    x = torch.randn(4, 8, device=device)
+
+    def step():
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            loss = model(x).mean()
+            loss.backward()
+        return loss.detach()
+
+    return step
+
+
+class Limited(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x > 3).any()):  # guilty: the truth of a tensor
+            x = x / 2
+        return x
+
+
+def scripted_branch(device):
+    limited = torch.jit.script(Limited())
+    return (lambda x: limited(x)), (torch.randn(4, device=device),)  # guilty: it reads a tensor

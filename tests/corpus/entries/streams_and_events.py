@@ -311,6 +311,17 @@ def waits_for_the_accelerator(device):
     return forward, (torch.randn(8, 16, device=device),)
 
 
+def waits_by_the_device_module(device):
+    model = nn.Linear(16, 16, device=device)
+
+    def forward(x):
+        y = model(x)
+        torch.get_device_module().synchronize()  # guilty: the host waits for the device
+        return y
+
+    return forward, (torch.randn(8, 16, device=device),)
+
+
 def waits_for_a_generic_stream(device):
     model = nn.Linear(16, 16, device=device)
 

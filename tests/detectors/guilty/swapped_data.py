@@ -8,6 +8,6 @@ linear(x)
 graph = torch.cuda.CUDAGraph()
 with torch.no_grad(), torch.cuda.graph(graph):
     y = linear(x)
-linear.weight.data = torch.zeros(4, 4, device="cuda")
-graph.replay()  # <- parameter-rebound
+linear.weight.data = torch.zeros(4, 4, device="cuda")  # <- parameter-rebound
+graph.replay()
 print(y.sum().item())

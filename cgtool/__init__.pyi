@@ -1,0 +1,9 @@
+from cgtool.api import check as check
+from cgtool.api import diff as diff
+from cgtool.api import load as load
+from cgtool.api import report as report
+from cgtool.model.failure import CgtoolError as CgtoolError
+from cgtool.recorder.block import recording as recording
+from cgtool.recorder.notes import note as note
+
+__version__: str

@@ -1,0 +1,352 @@
+"""The Python API: what the commands show, as objects. docs/api.md shows how to use it.
+
+``cgtool.load`` reads a file, ``cgtool.diff`` compares two, ``cgtool.report`` writes their page,
+``cgtool.check`` looks at an ENTRY. Each object prints as its command does, and is a table in a
+notebook. PyTorch is not imported here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+
+import msgspec
+
+from cgtool.analysis.diff.compare import Diff, compare
+from cgtool.analysis.graph.places import NodeDescriber
+from cgtool.analysis.graph.summary import summarize
+from cgtool.analysis.ledger_findings import ledger_findings
+from cgtool.analysis.ledger_pools import ProgramPoolRow
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.analysis.pools import PoolRow, pool_rows
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
+from cgtool.analysis.units import count_text
+from cgtool.model import capture_file
+from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.failure import usage
+from cgtool.model.finding import Report
+from cgtool.model.options import CaptureOptions, unexpected
+from cgtool.render.text import visible
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import RenderableType
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+Subject = TypeVar("Subject", bound=msgspec.Struct)
+_SHOWN = 20
+"""Rows of a table in a notebook."""
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One node of a graph."""
+
+    graph: str
+    id: int
+    type: str
+    name: str
+    """Short name of the kernel, ``memcpy dtod``, ..."""
+    kernel: str | None
+    """Demangled name of the kernel."""
+    op: str | None
+    module: str | None
+    file: str | None
+    line: int | None
+    function: str | None
+    forward_op: str | None
+    """In backward: the op whose gradient this is part of, and its line."""
+    forward_file: str | None
+    forward_line: int | None
+    stream: int | None
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    start_ns: int | None
+    duration_ns: int | None
+    """None if it was not measured."""
+
+    def __repr__(self) -> str:
+        place = f" {Path(self.file).name}:{self.line}" if self.file else ""
+        return f"<node {self.id} of {self.graph}: {self.op or self.type} {self.name}{place}>"
+
+
+class Rows(Sequence[Row], Generic[Row]):
+    """Rows of one kind: a sequence, and a table."""
+
+    def __init__(self, rows: Sequence[Row], noun: str) -> None:
+        self._rows, self._noun = rows, noun
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+    @overload
+    def __getitem__(self, at: slice) -> Rows[Row]: ...
+    def __getitem__(self, at: int | slice) -> Row | Rows[Row]:
+        return Rows(self._rows[at], self._noun) if isinstance(at, slice) else self._rows[at]
+
+    def __repr__(self) -> str:
+        return f"<{count_text(len(self), self._noun)}>"
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A dictionary for each row."""
+        return [msgspec.structs.asdict(row) for row in self._rows]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a column for each field. Raises ImportError without pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.to_dicts())
+
+    def _repr_html_(self) -> str:
+        rows = self[:_SHOWN].to_dicts()
+        if not rows:
+            return _escaped(repr(self))
+        names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        head = "".join(f"<th>{_escaped(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>"
+            for row in rows
+        )
+        more = len(self) - len(rows)
+        rest = f"<p>{count_text(more, f'more {self._noun}')}</p>" if more > 0 else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    return escape(visible(text))
+
+
+class LoadedGraph:
+    """One graph of a capture."""
+
+    def __init__(self, graph: Graph, nodes: Sequence[NodeRow]) -> None:
+        self._graph = graph
+        self.name = graph.name
+        self.nodes = Rows(nodes, "node")
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """(id of a node, id of one that waits for it)."""
+        return tuple((edge.source, edge.target) for edge in self._graph.edges)
+
+    @property
+    def nodes_ns(self) -> int | None:
+        """GPU time of all nodes, one replay; None if it was not measured."""
+        times = [row.duration_ns for row in self.nodes if row.duration_ns is not None]
+        return sum(times) if times else None
+
+    def __repr__(self) -> str:
+        edges = count_text(len(self._graph.edges), "edge")
+        return f"<graph {self.name}: {count_text(len(self.nodes), 'node')}, {edges}>"
+
+
+class LoadedCapture:
+    """A file of ``cgtool capture``, ``profile``, ``bench`` or ``run``."""
+
+    def __init__(self, path: Path, capture: Capture) -> None:
+        self.path = path
+        self.capture = capture
+        """Everything in the file: docs/capture-format.md."""
+
+    @cached_property
+    def graphs(self) -> tuple[LoadedGraph, ...]:
+        """In the order of their capture; graphs inside nodes come last."""
+        describer = NodeDescriber(self.capture)
+        return tuple(
+            LoadedGraph(graph, [_row(graph, node, describer) for node in graph.nodes])
+            for graph in self.capture.graphs
+        )
+
+    @cached_property
+    def nodes(self) -> Rows[NodeRow]:
+        """The nodes of all graphs."""
+        return Rows([row for graph in self.graphs for row in graph.nodes], "node")
+
+    @cached_property
+    def pools(self) -> Rows[PoolRow] | Rows[ProgramPoolRow]:
+        """The memory pools, in bytes: the rows of ``cgtool pools``."""
+        if self.capture.ledger is not None:
+            return Rows(ledger_report(self.capture).pools, "pool")
+        return Rows(pool_rows(self.capture), "pool")
+
+    @cached_property
+    def findings(self) -> tuple[ExplainedFinding, ...]:
+        """Of a program that ``cgtool run`` recorded; for an ENTRY, call ``cgtool.check``."""
+        return explain_findings(ledger_findings(self.capture)) if self.capture.ledger else ()
+
+    def report(self, file: str | os.PathLike[str] = "report.html") -> Path:
+        """Write the page of ``cgtool report``."""
+        return report(self, file=file)
+
+    def _screen(self) -> RenderableType:
+        if self.capture.ledger is not None:
+            from cgtool.render import ledger_table
+
+            return ledger_table.render(ledger_report(self.capture))
+        from cgtool.render import summary_table
+
+        return summary_table.render(summarize(self.capture))
+
+    def __repr__(self) -> str:
+        graphs = count_text(len(self.capture.graphs), "graph")
+        nodes = count_text(sum(len(graph.nodes) for graph in self.capture.graphs), "node")
+        return f"<capture {self.path}: {graphs}, {nodes}, {self.capture.environment.device}>"
+
+    def __str__(self) -> str:
+        return _text(self._screen())
+
+    def _repr_html_(self) -> str:
+        return _preformatted(self._screen())
+
+
+class Result(Generic[Subject]):
+    """What a command found: its report, and how the command shows it."""
+
+    def __init__(self, schema: str, report: Subject, screen: RenderableType, summary: str) -> None:
+        self._schema, self._screen, self.summary = schema, screen, summary
+        self.report = report
+        """The report as a typed object; the same fields as the JSON of the command."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """The JSON of the command."""
+        from cgtool.render.json import encode
+
+        decoded: dict[str, Any] = msgspec.json.decode(encode(self._schema, self.report))
+        return decoded
+
+    def __repr__(self) -> str:
+        return f"<{self._schema.partition('-')[2]}: {self.summary}>"
+
+    def __str__(self) -> str:
+        return _text(self._screen)
+
+    def _repr_html_(self) -> str:
+        return _preformatted(self._screen)
+
+
+CaptureOrFile: TypeAlias = LoadedCapture | str | os.PathLike[str]
+
+
+def load(path: str | os.PathLike[str]) -> LoadedCapture:
+    """Load a ``.cgt`` file. Raises CgtoolError if it is not one."""
+    return LoadedCapture(Path(path), capture_file.read(Path(path)))
+
+
+def _loaded(capture: CaptureOrFile) -> LoadedCapture:
+    return capture if isinstance(capture, LoadedCapture) else load(capture)
+
+
+def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
+    """What ``cgtool diff A B`` shows of two captures; ``.report.different`` if anything is."""
+    from cgtool.render.diff_table import render
+
+    first, second = _loaded(a), _loaded(b)
+    names = (str(first.path), str(second.path))
+    report = compare(first.capture, second.capture, names=names)
+    return Result("cgtool-diff", report, render(report, rows=_SHOWN), report.summary)
+
+
+def report(
+    a: CaptureOrFile,
+    b: CaptureOrFile | None = None,
+    *,
+    file: str | os.PathLike[str] = "report.html",
+) -> Path:
+    """Write the page of ``cgtool report``: one capture, or what changed from ``a`` to ``b``.
+
+    Returns the path of the page. Raises CgtoolError if the captures cannot be read or compared, and
+    if ``file`` cannot be written or is one of them.
+    """
+    from cgtool.cli.output import check_places, write_bytes
+    from cgtool.html.report import html
+
+    target = Path(file)
+    captures = [_loaded(capture) for capture in ((a,) if b is None else (a, b))]
+    check_places([("file", target)], *(capture.path for capture in captures))
+    write_bytes(html([(str(capture.path), capture.capture) for capture in captures]), target)
+    return target
+
+
+def check(
+    entry: str | os.PathLike[str], *, timeout: float | None = None, **options: Any
+) -> Result[Report]:
+    """What ``cgtool check`` finds in an ENTRY or a script, in a process of its own. ``options`` are
+    those of ``cgtool.model.options.CaptureOptions``: ``device="simulated"``. Raises CgtoolError for
+    a value that an option does not take, and if the code cannot be loaded or run."""
+    from cgtool.cli.options import WorkerOptions
+    from cgtool.cli.workers import report_of
+    from cgtool.model.jobs import check_job
+    from cgtool.render.report_table import render_check
+
+    settings = _settings(options)
+    job = check_job(os.fspath(entry), settings)
+    report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
+    hazards = sum(map(is_hazard, explain_findings(report.findings)))
+    return Result("cgtool-check", report, render_check(report), count_text(hazards, "hazard"))
+
+
+def _settings(options: dict[str, Any]) -> CaptureOptions:
+    settings = CaptureOptions(**options)
+    for name, value in options.items():
+        if isinstance(value, str) and isinstance(getattr(CaptureOptions(), name), tuple):
+            settings = msgspec.structs.replace(settings, **{name: (value,)})
+        elif expected := unexpected(name, value):
+            raise usage(f"{name}={value!r}: expected {expected}")
+    return settings
+
+
+def _row(graph: Graph, node: Node, describer: NodeDescriber) -> NodeRow:
+    place = describer.places.of(node)
+    frame, forward = place.frame or _NOWHERE, place.forward_frame or _NOWHERE
+    launch = node.kernel
+    return NodeRow(
+        graph=graph.name,
+        id=node.id,
+        type=node.type,
+        name=describer.title(node),
+        kernel=None if launch is None else describer.full_kernels[launch.function],
+        op=place.op,
+        module=place.module,
+        file=frame.file or None,
+        line=frame.line or None,
+        function=frame.function or None,
+        forward_op=place.forward_op,
+        forward_file=forward.file or None,
+        forward_line=forward.line or None,
+        stream=node.stream,
+        grid=None if launch is None else launch.grid,
+        block=None if launch is None else launch.block,
+        start_ns=node.start_ns,
+        duration_ns=node.duration_ns,
+    )
+
+
+_NOWHERE = Frame("", 0, "")
+
+
+def _text(screen: RenderableType) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    buffer = StringIO()
+    # In a notebook rich would show it at once.
+    plain = Console(file=buffer, width=100, color_system=None, force_jupyter=False)
+    plain.print(screen, highlight=False)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+def _preformatted(screen: RenderableType) -> str:
+    return f"<pre>{escape(_text(screen))}</pre>"

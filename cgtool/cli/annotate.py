@@ -1,0 +1,172 @@
+"""``cgtool annotate``: the lines of a capture in another profiler's trace."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import pickle
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+from cgtool.cli.output import check_places, print_saved, show_report, write_bytes
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.files import atomic
+
+_PACKING = 1
+"""Level of gzip: makes the output ten times smaller, in a second per 100 MB."""
+
+_KINDS = (
+    ("a Chrome trace", (".sqlite", ".nsys-rep")),
+    ("an SQLite database", (".json", ".gz", ".nsys-rep")),
+)
+"""Without and with SQLite: what a trace is, and suffixes of what it is not."""
+
+EPILOG = (
+    "Exit codes: 0 every kernel of a graph was matched, 1 some were not, 2 usage error or bad file."
+)
+
+
+def annotate(
+    *,
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE",
+            help="a trace of torch.profiler (.json, .json.gz), or Nsight Systems' SQLite export",
+        ),
+    ],
+    with_: Annotated[
+        Path,
+        typer.Option(
+            "--with",
+            metavar="FILE",
+            help="The graphs: a .cgt file of `cgtool capture` or `cgtool run`.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the annotated trace to FILE."),
+    ],
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a pickle of what PyTorch's export_chrome_trace takes as "
+            "`cuda_graph_annotations=`, for other traces of the same process.",
+        ),
+    ] = None,
+    torch_annotations: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Add what PyTorch recorded in the traced process: a pickle of its annotations, or "
+            "the file of `dump_kernel_py_stacks`.",
+        ),
+    ] = None,
+    format_: opt.FormatOption = "table",
+    only: opt.OnlyTable = None,
+    explain: opt.Explain = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Give the kernels of graph replays in a trace their op, module and line."""
+    from cgtool.analysis.trace_match import match_launches
+    from cgtool.analysis.trace_report import annotate_report
+    from cgtool.model import capture_file
+    from cgtool.model import torch_annotations as torch_file
+    from cgtool.model.gpu_trace import SQLITE_MAGIC, first_bytes, read_chrome
+    from cgtool.model.nsight import NsightTrace
+    from cgtool.render.annotate_table import render
+    from cgtool.render.annotated_trace import annotated, for_pytorch, nodes
+
+    recorded = [] if torch_annotations is None else [torch_annotations]
+    check_places([("-o", output), ("--annotations", annotations)], trace, with_, *recorded)
+    capture = capture_file.read(with_)
+    given = {} if torch_annotations is None else torch_file.read(torch_annotations)
+    if capture.environment.simulated:
+        raise usage(
+            f"{with_} was captured on the simulated device, whose nodes are ops, not kernels",
+            fix="capture on the GPU that the trace is of",
+        )
+    if not capture.graphs:
+        raise usage(
+            f"{with_} has no graphs",
+            why="the program captured none while cgtool recorded it",
+            fix=f"`cgtool run {shlex.quote(str(with_))}` shows what it did",
+        )
+    # Nothing becomes garbage before the end, and collecting takes half of the time.
+    gc.disable()
+    try:
+        read = NsightTrace(trace) if first_bytes(trace) == SQLITE_MAGIC else read_chrome(trace)
+        kind, others = _KINDS[isinstance(read, NsightTrace)]
+        if output.suffix in others:
+            raise usage(f"-o {output}: {trace} is {kind}, so the annotated trace is one too")
+        if not read.records:
+            whole_graphs = read.whole_graphs if isinstance(read, NsightTrace) else 0
+            raise _no_graphs(trace, read.outside, whole_graphs)
+        launches = match_launches(capture, read.records)
+        report = annotate_report(
+            capture, launches, trace=str(trace), name=str(with_), outside=read.outside
+        )
+        if given and not any(record.graph for record in read.records):
+            raise _no_ids("--torch-annotations", trace)
+        if annotations is not None:
+            write_bytes(_pickled(trace, for_pytorch(launches, capture)), annotations)
+        if isinstance(read, NsightTrace):
+            if given:
+                raise usage(f"--torch-annotations is for Chrome traces, not for {trace}")
+            with atomic(output) as temporary:
+                read.write(temporary, nodes(read, launches, capture))
+        else:
+            _write(output, annotated(read, launches, capture, given))
+    finally:
+        gc.enable()
+    show_report(
+        "cgtool-annotate", report, render, format_, None,
+        only=only, quiet=quiet, rows=20, explain=explain,
+    )  # fmt: skip
+    print_saved(output)
+    raise typer.Exit(int(not report.complete))
+
+
+def _no_graphs(trace: Path, outside: int, whole_graphs: int) -> CgtoolError:
+    if whole_graphs:
+        return usage(
+            f"{trace}: {whole_graphs:,} launches of graphs, without their kernels",
+            why="by default, Nsight Systems records each graph launch as a whole",
+            fix="nsys profile --cuda-graph-trace=node ...",
+        )
+    return usage(
+        f"{trace}: no kernel in it ran in a CUDA graph",
+        why=f"its {outside:,} kernels, memcpys and memsets were launched one by one"
+        if outside
+        else "it has no GPU work at all: activities=[..., ProfilerActivity.CUDA] records it",
+        fix="trace the steps that replay graphs: warm-up and capture do not",
+    )
+
+
+def _no_ids(option: str, trace: Path) -> CgtoolError:
+    return usage(
+        f"{option}: {trace} does not name the nodes of graphs",
+        fix="trace with PyTorch 2.12 or later, or with Nsight Systems",
+    )
+
+
+def _pickled(trace: Path, annotations: dict[int, list[dict[str, str]]]) -> bytes:
+    if not annotations:
+        raise _no_ids("--annotations", trace)
+    return pickle.dumps(annotations)
+
+
+def _write(output: Path, parts: Iterable[bytes]) -> None:
+    with atomic(output) as temporary:
+        if output.suffix == ".gz":
+            with gzip.open(temporary, "wb", compresslevel=_PACKING) as file:
+                file.writelines(parts)
+        else:
+            with temporary.open("wb") as plain:
+                plain.writelines(parts)

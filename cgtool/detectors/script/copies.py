@@ -1,0 +1,349 @@
+"""What a script copies into static inputs: data of another shape, only a part of the rows, mostly
+padding, more than the graph computes, or over memory that a replay still reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+
+import torch
+from torch import Generator  # the simulated device replaces the attribute
+
+from cgtool.detectors.reporting import Detector
+from cgtool.findings import code
+from cgtool.model.capture import Frames
+from cgtool.model.finding import NOTE
+from cgtool.observe.script import events
+from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
+from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.program.boundary import first_line
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.storages import Layout
+
+BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
+PADDING_WASTE = code("padding-waste")
+PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
+REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
+
+_REPLAYS = 3
+"""Replays with a large copy, or mostly padding, before there is a finding."""
+_LARGE_COPY_BYTES = 8 << 20
+_PADDING = 8
+"""Mostly padding: at most one row in this many is real."""
+_TRIALS = 5
+"""After this many trials, the padding of an input is assumed not to reach real rows."""
+_COPIED_BYTES = 1 << 30
+"""The most bytes that a trial copies."""
+
+
+class _Batch:
+    """How many rows of a static input each batch fills, from its first row on."""
+
+    def __init__(self, use: ExternalUse) -> None:
+        self._start = use.data_ptr
+        self.rows = 0
+        """Rows that the current batch fills."""
+        self.stale = 0
+        """The first rows, up to this number, hold an earlier batch unless this one fills them."""
+        self.rest_is_written = True
+        """The other rows were reset; any other write to the buffer is assumed to do that."""
+        self.is_written = False
+        """Whether the current batch has been copied."""
+        self.bytes = 0
+        """Size of the last copy of the current batch."""
+        self.frames: Frames = ()
+        """Where that copy was made."""
+
+    def says_how_many(self, use: ExternalUse, batch: _Batch) -> bool:
+        """Whether this may be a mask, or the number, of the real rows of another input."""
+        if self is batch or not self.is_written or not self.rest_is_written:
+            return False
+        return use.rows <= 1 or self.rows == batch.rows
+
+    def fill(self, target: torch.Tensor, whole: int) -> None:
+        """A part of the input, which has ``whole`` bytes, is written."""
+        self.is_written = True
+        if target.dim() == 0 or target.data_ptr() != self._start:
+            self.rest_is_written = True
+            return
+        self.rows = int(target.shape[0])
+        if target.nbytes >= whole:
+            self.rest_is_written = True
+
+    def next(self) -> None:
+        """A replay has read the batch."""
+        if self.rows:
+            self.stale = self.rows if self.rest_is_written else max(self.rows, self.stale)
+        self.rows, self.bytes, self.rest_is_written, self.is_written = 0, 0, False, False
+
+
+def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
+    """The number of rows of a static input up to the last one that a view of it contains."""
+    row = next(iter(use.layout.stride), 0)
+    if not row or not tensor.numel():
+        return 0
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    end = tensor.data_ptr() - use.data_ptr + (last + 1) * tensor.element_size()
+    return -(-end // (row * tensor.element_size()))
+
+
+class Copies(Detector):
+    """The copies between one replay and the next."""
+
+    def start(self) -> None:
+        self._batches: dict[int, _Batch] = {}
+        """By key of the static input; graphs of several sizes may read the first rows of one."""
+        self._heavy: Counter[int] = Counter()
+        """By number of the graph: replays after a copy that costs more than the graph."""
+        self._padded: Counter[int] = Counter()
+        self._trials: Counter[tuple[int, int]] = Counter()
+        """By graph and input: how often other padding was tried and changed no real row."""
+        self._written: defaultdict[int, set[tuple[int, Layout]]] = defaultdict(set)
+        """By number of the graph: key and layout of what its ops returned or wrote."""
+        self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
+        """By number of the graph: the generators that its ops use, except the default one."""
+
+    def on_op_captured(self, event: events.OpCaptured) -> None:
+        graph = event.graph
+        self._written[graph.number].update(
+            (key, Layout.of(tensor))
+            for tensor in (*tensors_in(event.result), *event.op.written)
+            if (key := key_of(tensor)) is not None
+        )
+        arguments = (*event.op.args, *event.op.kwargs.values())
+        self._generators[graph.number].update(
+            argument for argument in arguments if isinstance(argument, Generator)
+        )
+        for tensor in event.op.read:
+            key = key_of(tensor)
+            use = None if key is None else graph.external.get(key)
+            if use is not None:
+                use.rows = max(use.rows, _rows_to(tensor, use))
+
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
+        self._written.pop(event.graph.number, None)
+        self._generators.pop(event.graph.number, None)
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        op = event.op
+        name = op.name.partition(".")[0]
+        self._look_at_pinned(op)
+        if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
+            return
+        target = op.args[0]
+        buffer = self.script.buffers.find(target)
+        if buffer is None or buffer.place == "pinned":
+            return
+        if name in ("aten::copy_", "aten::fill_"):
+            uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
+            use = next((use for use in uses if use is not None), None)
+            if use is not None:
+                batch = self._batches.setdefault(buffer.key, _Batch(use))
+                if name == "aten::copy_":
+                    batch.bytes, batch.frames = target.nbytes, self.script.place()
+                    if self._is_broadcast(op.args[1], target):
+                        return
+                batch.fill(target, buffer.bytes)
+        elif buffer.key in self._batches:
+            self._batches[buffer.key].rest_is_written = True
+
+    def _is_broadcast(self, source: torch.Tensor, target: torch.Tensor) -> bool:
+        if not source.dim() or source.dim() != target.dim() or source.shape == target.shape:
+            return False
+        self.report(
+            REPLAY_WITH_OTHER_SHAPE,
+            f"`copy_` broadcasts {list(source.shape)} to a static input of {list(target.shape)}",
+        )
+        return True
+
+    def _look_at_pinned(self, op: Op) -> None:
+        device = self.script.device
+        if any(device.place(tensor) == "device" for tensor in op.tensors):
+            return  # a copy from the device, in the order of its stream
+        for target in op.written:
+            buffer = self.script.buffers.find(target)
+            read = buffer.last_read if buffer is not None and buffer.place == "pinned" else None
+            if read is not None and not self.script.order.done(read.stream, read.tick):
+                reader = "a replay" if read.graph is not None else "the copy to the static input"
+                self.report(
+                    PINNED_SOURCE_FROZEN,
+                    f"the host writes a pinned buffer that {reader} may still be reading",
+                    evidence=("the host has not waited since its last read",),
+                )
+
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
+        graph = event.graph
+        inputs = {
+            batch: use
+            for key, use in graph.external.items()
+            if (batch := self._batches.get(key)) is not None
+        }
+        for batch, use in inputs.items():
+            stale = min(batch.stale, use.rows)
+            is_partial = 0 < batch.rows < stale and not batch.rest_is_written
+            known = any(other.says_how_many(its, batch) for other, its in inputs.items())
+            leak = None
+            if is_partial and not known:
+                leak = self._leak(graph, use, batch.rows, stale)
+            if leak is not None:
+                evidence, severity = leak
+                self.report(
+                    BUCKET_PADDING_GARBAGE,
+                    f"only the first {batch.rows} of {stale} rows are overwritten; the replay "
+                    "reads an earlier batch in the others",
+                    batch.frames,
+                    evidence=(evidence,),
+                    severity=severity,
+                )
+        copied = {batch: use for batch, use in inputs.items() if batch.bytes}
+        total = sum(batch.bytes for batch in copied)
+        if total >= _LARGE_COPY_BYTES and graph.device_ops <= 2:
+            self._heavy[graph.number] += 1
+            if self._heavy[graph.number] == _REPLAYS:
+                self.report(
+                    INPUT_COPY_DOMINATES,
+                    f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
+                    max(copied, key=lambda batch: batch.bytes).frames,
+                )
+        partial = {batch: use.rows for batch, use in copied.items() if batch.rows}
+        if partial and all(batch.rows * _PADDING <= size for batch, size in partial.items()):
+            self._padded[graph.number] += 1
+            if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
+                largest, size = max(partial.items(), key=lambda item: item[1])
+                self.report(
+                    PADDING_WASTE,
+                    f"{largest.rows} of {size} rows are real; the graph computes all of them",
+                    graph.last_replay.frames,
+                )
+        for batch in inputs:
+            batch.next()
+
+    def _leak(
+        self, graph: WatchedGraph, use: ExternalUse, rows: int, stale: int
+    ) -> tuple[str, str | None] | None:
+        """Evidence that the rows that the batch does not fill affect real rows of what the graph
+        writes; for a note, why that was not tried; None if replays with other values in them
+        showed that they do not."""
+        trial = graph.number, use.buffer.key
+        if self._trials[trial] >= _TRIALS:
+            return None
+        self._trials[trial] += 1
+        try:
+            with unobserved(), no_torch_function(), torch.inference_mode():
+                leaks = self._try(graph, use, rows, stale)
+        # The ops of the script run with values that are not its own, and may raise anything.
+        except Exception as error:
+            return f"not confirmed by a replay with other padding: {first_line(error)}", NOTE
+        return ("a replay with other padding gave other results", None) if leaks else None
+
+    def _try(self, graph: WatchedGraph, use: ExternalUse, rows: int, stale: int) -> bool:
+        """Replay with other padding, and restore all that this changes. Raises _NotTried."""
+        device = self.script.device
+        written = self._written_by(graph)
+        values, tensors = _tensor(use.buffer, use.layout)[:stale], [each for each, _ in written]
+        buffers = {buffer.key: (tensor, buffer) for tensor, buffer in written}
+        memory = [values, *itertools.starmap(_memory_of, buffers.values())]
+        copied = sum(each.nbytes for each in memory) + 2 * sum(each.nbytes for each in tensors)
+        if copied > _COPIED_BYTES:
+            raise _NotTried(f"{copied >> 20} MiB would be copied")
+        # Other streams may use the memory, and the graph may write to host memory.
+        device.synchronize()
+        before, paddings = [each.clone() for each in memory], _paddings(values, rows)
+        generators = list(self._generators[graph.number])
+        states = [generator.get_state() for generator in generators]
+        default_state = device.generator_state()
+
+        def restore() -> None:
+            for each, value in zip(memory, before, strict=True):
+                each.copy_(value)
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+            device.set_generator_state(default_state)
+            device.synchronize()
+
+        def replayed(padding: torch.Tensor) -> list[torch.Tensor]:
+            restore()
+            values[rows:] = padding
+            self.script.replay_unseen(graph)
+            device.synchronize()
+            return [tensor.clone() for tensor in tensors]
+
+        try:
+            as_it_was = replayed(values[rows:].clone())
+            return any(
+                not _equal_rows(one, other, rows, use.rows)
+                for padding in paddings
+                for one, other in zip(as_it_was, replayed(padding), strict=True)
+            )
+        finally:
+            restore()
+
+    def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
+        """What a graph writes and the script still holds. Raises _NotTried if a replay may change
+        more than that, or wait for others."""
+        dist = torch.distributed
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise _NotTried("other processes take part in a replay")
+        if len(self.script.threads) > 1:
+            raise _NotTried("other threads are running")
+        if not graph.only_ops:
+            raise _NotTried("kernels that no op of PyTorch launched may write any memory")
+        is_dead = self.script.device.is_dead
+        buffers = {use.buffer.key: use.buffer for use in graph.external.values() if use.written}
+        buffers |= graph.allocated
+        living = {key: buffer for key, buffer in buffers.items() if not is_dead(buffer.ref)}
+        return [
+            (_tensor(living[key], layout), living[key])
+            for key, layout in self._written[graph.number]
+            if key in living
+        ]
+
+
+class _NotTried(Exception):
+    """A trial might change what cannot be restored, or never end."""
+
+
+def _tensor(buffer: Buffer, layout: Layout) -> torch.Tensor:
+    """A tensor of cgtool's own on a buffer. Raises _NotTried."""
+    tensor = buffer.ref.tensor(layout)
+    if tensor is None:
+        raise _NotTried("a tensor that the graph uses was freed")
+    return tensor
+
+
+def _memory_of(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """All memory of a tensor's storage, without creating a storage object, which would own it."""
+    return tensor.data.as_strided((buffer.bytes // max(tensor.element_size(), 1),), (1,), 0)
+
+
+def _paddings(values: torch.Tensor, rows: int) -> list[torch.Tensor]:
+    """Other values for the rows after ``rows``, in the range of the script's own: on a GPU, an
+    index or a probability out of range would end the process."""
+    rest = values[rows:]
+    if values.is_floating_point():
+        return [each.expand_as(rest) for each in (values.amax(0), values.amin(0) / 2)]
+    return [values[torch.arange(len(rest), device=values.device) % rows].clone()]
+
+
+def _equal_rows(one: torch.Tensor, other: torch.Tensor, rows: int, size: int) -> bool:
+    """Whether two tensors are equal except for padding in one dimension, which has one or more
+    elements for each of ``size`` rows."""
+    return _equal(one, other) or any(
+        length
+        and length % size == 0
+        and _equal(*(each.narrow(axis, 0, length // size * rows) for each in (one, other)))
+        for axis, length in enumerate(one.shape)
+    )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether they are equal, except for the noise of additions in another order."""
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    noise = 16 * torch.finfo(one.dtype).eps
+    scale = float(one.abs().nan_to_num(posinf=0).max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=noise, atol=noise * scale, equal_nan=True)

@@ -1,0 +1,80 @@
+"""A GPU whose graphs are recorded (``cgtool run``).
+
+The program waits for what is imported here. What a capture needs is imported before the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from cgtool.model.capture import Environment, Function
+from cgtool.observe.generated import GeneratedCode
+from cgtool.torch_compat.patches import Patches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.devices.cuda.recording import Captures
+    from cgtool.devices.cuda.replay_times import ReplayTimes
+    from cgtool.model.part_files import PartWriter, PoolSizes
+    from cgtool.observe.origins import OriginTable
+
+
+class CudaRecording:
+    """A GPU, for ``recorder.recorder``."""
+
+    graph_class: Any = torch.cuda.CUDAGraph
+
+    def __init__(self, patches: Patches) -> None:
+        self._code = GeneratedCode(patches)
+
+    @cached_property
+    def _captures(self) -> Captures:
+        from cgtool.devices.cuda.recording import Captures
+
+        return Captures(self._code)
+
+    def environment(self) -> Environment:
+        from cgtool.devices.cuda.environment import environment
+
+        return environment(torch.cuda.current_device())
+
+    def prepare(self) -> None:
+        from cgtool.devices.cuda.recording import LET_THROUGH
+        from cgtool.torch_compat import op_key
+
+        op_key.prepare(LET_THROUGH)
+
+    def watch(self, graph: Any, table: OriginTable) -> Any:
+        return self._captures.watch(table)
+
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(self._captures.functions.functions)
+
+    def reserved_bytes(self) -> int | None:
+        # torch.cuda.memory_reserved() makes a table of all figures: a fifth of a millisecond.
+        statistics: Any = torch.cuda.memory_stats_as_nested_dict()
+        return int(statistics["reserved_bytes"]["all"]["current"]) if statistics else 0
+
+    def free_bytes(self) -> int | None:
+        from cgtool.devices.cuda.driver import free_bytes
+
+        return free_bytes()
+
+    def stream(self) -> int | None:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+        from cgtool.torch_compat.allocator import pool_sizes
+
+        return pool_sizes(pools)
+
+    def time_replays(
+        self, part: Callable[[], PartWriter], say: Callable[[str], None], patches: Patches
+    ) -> ReplayTimes:
+        from cgtool.devices.cuda.replay_times import ReplayTimes
+
+        return ReplayTimes(part, say, patches)

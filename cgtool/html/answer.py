@@ -1,0 +1,143 @@
+"""The first view: the sentences that matter, what was captured where, and the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from cgtool.analysis.graph.summary import Summary, graph_findings, summarize
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
+from cgtool.analysis.timing.gain import Gain, judge
+from cgtool.analysis.timing.profile import ProfileReport
+from cgtool.analysis.units import (
+    bytes_text,
+    count_text,
+    rate_text,
+    share_text,
+    total_of,
+)
+from cgtool.html.run import run_tree
+from cgtool.html.screens import tables
+from cgtool.html.sources import Sources
+from cgtool.model.capture import Capture, Frame
+from cgtool.render import profile_table
+
+NumberFrame = Callable[[Frame | None], int]
+"""The number of a frame in the page."""
+
+
+def answer(
+    capture: Capture, report: ProfileReport | None, number: NumberFrame, sources: Sources
+) -> dict[str, Any]:
+    """``report``: of a capture whose nodes were timed."""
+    summary = summarize(capture)
+    ledger = ledger_report(capture) if capture.ledger is not None else None
+    gain = report.gain if report is not None else None
+    if gain is None and capture.bench is not None:
+        # Whole iterations were timed, not their nodes.
+        gain = judge(capture, (), ())
+    findings = explain_findings((*graph_findings(capture), *(gain.findings if gain else ())))
+    if ledger is not None:
+        findings = (*ledger.findings, *findings)
+        sentences = [f"{ledger.sentence[:1].upper()}{ledger.sentence[1:]}."]
+    elif gain is not None:
+        sentences = list(_sentences(gain, report))
+    else:
+        sentences = [_contents(summary)]
+    return {
+        "sentences": sentences,
+        "verdict": gain.answer if gain is not None and ledger is None else None,
+        "facts": list(_facts(capture, summary)),
+        "tables": tables(profile_table.render(report)) if report else [],
+        "notes": [
+            *(gain.warnings if gain else ()),
+            *(caveat.text for caveat in capture.caveats),
+            *(ledger.lost if ledger else ()),
+        ],
+        "run": run_tree(capture, capture.ledger, ledger) if capture.ledger and ledger else None,
+        "findings": [_finding(finding, number, sources) for finding in findings],
+    }
+
+
+def _sentences(gain: Gain, report: ProfileReport | None) -> Iterator[str]:
+    yield from filter(None, (gain.sentence, gain.why, gain.copies_sentence))
+    yield from filter(None, (bound.sentence for bound in report.bounds) if report else ())
+
+
+def _contents(summary: Summary) -> str:
+    """``190 nodes: forward 50, backward 140.``"""
+    graphs = summary.graphs
+    nodes = count_text(sum(row.nodes for row in graphs), "node")
+    if len(graphs) == 1:
+        return f"{nodes} in the graph {graphs[0].name}. Nothing was timed."
+    each = ", ".join(f"{row.name} {row.nodes:,}" for row in graphs[:_NAMED])
+    more = f", and {count_text(len(graphs) - _NAMED, 'more graph')}" if len(graphs) > _NAMED else ""
+    return f"{nodes} in {count_text(len(graphs), 'graph')}: {each}{more}. Nothing was timed."
+
+
+_NAMED = 6
+
+
+def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
+    """What was captured, where, and how well it is known: labels and texts."""
+    environment, entry = capture.environment, capture.entry
+    yield "captured", f"{entry.spec} ({entry.kind})"
+    device = environment.device or "no device: nothing was recorded"
+    yield "on", "the simulated device" if environment.simulated else device
+    versions = [
+        ("torch", environment.torch),
+        ("Python", environment.python),
+        ("CUDA", environment.cuda_runtime),
+        ("driver", environment.driver),
+    ]
+    if software := [f"{name} {version}" for name, version in versions if version]:
+        yield "with", ", ".join(software)
+    if environment.cpu:
+        yield "host", environment.cpu
+    yield "at", f"{capture.created}, by cgtool {capture.cgtool}"
+    if capture.ledger is not None:
+        if reserved := total_of(each.reserved_bytes for each in capture.ledger.graphs):
+            yield "memory", f"{bytes_text(reserved)} reserved by the captures"
+    elif summary.pools:
+        text = f"{bytes_text(summary.pool_bytes)} in {count_text(summary.pools, 'memory pool')}"
+        if summary.exec_bytes is not None:
+            text += f", {bytes_text(summary.exec_bytes)} in the driver for the executable graphs"
+        yield "memory", text
+    profile = capture.profile
+    if profile is not None and profile.memory_bytes_per_s is not None:
+        peaks = [f"{peak.dtype} {rate_text(peak.flops_per_s, 'FLOP/s')}" for peak in profile.peaks]
+        memory = f"memory {rate_text(profile.memory_bytes_per_s, 'B/s')}"
+        yield "peaks", ", ".join([memory, *peaks])
+    coverage = summary.coverage
+    known = [
+        ("op", coverage.op, coverage.nodes),
+        ("line", coverage.line, coverage.nodes),
+        ("module", coverage.module, coverage.nodes),
+        ("forward line", coverage.forward_line, coverage.backward),
+    ]
+    texts = (f"{name} {share_text(part, whole)}" for name, part, whole in known if whole)
+    if coverage.nodes:
+        yield "nodes with a known", ", ".join(texts)
+
+
+def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -> dict[str, Any]:
+    def frames(chosen: Iterable[Frame]) -> list[int]:
+        return [number(frame) for frame in chosen]
+
+    place = finding.place
+    return {
+        "severity": finding.severity,
+        "code": finding.code,
+        "title": finding.title,
+        "reason": finding.reason,
+        "fix": finding.fix,
+        "phase": finding.phase,
+        "module": finding.module,
+        "times": finding.times,
+        "place": number(place),
+        "source": sources.line(place) if place is not None else "",
+        "chain": frames(finding.chain),
+        "forward": number(place_of(finding.forward)),
+        "evidence": list(finding.evidence),
+    }

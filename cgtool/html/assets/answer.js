@@ -1,0 +1,96 @@
+"use strict";
+// The Answer view: the sentences that matter, the findings, and what was captured where.
+
+const MARKS = { error: "✖", warning: "▲", note: "●" };
+
+class AnswerView {
+  static title = "Answer";
+
+  constructor(host, capture) {
+    this.capture = capture;
+    const [first, ...rest] = capture.sentences;
+    append(host, make("div.page", {},
+      make("section.lead", {},
+        make("p.sentence", { "data-verdict": capture.verdict }, first),
+        rest.map((sentence) => make("p", {}, sentence))),
+      this.most(),
+      make("div.flow", {},
+        this.findings(),
+        capture.tables.map((table) => tableSection(table)),
+        capture.notes.length > 0 && make("section", {}, make("h2", {}, "Notes"), make("ul", {}, capture.notes.map((note) => make("li", {}, note)))),
+        this.facts())));
+  }
+
+  static applies() {
+    return true;
+  }
+
+  /** Where most of the time goes, or most of the nodes are. */
+  most() {
+    const { capture } = this;
+    if (!capture.count) return null;
+    const heading = capture.timed ? "Most of the time" : "Most of the nodes";
+    return make("section", {}, make("h2", {}, heading), make("div.columns", {}, ["line", "layer", "op"].map((by) => this.ranking(by))));
+  }
+
+  ranking(by) {
+    const { capture } = this;
+    const { of, names } = capture.grouping(by);
+    const weights = new Float64Array(names.length);
+    let total = 0;
+    for (let node = 0; node < capture.count; node++) {
+      weights[of[node]] += capture.weight(node);
+      total += capture.weight(node);
+    }
+    const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
+    return make("table.compact", {},
+      make("caption", {}, by === "layer" ? "by module, without the modules inside it" : `by ${by}`),
+      make("tbody", {}, ranked.map((group) => {
+        const code = by === "line" ? capture.lineText(capture.frame(of.indexOf(group))) : "";
+        const filled = make("span.filled");
+        filled.style.width = `${(100 * weights[group]) / weights[ranked[0]] || 0}%`;
+        return make("tr", {},
+          make("td.grow", {}, link(names[group], () => state.select(capture.filter((node) => of[node] === group), names[group])),
+            code && make("code.line-text", { title: code }, code),
+            make("span.bar.thin", {}, filled)),
+          make("td.number", {}, capture.timed ? timeText(weights[group]) : numberText(weights[group])),
+          make("td.number.muted", {}, shareText(weights[group] / total)));
+      })));
+  }
+
+  findings() {
+    const { findings } = this.capture;
+    const heading = make("h2", {}, "Findings");
+    if (!findings.length) return make("section", {}, heading, make("p.muted", {}, "None. ", make("code", {}, "cgtool check"), " and ", make("code", {}, "cgtool verify"), " look for more, by running the code."));
+    return make("section", {}, heading, findings.map((finding) => this.finding(finding)));
+  }
+
+  finding(finding) {
+    const { capture } = this;
+    const place = finding.place;
+    const where = (frame, label) =>
+      frame >= 0 && (capture.files[capture.frames[frame][0]].numbers.length
+        ? snippet(capture, frame, label)
+        : make("div.snippet", {}, make("p.small", {}, make("span.muted", {}, `${label} `), frameLink(capture, frame), make("span.muted", {}, ` in ${capture.frames[frame][2]}`))));
+    const nodes = place < 0 ? [] : capture.filter((node) => capture.place(node)[4].includes(place) || capture.frame(node) === place);
+    return make(`article.finding.${finding.severity}`, {},
+      make("h3", {}, make("span.mark", { "aria-hidden": "true" }, MARKS[finding.severity]),
+        make("span.severity", {}, finding.severity), " ", prose(finding.title), " ", make("code", {}, finding.code)),
+      make("p", {}, prose(finding.reason), finding.times > 1 ? ` (${finding.times} times)` : null),
+      finding.code === "concurrency-lost-or-false-dependency" && state.showUnneeded &&
+        make("p", {}, link("Show these dependencies in the graph", state.showUnneeded)),
+      where(place, finding.phase ?? "at"),
+      where(finding.forward, "forward"),
+      finding.evidence.length > 0 && make("ul.small", {}, finding.evidence.map((text) => make("li", {}, prose(text)))),
+      finding.fix && make("p", {}, make("strong", {}, "Fix: "), prose(finding.fix)),
+      nodes.length > 0 && make("p", {}, link(`Show its ${countText(nodes.length, "node")}`, () => {
+        state.select(nodes, finding.code);
+        state.show("graph");
+      })));
+  }
+
+  facts() {
+    return make("section", {}, make("h2", {}, "Captured"),
+      make("dl.wide", {}, this.capture.facts.map(([label, text]) => [make("dt", {}, label), make("dd", {}, text)])));
+  }
+}

@@ -1,0 +1,294 @@
+"use strict";
+// One capture: its columns by node, and what they refer to.
+
+class Capture {
+  constructor(tree, columns, number) {
+    Object.assign(this, tree);
+    // A module may be called "constructor".
+    this.types = Object.assign(Object.create(null), tree.types);
+    this.number = number;
+    const column = (name) => columns[`${number}/${name}`] ?? null;
+    this.type = column("type");
+    this.count = this.type.length;
+    const none = () => new Int32Array(this.count).fill(-1);
+    const unknown = () => new Float32Array(this.count).fill(NaN);
+    for (const name of ["origin", "stream", "kernel", "title", "launch", "call", "arguments", "bound"]) {
+      this[`${name}Of`] = column(name) ?? none();
+    }
+    for (const name of ["start", "duration", "slack"]) this[`${name}Of`] = column(name) ?? none();
+    for (const name of ["bytes", "flops", "memory", "compute", "waves"]) {
+      this[`${name}Of`] = column(name) ?? unknown();
+    }
+    this.critical = column("critical");
+    this.pointerEnd = column("pointerEnd");
+    this.pointer = column("pointer");
+    this.source = column("source");
+    this.target = column("target");
+    this.edgeType = column("edgeType");
+    this.unneeded = column("unneeded");
+    this.blocks = this.pools ? this.readBlocks(column) : null;
+    this.graphOf = new Int32Array(this.count);
+    this.graphs.forEach((graph, at) => this.graphOf.fill(at, ...graph.nodes));
+    this.groupings = new Map();
+    this.linked = new Map();
+  }
+
+  /** Blocks of memory by column; `node` is one of all nodes. */
+  readBlocks(column) {
+    const names = ["pool", "at", "bytes", "requested", "graph", "stream", "origin", "node", "label", "from", "to"];
+    const blocks = Object.fromEntries(names.map((name) => [name, column(`block/${name}`)]));
+    blocks.count = blocks.pool.length;
+    blocks.node = blocks.node.map((node, block) => (node < 0 ? -1 : node + this.graphs[blocks.graph[block]].nodes[0]));
+    blocks.last = blocks.to.reduce((most, to) => Math.max(most, to), blocks.from.at(-1) ?? 0) + 1;
+    return blocks;
+  }
+
+  /** What holds a block, or what it is made for. */
+  blockText(block) {
+    const { blocks } = this;
+    const origin = blocks.origin[block];
+    const [op, module, , frame] = origin < 0 ? NO_PLACE : this.origins[origin];
+    const place = [op === null ? "" : shortOp(op), module ?? "", this.frameText(frame)].filter(Boolean).join(" ");
+    return `${bytesText(blocks.bytes[block])} ${this.blockLabels[blocks.label[block]] || place}`.trim();
+  }
+
+  /** The blocks that were allocated right before a node, for it. */
+  blocksOf(node) {
+    if (!this.blocks) return [];
+    if (!this.byOwner) {
+      this.byOwner = new Map();
+      this.blocks.node.forEach((owner, block) => {
+        if (!this.byOwner.has(owner)) this.byOwner.set(owner, []);
+        this.byOwner.get(owner).push(block);
+      });
+    }
+    return this.byOwner.get(node) ?? [];
+  }
+
+  // --- what a node is
+
+  title(node) {
+    return this.titles[this.titleOf[node]];
+  }
+
+  nodeType(node) {
+    return this.nodeTypes[this.type[node]];
+  }
+
+  id(node) {
+    return node - this.graphs[this.graphOf[node]].nodes[0];
+  }
+
+  /** `[op, module, type of the module, frame, frames, forward origin, autograd node, ranges]`. */
+  place(node) {
+    return this.originOf[node] < 0 ? NO_PLACE : this.origins[this.originOf[node]];
+  }
+
+  op(node) {
+    const op = this.place(node)[0];
+    return op === null ? null : shortOp(op);
+  }
+
+  module(node) {
+    return this.place(node)[1];
+  }
+
+  /** Its module as tables name it: with the callable, if there are several; outside every module,
+      the range around it; null if there is none. */
+  modulePath(node) {
+    const [, module, , , , , , ranges] = this.place(node);
+    const { part } = this.graphs[this.graphOf[node]];
+    const name = module === null ? (ranges.length ? `(${ranges[0]})` : null) : module || "(root)";
+    return part && name !== null ? `${part}: ${name}` : name;
+  }
+
+  /** The number of the frame whose line the node belongs to; -1 for none. */
+  frame(node) {
+    return this.place(node)[3];
+  }
+
+  frameText(frame) {
+    if (frame < 0) return "";
+    const [file, line] = this.frames[frame];
+    return `${this.fileText(file)}:${line}`;
+  }
+
+  /** The source line of a frame; empty where it is not known. */
+  lineText(frame) {
+    if (frame < 0) return "";
+    const [file, line] = this.frames[frame];
+    const { numbers, lines } = this.files[file];
+    return lines[numbers.indexOf(line)]?.trim() ?? "";
+  }
+
+  /** A file by its name, or by its path where two have the same name. */
+  fileText(file) {
+    this.fileTexts ??= this.files.map(({ path }, at) => {
+      const name = fileName(path);
+      const again = this.files.some((other, number) => number !== at && fileName(other.path) === name);
+      return again ? path : name;
+    });
+    return this.fileTexts[file];
+  }
+
+  /** The time of a node, or 1 for each where nothing was timed. */
+  weight(node) {
+    return this.timed ? Math.max(0, this.durationOf[node]) : 1;
+  }
+
+  weightText(weight) {
+    return this.timed ? timeText(weight) : countText(weight, "node");
+  }
+
+  /** Whether it is part of a backward. */
+  isBackward(node) {
+    const place = this.place(node);
+    return place[5] >= 0 || place[6] !== null || this.graphs[this.graphOf[node]].phase === "backward";
+  }
+
+  // --- groups of nodes
+
+  /** `{of, names}`: the number of each node's group by `module`, `op`, `line`, ..., and names. */
+  grouping(by) {
+    if (!this.groupings.has(by)) this.groupings.set(by, this.group(GROUPS[by]));
+    return this.groupings.get(by);
+  }
+
+  group([key, name]) {
+    const numbers = new Map();
+    const names = [];
+    const of = new Int32Array(this.count);
+    for (let node = 0; node < this.count; node++) {
+      const value = key(this, node);
+      let number = numbers.get(value);
+      if (number === undefined) {
+        number = names.length;
+        numbers.set(value, number);
+        names.push(name(this, value));
+      }
+      of[node] = number;
+    }
+    return { of, names };
+  }
+
+  /** The nodes for which `holds` is true. */
+  filter(holds) {
+    const nodes = [];
+    for (let node = 0; node < this.count; node++) if (holds(node)) nodes.push(node);
+    return nodes;
+  }
+
+  // --- edges
+
+  /** The nodes that a node waits for, and those that wait for it: `[before, after]`. */
+  neighbours(node) {
+    const { before, after } = this.links(this.graphOf[node]);
+    return [before(node), after(node)];
+  }
+
+  /** Whether the data does not need that one node waits for another. */
+  isUnneeded(source, target) {
+    this.unneededPairs ??= new Set(Array.from(this.unneeded, (edge) => {
+      const [first] = this.graphs[this.edgeGraph(edge)].nodes;
+      return `${this.source[edge] + first} ${this.target[edge] + first}`;
+    }));
+    return this.unneededPairs.has(`${source} ${target}`);
+  }
+
+  edgeGraph(edge) {
+    return this.graphs.findIndex(({ edges: [from, to] }) => edge >= from && edge < to);
+  }
+
+  /** The edges of a graph by their ends. */
+  links(graph) {
+    if (!this.linked.has(graph)) {
+      const [first, end] = this.graphs[graph].nodes;
+      const [from, to] = this.graphs[graph].edges;
+      const before = listed(this.target, this.source, from, to, first, end - first);
+      const after = listed(this.source, this.target, from, to, first, end - first);
+      this.linked.set(graph, { before, after });
+    }
+    return this.linked.get(graph);
+  }
+
+  /** What the arguments of a kernel point into: `[allocations, tensors]`. */
+  pointers(node) {
+    const from = node ? this.pointerEnd[node - 1] : 0;
+    const all = [...this.pointer.subarray(from, this.pointerEnd[node])];
+    return [all.filter((at) => at % 2 === 0).map((at) => at / 2),
+            all.filter((at) => at % 2 === 1).map((at) => (at - 1) / 2)];
+  }
+
+  /** The nodes of the other phase that belong to the same calls: backward of forward, or the
+      reverse. */
+  counterparts(node) {
+    const forward = this.place(node)[5];
+    const callable = this.graphs[this.graphOf[node]].callable;
+    const same = (other) => this.graphs[this.graphOf[other]].callable === callable;
+    if (forward >= 0) return this.ofOrigin(forward).filter(same);
+    this.backwardOf ??= this.backwards();
+    const backward = this.backwardOf.get(this.originOf[node]) ?? [];
+    return backward.flatMap((origin) => this.ofOrigin(origin)).filter(same);
+  }
+
+  backwards() {
+    const of = new Map();
+    this.origins.forEach((origin, at) => {
+      if (origin[5] < 0) return;
+      if (!of.has(origin[5])) of.set(origin[5], []);
+      of.get(origin[5]).push(at);
+    });
+    return of;
+  }
+
+  ofOrigin(origin) {
+    if (!this.byOrigin) {
+      this.byOrigin = this.origins.map(() => []);
+      for (let node = 0; node < this.count; node++) {
+        if (this.originOf[node] >= 0) this.byOrigin[this.originOf[node]].push(node);
+      }
+    }
+    return this.byOrigin[origin];
+  }
+}
+
+const NO_PLACE = [null, null, null, -1, [], -1, null, []];
+
+/** What nodes are grouped by: the key of a node, and the name of a key. */
+const GROUPS = {
+  module: [(capture, node) => capture.modulePath(node), (_, module) => moduleText(module)],
+  layer: [(capture, node) => layerOf(capture.modulePath(node)), (_, module) => moduleText(module)],
+  op: [(capture, node) => capture.op(node), (_, op) => op ?? "(outside any op)"],
+  kernel: [(capture, node) => capture.title(node), (_, title) => title],
+  line: [(capture, node) => capture.frame(node), (capture, frame) => capture.frameText(frame) || "(no line)"],
+  type: [(capture, node) => capture.type[node], (capture, type) => capture.nodeTypes[type]],
+  stream: [(capture, node) => capture.streamOf[node], (capture, at) => capture.streams[at] ?? "(no stream)"],
+  bound: [
+    (capture, node) => capture.boundOf[node],
+    (capture, bound) => (bound < 0 ? "unknown" : capture.bounds[bound][0]),
+  ],
+};
+
+const layers = new Map();
+
+/** The module with its numbers left out: repeated layers are one. */
+function layerOf(module) {
+  if (module === null) return null;
+  if (!layers.has(module)) layers.set(module, module.replace(/(^|\.| )\d+(?=\.|$)/g, "$1*"));
+  return layers.get(module);
+}
+
+function moduleText(module) {
+  return module === null ? "(no module)" : module === "" ? "(root)" : module;
+}
+
+/** By key, the values of its rows: a function from a node to nodes. */
+function listed(keys, values, from, to, first, count) {
+  const ends = new Int32Array(count + 1);
+  for (let row = from; row < to; row++) ends[keys[row] + 1]++;
+  for (let at = 0; at < count; at++) ends[at + 1] += ends[at];
+  const at = ends.slice();
+  const sorted = new Int32Array(to - from);
+  for (let row = from; row < to; row++) sorted[at[keys[row]]++] = values[row] + first;
+  return (node) => sorted.subarray(ends[node - first], ends[node - first + 1]);
+}

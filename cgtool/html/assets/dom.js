@@ -1,0 +1,95 @@
+"use strict";
+// Elements and texts. Text of a capture is only ever added as text.
+
+/** `make("td.number", { title: "..." }, "12", child)`; an attribute `onclick` is a listener. */
+function make(name, attributes = {}, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const element = document.createElement(tag);
+  if (classes.length) element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  append(element, children);
+  return element;
+}
+
+function append(element, ...children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+function replace(element, ...children) {
+  element.replaceChildren();
+  return append(element, children);
+}
+
+/** Text of a message: what is between backticks is code. */
+function prose(text) {
+  return text.split("`").map((part, at) => (at % 2 && part ? make("code", {}, part) : part));
+}
+
+/** A path may be broken after each `/`, a name after each `.` and `_`. */
+function breakable(text) {
+  return text.split(/(?<=[/._,:])/).flatMap((part) => [part, make("wbr")]);
+}
+
+// --- numbers, as analysis/units.py writes them
+
+function timeText(value) {
+  if (!(value >= 0)) return "—";
+  let unit = "ns";
+  for (unit of ["ns", "us", "ms", "s"]) {
+    if (value < 999.5 || unit === "s") break;
+    value /= 1000;
+  }
+  return `${value.toFixed(value >= 100 || unit === "ns" ? 0 : value >= 10 ? 1 : 2)} ${unit}`;
+}
+
+function bytesText(value) {
+  if (!(value >= 0)) return "—";
+  if (value < 1024) return `${Math.round(value)} B`;
+  let unit = "KiB";
+  for (unit of ["KiB", "MiB", "GiB"]) {
+    value /= 1024;
+    if (Math.round(value) < 1024 || unit === "GiB") break;
+  }
+  return `${value < 100 ? value.toFixed(1) : Math.round(value)} ${unit}`;
+}
+
+function scaledText(value, unit) {
+  if (!(value >= 0)) return "—";
+  let prefix = "";
+  for (prefix of ["", "k", "M", "G", "T", "P"]) {
+    if (value < 999.5 || prefix === "P") break;
+    value /= 1000;
+  }
+  return `${value >= 10 ? Math.round(value) : value.toFixed(1)} ${prefix}${unit}`;
+}
+
+function numberText(value) {
+  return value.toLocaleString("en-US");
+}
+
+function countText(value, noun) {
+  return `${numberText(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+function shareText(share) {
+  if (!(share >= 0)) return "—";
+  if (share > 0 && share < 0.0005) return "<0.1%";
+  return share >= 0.0995 || share === 0 ? `${(100 * share).toFixed(0)}%` : `${(100 * share).toFixed(1)}%`;
+}
+
+// --- names
+
+function shortOp(op) {
+  return (op.split("::")[1] ?? op).split(".")[0];
+}
+
+function fileName(path) {
+  return path.slice(path.lastIndexOf("/") + 1);
+}

@@ -1,0 +1,185 @@
+"use strict";
+// Where the nodes of a graph are drawn: in time where they were timed, else in the order that their
+// edges allow; a lane for each stream, with the modules as bands above its nodes.
+
+const MOST_ROWS = 8; // of nodes that run at the same time in one lane
+const DEEPEST = 8; // names of a module path
+
+class GraphLayout {
+  constructor(capture, graph) {
+    this.capture = capture;
+    this.graph = graph;
+    [this.first, this.end] = capture.graphs[graph].nodes;
+    this.place();
+    this.lanes = this.streams().map(([stream, nodes]) => this.lane(stream, nodes));
+  }
+
+  /** The start and the end of each node. */
+  place() {
+    const { capture, first } = this;
+    const count = this.end - first;
+    this.starts = new Float64Array(count);
+    this.ends = new Float64Array(count);
+    const started = capture.startOf.subarray(first, this.end).some((start) => start >= 0);
+    const timed = capture.durationOf.subarray(first, this.end).some((time) => time >= 0);
+    this.inTime = timed;
+    const { before } = capture.links(this.graph);
+    for (const at of this.order()) {
+      let start = started ? capture.startOf[first + at] : -1;
+      if (start < 0) {
+        start = 0;
+        for (const source of before(first + at)) start = Math.max(start, this.ends[source - first]);
+      }
+      const length = timed ? Math.max(0, capture.durationOf[first + at]) : 1;
+      this.starts[at] = start;
+      this.ends[at] = start + length;
+    }
+    this.length = this.ends.reduce((most, end) => Math.max(most, end), 0);
+    this.cutOverlaps();
+  }
+
+  /** Starts are medians of several replays: a node may seem to start before the one that it waits
+      for has ended. That one is drawn up to there. */
+  cutOverlaps() {
+    const { capture, first, starts, ends } = this;
+    const [from, to] = capture.graphs[this.graph].edges;
+    for (let row = from; row < to; row++) {
+      const [source, target] = [capture.source[row], capture.target[row]];
+      const sameLane = capture.streamOf[first + source] === capture.streamOf[first + target];
+      if (sameLane && capture.edgeType[row] === 0 && starts[target] > starts[source]) {
+        ends[source] = Math.min(ends[source], starts[target]);
+      }
+    }
+  }
+
+  /** Its nodes, each after those that it waits for. */
+  order() {
+    const { capture, first } = this;
+    const count = this.end - first;
+    const [from, to] = capture.graphs[this.graph].edges;
+    let rising = true;
+    for (let row = from; row < to && rising; row++) rising = capture.source[row] < capture.target[row];
+    const order = Array.from({ length: count }, (_, at) => at);
+    if (rising) return order;
+    const { before, after } = capture.links(this.graph);
+    const waits = order.map((at) => before(first + at).length);
+    const ready = order.filter((at) => waits[at] === 0);
+    for (const at of ready) {
+      for (const target of after(first + at)) if (--waits[target - first] === 0) ready.push(target - first);
+    }
+    return ready;
+  }
+
+  streams() {
+    const byStream = new Map();
+    for (let node = this.first; node < this.end; node++) {
+      const stream = this.capture.streamOf[node];
+      if (!byStream.has(stream)) byStream.set(stream, []);
+      byStream.get(stream).push(node);
+    }
+    return [...byStream].sort(([a], [b]) => a - b);
+  }
+
+  lane(stream, nodes) {
+    const sorted = nodes.sort((a, b) => this.start(a) - this.start(b) || a - b);
+    return {
+      name: stream < 0 ? "no stream" : this.capture.streams[stream],
+      count: nodes.length,
+      rows: this.rows(sorted),
+      bands: this.bands(sorted),
+    };
+  }
+
+  start(node) {
+    return this.starts[node - this.first];
+  }
+
+  stop(node) {
+    return this.ends[node - this.first];
+  }
+
+  /** Nodes that run at the same time are in different rows. */
+  rows(sorted) {
+    const rows = [[]];
+    const free = [0];
+    for (const node of sorted) {
+      let row = free.findIndex((end) => end <= this.start(node));
+      if (row < 0) {
+        row = Math.min(rows.length, MOST_ROWS - 1);
+        if (row === rows.length) rows.push([]);
+      }
+      free[row] = Math.max(free[row] ?? 0, this.stop(node));
+      rows[row].push(node);
+    }
+    return rows.map((row) => Int32Array.from(row));
+  }
+
+  /** By depth, the visits to modules: neighbours with the same first names of their path. */
+  bands(sorted) {
+    const { capture } = this;
+    const paths = capture.prefixes ??= modulePrefixes(capture);
+    const bands = [];
+    for (let depth = 0; depth < DEEPEST; depth++) {
+      const [starts, ends, names, firsts] = [[], [], [], []];
+      let last = -1;
+      sorted.forEach((node, at) => {
+        const name = capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1);
+        if (name >= 0 && name === last) {
+          ends[ends.length - 1] = Math.max(ends.at(-1), this.stop(node));
+        } else if (name >= 0) {
+          starts.push(this.start(node));
+          ends.push(this.stop(node));
+          names.push(name);
+          firsts.push(at);
+        }
+        last = name;
+      });
+      if (!names.length) break;
+      bands.push({
+        starts: Float64Array.from(starts),
+        ends: Float64Array.from(ends),
+        names: Int32Array.from(names),
+        typical: typicalLength(starts.map((start, at) => ends[at] - start)),
+      });
+    }
+    return bands;
+  }
+}
+
+/** `{of, names}`: by origin, the numbers of its module's path and of all modules around it,
+    outermost first; and their names. */
+function modulePrefixes(capture) {
+  const numbers = new Map();
+  const names = [];
+  const number = (name) => {
+    if (!numbers.has(name)) {
+      numbers.set(name, names.length);
+      names.push(name);
+    }
+    return numbers.get(name);
+  };
+  const of = capture.origins.map(([, module]) => {
+    if (!module) return [];
+    const parts = module.split(".");
+    return parts.slice(0, DEEPEST).map((_, at) => number(parts.slice(0, at + 1).join(".")));
+  });
+  return { of, names };
+}
+
+/** Longer ones make half of the sum. */
+function typicalLength(lengths) {
+  const half = lengths.reduce((sum, length) => sum + length, 0) / 2;
+  let sum = 0;
+  return lengths.sort((a, b) => b - a).find((length) => (sum += length) >= half) ?? 0;
+}
+
+/** The first position whose value is more than `least`; `values` rise. */
+function firstAbove(values, least) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > least) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}

@@ -1,0 +1,408 @@
+"use strict";
+// The Memory view: address against time for each pool. Time is the order of the allocator's events.
+
+const CURVE = 84; // height of the bytes in use
+const MOST_LIT = 20000; // selected nodes whose arguments are looked at
+
+class MemoryView {
+  static title = "Memory";
+
+  constructor(host, capture) {
+    this.capture = capture;
+    this.pool = 0;
+    this.even = true;
+    const pick = make("select", { "aria-label": "pool", onchange: () => this.show(Number(pick.value)) },
+      capture.pools.map(({ name, reserved }, at) => make("option", { value: at }, `${name}, ${bytesText(reserved)}`)));
+    this.sentence = make("p.muted");
+    this.area = make("div.plot-host");
+    this.legend = make("div.legend");
+    this.lists = make("div.lists");
+    append(host,
+      make("div.toolbar", {},
+        capture.pools.length > 1 && make("label", {}, "Pool ", pick),
+        colorPicker(capture),
+        make("button", { onclick: () => this.fit() }, "Fit"),
+        make("button", { onclick: () => this.choose(this.peakEvent) }, "Peak"),
+        make("button.toggle", { "aria-pressed": "true", title: "Draw small segments larger than to scale", onclick: (event) => this.evenOut(event.currentTarget) }, "Even out segments"),
+        make("span.hint", {}, "zoom: wheel, w s · addresses: shift + wheel · move: drag, a d · what is in use then: click above, ← →")),
+      make("div.strip", {}, this.sentence), this.area, this.legend, this.lists);
+    this.plot = new Plot(this.area, "Blocks of the pool by address and time", {
+      draw: (context) => this.draw(context),
+      hover: (x, y, event) => this.hover(x, y, event),
+      click: (x, y) => this.click(x, y),
+      step: (by) => this.choose(Math.max(0, Math.min(this.event + by, capture.blocks.last))),
+    });
+    this.plot.canvas.addEventListener("wheel", (event) => event.shiftKey && this.zoomAddresses(event), { capture: true, passive: false });
+    state.on("selection", () => this.light(), capture);
+    state.on("color", () => this.recolor(), capture);
+    this.show(0);
+    this.light();
+  }
+
+  static applies(capture) {
+    return Boolean(capture.blocks?.count);
+  }
+
+  show(pool) {
+    const { capture } = this;
+    const { blocks } = capture;
+    this.pool = pool;
+    this.members = Array.from({ length: blocks.count }, (_, block) => block).filter((block) => blocks.pool[block] === pool);
+    const { reserved, live, peak, floor, untouched, peakAt, segments } = capture.pools[pool];
+    this.sentence.textContent = `${bytesText(reserved)} reserved in ${countText(segments.length, "segment")}; peak ${bytesText(peak)}${peakAt ? ` at ${peakAt}` : ""}; ` +
+      `${bytesText(live)} live at the end; ${bytesText(untouched)} never used; no pool with these lifetimes is smaller than ${bytesText(floor)}.`;
+    this.size = Math.max(1, reserved);
+    this.begins = new Map(); // of graphs: their first event
+    for (const block of this.members) {
+      const graph = blocks.graph[block];
+      if (!(this.begins.get(graph) <= blocks.from[block])) this.begins.set(graph, blocks.from[block]);
+    }
+    this.spread();
+    this.curve = this.inUse();
+    this.plot.extent(0, Math.max(1, blocks.last), Math.min(8, blocks.last));
+    this.fit();
+    this.choose(this.peakEvent);
+  }
+
+  evenOut(button) {
+    this.even = !this.even;
+    button.setAttribute("aria-pressed", String(this.even));
+    this.spread();
+    this.fit();
+  }
+
+  /** The height of each segment: its bytes, or their root, of which the sum is as large. */
+  spread() {
+    const { segments } = this.capture.pools[this.pool];
+    const heights = segments.map(([, bytes]) => (this.even ? Math.sqrt(bytes) : bytes));
+    const scale = this.size / (heights.reduce((sum, height) => sum + height, 0) || 1);
+    let at = 0;
+    this.scaled = segments.map(([begin, bytes], number) => {
+      const from = at;
+      at += heights[number] * scale;
+      return { begin, from, factor: (heights[number] * scale) / (bytes || 1) };
+    });
+    this.offsets = Float64Array.from(this.scaled, ({ begin }) => begin);
+    this.froms = Float64Array.from(this.scaled, ({ from }) => from);
+  }
+
+  /** Where an offset is, of all heights; an end is in the segment that it ends. */
+  height(offset, isEnd = false) {
+    const segment = this.scaled[firstAbove(this.offsets, isEnd ? offset - 1 : offset) - 1];
+    return segment ? segment.from + (offset - segment.begin) * segment.factor : offset;
+  }
+
+  /** The offset that is at a height. */
+  offset(height) {
+    const segment = this.scaled[firstAbove(this.froms, height) - 1];
+    return segment ? segment.begin + (height - segment.from) / segment.factor : height;
+  }
+
+  fit() {
+    [this.low, this.high] = [0, this.size];
+    this.plot.fit();
+  }
+
+  /** Bytes in use after each event that changes them, and the event with the most. */
+  inUse() {
+    const { blocks } = this.capture;
+    const changes = this.members.flatMap((block) => {
+      const begin = [blocks.from[block], blocks.bytes[block]];
+      return blocks.to[block] < 0 ? [begin] : [begin, [blocks.to[block], -blocks.bytes[block]]];
+    }).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const events = new Float64Array(changes.length);
+    const bytes = new Float64Array(changes.length);
+    let now = 0;
+    [this.peakEvent, this.most] = [0, 0];
+    changes.forEach(([event, change], at) => {
+      now += change;
+      [events[at], bytes[at]] = [event, now];
+      if (now > this.most) [this.most, this.peakEvent] = [now, event];
+    });
+    return { events, bytes };
+  }
+
+  recolor() {
+    this.colors = coloring(this.capture, state.color);
+    showLegend(this.capture, { legend: this.legendRows() }, this.legend);
+    this.plot.redraw();
+  }
+
+  /** The colours with their bytes in use at the chosen event. */
+  legendRows() {
+    const { node, bytes } = this.capture.blocks;
+    const { of } = coloredBy(this.capture, state.color);
+    const named = new Map(this.colors.legend.map(([, , , group]) => [group, 0]));
+    for (const block of this.inUseAt(this.event)) {
+      const group = node[block] >= 0 && named.has(of[node[block]]) ? of[node[block]] : null;
+      named.set(group, (named.get(group) ?? 0) + bytes[block]);
+    }
+    const rows = this.colors.legend.map(([color, name, weight, group]) => [color, name, weight === null ? null : named.get(group), group]);
+    const isRest = rows.some(([, , , group]) => group === null);
+    return isRest || !named.get(null) ? rows : [...rows, [theme.rest, "for no node", named.get(null), null]];
+  }
+
+  /** The blocks that selected nodes own or point into. */
+  light() {
+    const { capture } = this;
+    this.lit = null;
+    if (state.nodes.length) {
+      this.lit = new Uint8Array(capture.blocks.count);
+      const { node } = capture.blocks;
+      for (let block = 0; block < node.length; block++) if (node[block] >= 0 && state.mask[node[block]]) this.lit[block] = 1;
+      if (state.nodes.length <= MOST_LIT) for (const each of state.nodes) for (const block of capture.pointers(each)[0]) this.lit[block] = 1;
+    }
+    this.plot.redraw();
+  }
+
+  // --- drawing
+
+  y(offset, isEnd = false) {
+    const top = RULER + CURVE;
+    return top + (1 - (this.height(offset, isEnd) - this.low) / (this.high - this.low)) * (this.plot.height - top);
+  }
+
+  draw(context) {
+    const { plot, capture } = this;
+    drawRuler(context, plot, RULER, (x) => `event ${numberText(Math.round(x))}`, 1);
+    this.drawCurve(context);
+    context.save();
+    context.beginPath();
+    context.rect(0, RULER + CURVE, plot.width, plot.height);
+    context.clip();
+    context.fillStyle = theme.panel;
+    context.fillRect(0, RULER + CURVE, plot.width, plot.height);
+    this.drawBlocks(context);
+    context.font = `11px ${theme.font}`;
+    for (const [at, bytes, kind, stream] of capture.pools[this.pool].segments) {
+      const [top, bottom] = [this.y(at + bytes, true), this.y(at)];
+      context.fillStyle = theme.faint;
+      context.fillRect(0, Math.round(top), plot.width, 1);
+      if (bottom - top < 40) continue;
+      const name = `${bytesText(bytes)} ${kind}${stream < 0 ? "" : `, ${capture.streams[stream]}`}`;
+      const wide = context.measureText(name).width;
+      context.fillStyle = theme.panel;
+      context.fillRect(plot.width - wide - 12, top + 1, wide + 12, 18);
+      context.fillStyle = theme.muted;
+      context.fillText(name, plot.width - wide - 6, top + 10);
+    }
+    context.restore();
+    const x = plot.px(this.event + 0.5);
+    context.fillStyle = theme.ink;
+    context.fillRect(Math.round(x), RULER, 1, plot.height);
+  }
+
+  drawCurve(context) {
+    const { plot } = this;
+    const { events, bytes } = this.curve;
+    const height = (value) => RULER + CURVE - 4 - (value / (this.most || 1)) * (CURVE - 22);
+    context.beginPath();
+    let at = Math.max(0, firstAbove(events, plot.x0) - 1);
+    context.moveTo(plot.px(plot.x0), RULER + CURVE);
+    let drawn = -Infinity;
+    let top = Infinity;
+    for (; at < events.length; at++) {
+      const x = plot.px(events[at]);
+      const next = at + 1 < events.length ? plot.px(events[at + 1]) : plot.width;
+      top = Math.min(top, height(bytes[at]));
+      // A pixel shows the most of its events.
+      if (next - drawn >= 1 || at === events.length - 1) {
+        context.lineTo(Math.max(x, drawn), top);
+        context.lineTo(next, top);
+        [drawn, top] = [next, Infinity];
+      }
+      if (x > plot.width) break;
+    }
+    context.lineTo(Math.min(plot.width, drawn), RULER + CURVE);
+    context.closePath();
+    context.fillStyle = theme["band-2"];
+    context.fill();
+    context.font = `11px ${theme.font}`;
+    context.textBaseline = "middle";
+    context.fillStyle = theme.muted;
+    for (const [graph, event] of this.begins) {
+      const x = Math.round(plot.px(event));
+      context.fillRect(x, RULER + CURVE - 18, 1, 18);
+      context.fillText(this.capture.graphs[graph].name, x + 5, RULER + CURVE - 9);
+    }
+    context.fillStyle = theme.ink;
+    const text = `in use: ${bytesText(this.usedAt(this.event))} at event ${numberText(this.event)}${this.event === this.peakEvent ? ", the peak" : ""}`;
+    const x = Math.max(4, Math.min(plot.px(this.event) + 6, plot.width - context.measureText(text).width - 6));
+    context.fillText(text, x, RULER + 9);
+  }
+
+  usedAt(event) {
+    const at = firstAbove(this.curve.events, event) - 1;
+    return at < 0 ? 0 : this.curve.bytes[at];
+  }
+
+  drawBlocks(context) {
+    const { plot, capture, colors, lit } = this;
+    const { from, to, at, bytes, node, last } = capture.blocks;
+    const least = 8 + this.most / 1e5;
+    context.font = `11px ${theme.font}`;
+    context.textBaseline = "middle";
+    const boxes = new Map(); // by colour: setting one for each block takes longer than drawing it
+    const texts = [];
+    for (const block of this.members) {
+      const end = to[block] < 0 ? last : to[block];
+      if (end < plot.x0 || from[block] > plot.x1 || at[block] < 0) continue;
+      const left = Math.max(-2, plot.px(from[block]));
+      const right = Math.min(plot.width + 2, plot.px(end));
+      const [top, bottom] = [this.y(at[block] + bytes[block], true), this.y(at[block])];
+      if (bottom < RULER + CURVE || top > plot.height) continue;
+      const number = node[block] < 0 ? colors.colors.length - 1 : colors.of[node[block]];
+      const bright = !lit || lit[block] === 1;
+      const color = bright ? colors.colors[number] : colors.dim[number];
+      const gap = bottom - top > 3 && right - left > 3 ? 1 : 0;
+      if (!boxes.has(color)) boxes.set(color, []);
+      boxes.get(color).push(left, top, Math.max(1, right - left - gap), Math.max(0.6, bottom - top - gap));
+      if (bottom - top > 12 && right - left > 40 && bytes[block] > least) texts.push({ block, bright, left, right, top, bottom });
+    }
+    for (const [color, box] of boxes) {
+      context.fillStyle = color;
+      for (let corner = 0; corner < box.length; corner += 4) context.fillRect(box[corner], box[corner + 1], box[corner + 2], box[corner + 3]);
+    }
+    for (const { block, bright, left, right, top, bottom } of texts) {
+      context.fillStyle = bright ? "#10151c" : theme.muted;
+      const middle = (Math.max(top, RULER + CURVE) + Math.min(bottom, plot.height)) / 2;
+      drawText(context, capture.blockText(block), Math.max(left, 0) + 5, middle, right - Math.max(left, 0) - 10, bytesText(capture.blocks.bytes[block]).length);
+    }
+  }
+
+  zoomAddresses(event) {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const top = RULER + CURVE;
+    const share = 1 - (this.plot.place(event)[1] - top) / (this.plot.height - top);
+    const at = this.low + share * (this.high - this.low);
+    const span = Math.min(this.size, Math.max(4096, (this.high - this.low) * Math.exp((event.deltaY || event.deltaX) * 0.003)));
+    this.low = Math.max(0, Math.min(at - share * span, this.size - span));
+    this.high = this.low + span;
+    this.plot.redraw();
+  }
+
+  // --- pointer
+
+  at(px, y) {
+    const { plot, capture } = this;
+    if (y < RULER + CURVE) return -1;
+    const { from, to, at, bytes, last } = capture.blocks;
+    const [event, top] = [plot.x(px), RULER + CURVE];
+    const address = this.offset(this.low + (1 - (y - top) / (plot.height - top)) * (this.high - this.low));
+    return this.members.find((block) => at[block] <= address && address < at[block] + bytes[block] && from[block] <= event && event < (to[block] < 0 ? last : to[block])) ?? -1;
+  }
+
+  hover(x, y, event) {
+    if (x === null) return showTooltip(null, null);
+    if (y < RULER + CURVE) {
+      const at = Math.floor(this.plot.x(x));
+      return showTooltip(event, [`${bytesText(this.usedAt(at))} in use`, `event ${numberText(at)}`]);
+    }
+    const block = this.at(x, y);
+    this.plot.canvas.style.cursor = block < 0 ? "" : "pointer";
+    if (block < 0) return showTooltip(null, null);
+    return showTooltip(event, this.rows(block));
+  }
+
+  rows(block) {
+    const { capture } = this;
+    const { bytes, requested, from, to, origin, graph, stream, label } = capture.blocks;
+    const [op, module, , frame] = origin[block] < 0 ? NO_PLACE : capture.origins[origin[block]];
+    return [
+      `${bytesText(bytes[block])}${requested[block] < bytes[block] ? `, ${bytesText(requested[block])} requested` : ""}`,
+      capture.blockLabels[label[block]],
+      op && shortOp(op),
+      module === null ? null : moduleText(module),
+      capture.frameText(frame),
+      `allocated in ${capture.graphs[graph[block]].name} at event ${numberText(from[block])}, ${to[block] < 0 ? "alive at the end" : `freed at ${numberText(to[block])}`}`,
+      stream[block] < 0 ? null : `${capture.streams[stream[block]]}: no other stream can use it again`,
+    ];
+  }
+
+  click(x, y) {
+    if (y < RULER + CURVE) return this.choose(Math.max(0, Math.floor(this.plot.x(x))));
+    const block = this.at(x, y);
+    if (block < 0) return state.clear();
+    const { node } = this.capture.blocks;
+    return node[block] >= 0 ? state.selectNode(node[block]) : undefined;
+  }
+
+  /** Lists what is in use at an event, and what stays. */
+  choose(event) {
+    this.event = event;
+    const then = this.inUseAt(event);
+    const stays = this.members.filter((block) => this.capture.blocks.to[block] < 0);
+    const name = event === this.peakEvent ? "In use at the peak" : `In use at event ${numberText(event)}`;
+    replace(this.lists, this.list(name, then), this.list("Alive at the end", stays), this.byStream(then));
+    this.recolor();
+  }
+
+  inUseAt(event) {
+    const { from, to } = this.capture.blocks;
+    return this.members.filter((block) => from[block] <= event && (to[block] < 0 || to[block] > event));
+  }
+
+  /** What holds a block; for one that nothing holds at the end, the graph that frees it. */
+  holder(block) {
+    const { label, to } = this.capture.blocks;
+    const name = this.capture.blockLabels[label[block]];
+    if (name || to[block] < 0) return name;
+    const [graph] = [...this.begins].filter(([, begin]) => begin <= to[block]).reduce((a, b) => (b[1] > a[1] ? b : a));
+    return `freed in ${this.capture.graphs[graph].name}`;
+  }
+
+  /** Blocks by what holds them or what they are made for. */
+  list(title, members) {
+    const { capture } = this;
+    const { bytes, origin, node } = capture.blocks;
+    const groups = new Map();
+    for (const block of members) {
+      const [op, , , frame] = origin[block] < 0 ? NO_PLACE : capture.origins[origin[block]];
+      const holder = this.holder(block);
+      const key = JSON.stringify([holder, op, frame]);
+      if (!groups.has(key)) groups.set(key, { holder, op: op === null ? "" : shortOp(op), line: capture.frameText(frame), bytes: 0, blocks: 0, nodes: [] });
+      const group = groups.get(key);
+      group.bytes += bytes[block];
+      group.blocks++;
+      if (node[block] >= 0) group.nodes.push(node[block]);
+    }
+    const total = [...groups.values()].reduce((sum, group) => sum + group.bytes, 0) || 1;
+    const named = [...groups.values()].some((group) => group.holder);
+    const choose = (row) => state.select([...new Set(row.nodes)].sort((a, b) => a - b), row.holder || row.op || "blocks");
+    const table = new SortedTable([
+      named && { name: "held by", value: (row) => row.holder },
+      { name: "bytes", number: true, value: (row) => row.bytes, text: bytesText },
+      { name: "share", number: true, value: (row) => row.bytes / total, text: shareText },
+      { name: "blocks", number: true, value: (row) => row.blocks, text: numberText },
+      { name: "line", value: (row) => row.line },
+      { name: "op", value: (row) => row.op, link: choose },
+    ].filter(Boolean), [...groups.values()], { label: title, sort: "bytes" });
+    return make("section", {}, make("h2", {}, `${title}: ${bytesText(groups.size ? total : 0)}`), table.element);
+  }
+
+  /** What each stream has of the pool: a block that is free can only be used by its own stream. */
+  byStream(members) {
+    const { capture } = this;
+    const { stream, bytes } = capture.blocks;
+    const rows = new Map();
+    for (const [, reserved, , of] of capture.pools[this.pool].segments) {
+      if (!rows.has(of)) rows.set(of, { name: capture.streams[of] ?? "(no stream)", reserved: 0, used: 0 });
+      rows.get(of).reserved += reserved;
+    }
+    if (rows.size < 2) return null;
+    for (const block of members) if (rows.has(stream[block])) rows.get(stream[block]).used += bytes[block];
+    const table = new SortedTable([
+      { name: "stream", value: (row) => row.name },
+      { name: "reserved", number: true, value: (row) => row.reserved, text: bytesText },
+      { name: "in use", number: true, value: (row) => row.used, text: bytesText },
+      { name: "free", number: true, title: "no other stream can use it", value: (row) => Math.max(0, row.reserved - row.used), text: bytesText },
+    ], [...rows.values()], { label: "memory by stream", sort: "reserved" });
+    return make("section", {}, make("h2", {}, "By stream: free memory is for the same stream only"), table.element);
+  }
+
+  resume() {
+    this.recolor();
+    this.plot.resize();
+  }
+}

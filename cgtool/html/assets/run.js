@@ -1,0 +1,191 @@
+"use strict";
+// The Run view: the captures and replays of a program in time, and its ledger.
+
+const LABEL = 16; // above the rows of a lane
+const THIN = [3, 14]; // a row: there may be many
+const TALL = 140; // of a lane whose rows are not the thinnest
+const KINDS = [
+  // name, colour, whether an entry is of this kind: the first that holds
+  ["failed", 1, (entry) => entry.failure !== null],
+  ["recorded again", 2, (entry) => entry.because !== null],
+  ["never replayed", 4, (entry) => entry.unused],
+  ["replayed", 0, () => true],
+];
+
+class RunView {
+  static title = "Run";
+
+  constructor(host, capture) {
+    this.capture = capture;
+    this.run = capture.run;
+    this.area = make("div.plot-host");
+    this.content = make("div.scroll");
+    this.kinds = this.run.entries.map((entry) => KINDS.find(([, , holds]) => holds(entry)));
+    append(host,
+      make("div.toolbar", {},
+        KINDS.filter((kind) => this.kinds.includes(kind)).map(([name, color]) => {
+          return legendEntry("span.entry", {}, `var(--series-${color})`, name);
+        }),
+        make("span.muted", {}, "a row: a graph; block: its capture; bar: from its first to its last replay"),
+        make("button", { onclick: () => this.plot.fit() }, "Fit"),
+        make("span.hint", {}, "zoom: wheel, w s · move: drag, a d · next: ← →")),
+      this.area, this.content);
+    this.place();
+    this.plot = new Plot(this.area, "Captures and replays of the program over time", {
+      draw: (context) => this.draw(context),
+      hover: (x, y, event) => this.hover(x, y, event),
+      click: (x, y) => this.click(x, y),
+      step: (by) => this.step(by),
+    });
+    const begin = Math.min(...this.run.processes.map(({ from }) => from), ...this.run.entries.map(({ began }) => began));
+    const end = this.run.entries.reduce((end, { began, capture: time, last }) => Math.max(end, began + time, last ?? 0), Math.max(begin + 1, ...this.run.processes.map(({ to }) => to ?? this.run.wall)));
+    const margin = 0.01 * (end - begin);
+    this.plot.extent(begin - margin, end + margin, Math.min(1000, end - begin));
+    state.on("selection color", () => this.light(), capture);
+    this.choose(0);
+  }
+
+  static applies(capture) {
+    return Boolean(capture.run);
+  }
+
+  /** The graphs with selected nodes. */
+  light() {
+    this.lit = state.nodes.length ? new Set(state.nodes.map((node) => this.capture.graphOf[node])) : null;
+    this.plot.redraw();
+  }
+
+  /** The lanes from top to bottom, those of a process below its name; in each, a row for each of
+      its graphs. */
+  place() {
+    let y = RULER;
+    this.heads = [];
+    this.tops = [];
+    this.rows = []; // by entry: where it is, and how tall
+    const inLane = this.run.lanes.map(() => []);
+    this.run.entries.forEach(({ lane }, at) => inLane[lane].push(at));
+    this.run.processes.forEach((process, number) => {
+      this.heads.push({ y, process });
+      y += HEAD;
+      this.run.lanes.forEach(([, of], lane) => {
+        if (of !== number) return;
+        this.tops[lane] = y;
+        const entries = inLane[lane];
+        const tall = Math.max(THIN[0], Math.min(THIN[1], Math.floor(TALL / entries.length)));
+        entries.forEach((entry, row) => (this.rows[entry] = { y: y + LABEL + row * tall, tall }));
+        y += LABEL + entries.length * tall + 6;
+      });
+      y += GAP;
+    });
+    this.tall = y;
+    this.area.style.flex = `0 1 ${y / TEXT}rem`;
+  }
+
+  choose(table) {
+    const { tables } = this.run;
+    if (!tables.length) return;
+    const buttons = tables.map(({ title }, at) => make("button.toggle", { role: "radio", "aria-checked": String(at === table), onclick: () => this.choose(at) }, title));
+    const { graphs } = tables[table];
+    const shown = screenTable(tables[table], graphs ? (row) => this.select(graphs[row.number]) : null);
+    replace(this.content, make("div.choices", {}, make("div.choice", { role: "radiogroup", "aria-label": "table" }, buttons), shown.copyButton()), shown.element);
+  }
+
+  /** Selects the graph that was captured next. */
+  step(by) {
+    const graphs = this.run.entries.filter(({ graph }) => graph >= 0).sort((a, b) => a.began - b.began).map(({ graph }) => graph);
+    const at = this.lit ? graphs.findIndex((graph) => this.lit.has(graph)) + by : 0;
+    if (graphs[at] !== undefined) this.select(graphs[at]);
+  }
+
+  select(graph) {
+    if (graph < 0) return state.clear();
+    const [first, end] = this.capture.graphs[graph].nodes;
+    return state.select(Array.from({ length: end - first }, (_, at) => first + at), this.capture.graphs[graph].name);
+  }
+
+  draw(context) {
+    const { plot, run } = this;
+    plot.tall = this.tall;
+    drawRuler(context, plot, RULER, markText, 1);
+    context.save();
+    context.beginPath();
+    context.rect(0, RULER, plot.width, plot.height);
+    context.clip();
+    context.textBaseline = "middle";
+    for (const { y, process } of this.heads) {
+      const top = y - plot.top;
+      context.font = `600 12px ${theme.font}`;
+      context.fillStyle = theme.ink;
+      drawText(context, `process ${process.pid}: ${process.command}`, 8, top + HEAD / 2, plot.width - 16);
+      const [from, to] = [plot.px(process.from), plot.px(process.to ?? run.wall)];
+      context.fillStyle = theme.line;
+      context.fillRect(from, top + HEAD - 3, to - from, 2);
+    }
+    run.entries.forEach((entry, at) => this.drawEntry(context, entry, at));
+    context.font = `11px ${theme.font}`;
+    run.lanes.forEach(([name], lane) => {
+      const top = this.tops[lane] - plot.top;
+      const wide = Math.min(context.measureText(name).width + 12, plot.width);
+      context.globalAlpha = 0.85;
+      context.fillStyle = theme.page;
+      context.fillRect(0, top, wide, 15);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.ink;
+      drawText(context, name, 8, top + 8, plot.width - 16);
+    });
+    context.restore();
+  }
+
+  drawEntry(context, entry, at) {
+    const { plot } = this;
+    const { y, tall } = this.rows[at];
+    const [top, high] = [y - plot.top, Math.max(2, tall - 2)];
+    const lit = !this.lit || this.lit.has(entry.graph);
+    const color = theme.series[this.kinds[at][1]];
+    context.fillStyle = lit ? color : dimmed(color);
+    const x = plot.px(entry.began);
+    context.fillRect(x, top, Math.max(2, plot.px(entry.began + entry.capture) - x), high);
+    if (entry.first === null) return;
+    const [from, to] = [plot.px(entry.first), plot.px(entry.last ?? entry.first)];
+    context.globalAlpha = 0.55;
+    context.fillRect(from, top + high / 4, Math.max(2, to - from), high / 2);
+    context.globalAlpha = 1;
+  }
+
+  at(px, y) {
+    const { plot, run } = this;
+    const entry = run.entries[this.rows.findIndex((row) => y + plot.top >= row.y && y + plot.top < row.y + row.tall)];
+    const x = plot.x(px);
+    const slack = 3 / plot.scale;
+    const inside = (from, to) => x >= from - slack && x <= to + slack;
+    if (!entry) return null;
+    const isReplayed = entry.first !== null && inside(entry.first, entry.last ?? entry.first);
+    return isReplayed || inside(entry.began, entry.began + entry.capture) ? entry : null;
+  }
+
+  hover(x, y, event) {
+    const entry = x === null ? null : this.at(x, y);
+    this.plot.canvas.style.cursor = entry ? "pointer" : "";
+    if (!entry) return showTooltip(null, null);
+    const nodes = entry.graph < 0 ? null : this.capture.graphs[entry.graph].nodes;
+    return showTooltip(event, [
+      entry.key || this.run.lanes[entry.lane][0],
+      `captured in ${timeText(entry.capture)}, at ${timeText(entry.began)}`,
+      nodes && countText(nodes[1] - nodes[0], "node"),
+      entry.reserved ? `${bytesText(entry.reserved)} reserved` : null,
+      entry.failure ? null : `${countText(entry.replays, "replay")}${entry.first === null ? "" : `, from ${timeText(entry.first)} to ${timeText(entry.last)}`}`,
+      entry.because,
+      entry.failure,
+      entry.end && `${entry.end}${entry.ended === null ? "" : ` at ${timeText(entry.ended)}`}`,
+    ]);
+  }
+
+  click(x, y) {
+    const entry = this.at(x, y);
+    return entry ? this.select(entry.graph) : state.clear();
+  }
+
+  resume() {
+    this.plot.resize();
+  }
+}

@@ -1,0 +1,125 @@
+"use strict";
+// The Source view: the files with nodes, time and bytes beside each line.
+
+const MEANING = {
+  time: "GPU time of the line's nodes in one replay of each graph, with that of their backward",
+  backward: "share of backward in it",
+  bytes: "read and written by its ops, each tensor once",
+  memory: "allocated for its ops; reused memory counts each time",
+};
+
+class SourceView {
+  static title = "Source";
+
+  constructor(host, capture) {
+    this.capture = capture;
+    this.perLine = linesOf(capture);
+    const files = this.files();
+    this.pick = make("select", { "aria-label": "file", onchange: () => this.show(Number(this.pick.value)) },
+      files.map(({ file, weight }) => make("option", { value: file, title: capture.files[file].path }, `${capture.fileText(file)}, ${capture.weightText(weight)}`)));
+    this.note = make("span.hint");
+    this.content = make("div.scroll");
+    append(host, make("div.toolbar", {}, make("label", {}, "File ", this.pick), this.note), this.content);
+    state.on("selection", () => this.mark(), capture);
+    this.show(files[0].file);
+  }
+
+  /** Some line of a file is known. */
+  static applies(capture) {
+    return capture.files.length > 0 && capture.count > 0 && linesOf(capture).size > 0;
+  }
+
+  /** Files, the most time first. */
+  files() {
+    const weights = new Map();
+    for (const { file, weight } of this.perLine.values()) weights.set(file, (weights.get(file) ?? 0) + weight);
+    return [...weights].map(([file, weight]) => ({ file, weight })).sort((a, b) => b.weight - a.weight);
+  }
+
+  show(file, line = null) {
+    const { capture } = this;
+    this.file = file;
+    this.pick.value = file;
+    const { numbers, lines, here } = capture.files[file];
+    const used = [...this.perLine.values()].filter((each) => each.file === file);
+    const byNumber = new Map(used.map((each) => [each.line, each]));
+    const rows = numbers.length ? numbers.map((number, at) => [number, lines[at]]) : used.map((each) => [each.line, null]).sort((a, b) => a[0] - b[0]);
+    this.note.textContent = numbers.length ? (here ? `read from ${here}, as it is now` : "") : "This file is not on the machine that wrote the report: its lines are known by number only.";
+    const most = used.reduce((sum, each) => Math.max(sum, each.weight), 0);
+    const heads = [...(capture.timed ? ["time"] : []), "share", "nodes", "backward", "bytes", ...(capture.blocks ? ["memory"] : [])];
+    let last = 0;
+    const body = rows.flatMap(([number, text]) => {
+      const skipped = last && number > last + 1;
+      last = number;
+      const row = this.row(number, text, byNumber.get(number), most, heads);
+      return skipped ? [make("tr.skipped", {}, make("td", { colspan: heads.length + 2 }, "⋯")), row] : [row];
+    });
+    replace(this.content, make("table.source", { "aria-label": capture.files[file].path },
+      make("thead", {}, make("tr", {}, heads.map((head) => make("th.number", { title: MEANING[head] }, head)), make("th.number", {}, "line"), make("th", {}, capture.files[file].path))),
+      make("tbody", {}, body)));
+    const heaviest = used.reduce((a, b) => (b.weight > (a?.weight ?? -1) ? b : a), null);
+    const to = line ?? heaviest?.line;
+    this.content.querySelector(`tr[data-line="${Number(to)}"]`)?.scrollIntoView({ block: "center" });
+    this.content.scrollLeft = 0;
+    this.mark();
+  }
+
+  row(number, text, used, most, heads) {
+    const { capture } = this;
+    const total = this.total ??= [...this.perLine.values()].reduce((sum, each) => sum + each.weight, 0) || 1;
+    const cells = used
+      ? { time: timeText(used.weight), share: shareText(used.weight / total), nodes: numberText(used.nodes.length),
+          backward: used.backward ? shareText(used.backward / used.weight) : "", bytes: used.bytes ? bytesText(used.bytes) : "",
+          memory: used.memory ? bytesText(used.memory) : "" }
+      : {};
+    const row = make("tr", { "data-line": number, class: used ? "used" : null },
+      heads.map((head) => make("td.number", {}, cells[head] ?? "")),
+      make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
+      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(not known)")));
+    if (used) {
+      // The heavier the line, the stronger its colour.
+      row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));
+      row.addEventListener("click", (event) => event.target.closest("button") || this.choose(used));
+    }
+    return row;
+  }
+
+  choose({ file, line, nodes }) {
+    state.select(nodes, `${this.capture.fileText(file)}:${line}`);
+  }
+
+  /** Lines with selected nodes. */
+  mark() {
+    for (const row of this.content.querySelectorAll("tr.used")) {
+      const used = this.perLine.get(`${this.file}:${row.dataset.line}`);
+      row.classList.toggle("marked", state.mask !== null && used.nodes.some((node) => state.mask[node]));
+    }
+  }
+}
+
+/** Sums by line: a node counts at its line, that of a backward at its forward line. */
+function linesOf(capture) {
+  if (capture.lineSums) return capture.lineSums;
+  const sums = new Map();
+  const at = (frame) => {
+    const [file, line] = capture.frames[frame];
+    const key = `${file}:${line}`;
+    if (!sums.has(key)) sums.set(key, { file, line, nodes: [], weight: 0, backward: 0, bytes: 0, memory: 0 });
+    return sums.get(key);
+  };
+  for (let node = 0; node < capture.count; node++) {
+    const frame = capture.frame(node);
+    if (frame < 0) continue;
+    const sum = at(frame);
+    const weight = capture.weight(node);
+    sum.nodes.push(node);
+    sum.weight += weight;
+    if (capture.isBackward(node)) sum.backward += weight;
+    if (capture.bytesOf[node] >= 0) sum.bytes += capture.bytesOf[node];
+  }
+  capture.blocks?.origin.forEach((origin, block) => {
+    const frame = origin < 0 ? -1 : capture.origins[origin][3];
+    if (frame >= 0) at(frame).memory += capture.blocks.bytes[block];
+  });
+  return (capture.lineSums = sums);
+}

@@ -1,0 +1,237 @@
+"""What the page holds of a capture: its nodes, edges and allocations as columns, and all that is
+said about it as a tree of text.
+
+Sentences, findings, bounds and critical paths are those of ``analysis``, as the commands print
+them. The page adds up columns and lays them out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import accumulate, chain
+from typing import Any
+
+from cgtool.analysis.graph.overlap import unneeded_edges
+from cgtool.analysis.graph.places import Attribute, NodeDescriber, part_of
+from cgtool.analysis.graph.schedule import CriticalPath, critical_path
+from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_report
+from cgtool.analysis.timing.roofline import MEANS, utilizations
+from cgtool.html.answer import answer
+from cgtool.html.memory import pack_memory
+from cgtool.html.packing import Interned, Packer
+from cgtool.html.sources import Sources
+from cgtool.model.capture import Capture, Frame, Node
+from cgtool.render.labels import attribute_rows
+
+BOUNDS = (*MEANS,)
+"""By their number in the column ``bound``."""
+
+
+def pack(capture: Capture, name: str, prefix: str, packer: Packer) -> dict[str, Any]:
+    """The tree of a capture, called ``name``; its columns are added to ``packer``, each with
+    ``prefix`` before its name."""
+    return _Content(capture, prefix, packer).tree(name)
+
+
+class _Content:
+    def __init__(self, capture: Capture, prefix: str, packer: Packer) -> None:
+        self._capture, self._prefix, self._packer = capture, prefix, packer
+        self._describer = NodeDescriber(capture)
+        self._frames, self._sources = Interned(), Sources(capture)
+        self._nodes = list(chain.from_iterable(graph.nodes for graph in capture.graphs))
+        self._timed = has_times(capture)
+
+    def tree(self, name: str) -> dict[str, Any]:
+        capture = self._capture
+        report = profile_report(capture, tables=False) if self._timed else None
+        paths = [row.path for row in report.paths] if report else self._paths()
+        tree = {
+            "name": name,
+            "spec": capture.entry.spec,
+            "simulated": capture.environment.simulated,
+            "timed": self._timed,
+            "total": report.total_ns if report else None,
+            **answer(capture, report, self._frame, self._sources),
+            "graphs": self._graphs(),
+            "streams": [stream.name for stream in capture.streams],
+            "bounds": [[bound, MEANS[bound]] for bound in BOUNDS],
+            "types": {module.path: module.type for module in capture.modules},
+            **self._node_columns(),
+            "origins": self._origins(),
+            "arguments": [
+                [[argument.name, argument.value] for argument in each.arguments]
+                for each in capture.argument_lists
+            ],
+        }
+        if capture.memory.pools:
+            tree |= pack_memory(capture, self._prefix, self._packer)
+        self._edge_columns(report)
+        self._path_columns(paths)
+        self._utilization_columns()
+        return {**tree, **self._files()}
+
+    def _paths(self) -> list[CriticalPath]:
+        top = (at for at, graph in enumerate(self._capture.graphs) if graph.parent is None)
+        return [critical_path(self._capture, at) for at in top]
+
+    def _frame(self, frame: Frame | None) -> int:
+        """The number of a frame in the page; -1 for none."""
+        return -1 if frame is None else self._frames.index((frame.file, frame.line, frame.function))
+
+    def _graphs(self) -> list[dict[str, Any]]:
+        """Every graph, with where its nodes are among all nodes; edges likewise."""
+        rows, node, edge = [], 0, 0
+        for graph in self._capture.graphs:
+            rows.append(
+                {
+                    "name": graph.name,
+                    "phase": graph.phase,
+                    "callable": graph.callable,
+                    "part": part_of(self._capture, graph),
+                    "parent": graph.parent,
+                    "nodes": [node, node := node + len(graph.nodes)],
+                    "edges": [edge, edge := edge + len(graph.edges)],
+                }
+            )
+        return rows
+
+    def _node_columns(self) -> dict[str, Any]:
+        nodes, describer = self._nodes, self._describer
+        titles, types, launches = Interned(), Interned(), Interned()
+        launch_of: dict[tuple[Attribute, ...], int] = {}
+
+        def launch(node: Node) -> int:
+            """Equal attributes are the same object: the describer knows them."""
+            attributes = describer.attributes(node)
+            if attributes not in launch_of:
+                launch_of[attributes] = launches.index(tuple(attribute_rows(attributes)))
+            return launch_of[attributes]
+
+        self._integers("type", [types.index(node.type) for node in nodes])
+        self._integers("origin", [node.origin for node in nodes], rising=True)
+        self._integers("stream", [node.stream for node in nodes])
+        self._integers(
+            "kernel", [None if node.kernel is None else node.kernel.function for node in nodes]
+        )
+        self._integers("title", [titles.index(describer.title(node)) for node in nodes])
+        self._integers("launch", [launch(node) for node in nodes])
+        self._integers("call", [node.call for node in nodes], rising=True)
+        if self._timed:
+            self._integers("start", [node.start_ns for node in nodes], rising=True)
+            self._integers("duration", [node.duration_ns for node in nodes])
+        self._call_columns()
+        self._pointer_columns()
+        return {
+            "nodeTypes": types.values,
+            "titles": titles.values,
+            "launches": launches.values,
+            "kernels": list(zip(describer.short_kernels, describer.full_kernels, strict=True)),
+            "bodies": {str(at): node.body for at, node in enumerate(nodes) if node.body},
+            "tensors": [
+                [tensor.name, tensor.bytes, tensor.dtype, list(tensor.shape)]
+                for tensor in self._capture.memory.tensors
+            ],
+        }
+
+    def _call_columns(self) -> None:
+        """By node: the number of its list of arguments."""
+        lists: list[int | None] = []
+        for graph in self._capture.graphs:
+            calls = graph.calls
+            for node in graph.nodes:
+                has_call = node.call is not None and node.call < len(calls)
+                lists.append(calls[node.call].arguments if has_call else None)  # type: ignore[index] # has_call
+        if any(each is not None for each in lists):
+            self._integers("arguments", lists, rising=True)
+
+    def _pointer_columns(self) -> None:
+        """What kernels' arguments point into: allocations as even numbers, tensors as odd ones; by
+        node, where its part of them ends."""
+        pointed: list[int] = []
+        ends: list[int] = []
+        for node in self._nodes:
+            if node.kernel is not None and node.kernel.pointers:
+                known: dict[int, None] = {}
+                for pointer in node.kernel.pointers:
+                    if pointer.allocation is not None:
+                        known[2 * pointer.allocation] = None
+                    if pointer.tensor is not None:
+                        known[2 * pointer.tensor + 1] = None
+                pointed += known
+            ends.append(len(pointed))
+        self._integers("pointerEnd", ends, rising=True)
+        self._integers("pointer", pointed, rising=True)
+
+    def _edge_columns(self, report: ProfileReport | None) -> None:
+        """With the positions of those that the data does not need, where nodes were timed."""
+        edges = list(chain.from_iterable(graph.edges for graph in self._capture.graphs))
+        self._integers("source", [edge.source for edge in edges], rising=True)
+        self._integers("target", [edge.target for edge in edges], rising=True)
+        self._integers("edgeType", [edge.type for edge in edges])
+        ends = [0, *accumulate(len(graph.edges) for graph in self._capture.graphs)]
+        unneeded = [
+            ends[row.overlap.graph] + at
+            for row in (report.paths if report else ())
+            if row.overlap.unneeded_edges
+            for at in unneeded_edges(self._capture, row.overlap.graph)
+        ]
+        self._integers("unneeded", unneeded, rising=True)
+
+    def _path_columns(self, paths: list[CriticalPath]) -> None:
+        """The critical path of each graph that no node runs, and the slack of its nodes."""
+        by_graph = {path.graph: path for path in paths}
+        critical: list[int] = []
+        slack: list[int | None] = []
+        for at, graph in enumerate(self._capture.graphs):
+            path = by_graph.get(at)
+            on_path = set(path.nodes) if path else ()
+            critical += [int(node in on_path) for node in range(len(graph.nodes))]
+            slack += path.slack_ns if path and path.timed else [None] * len(graph.nodes)
+        self._integers("critical", critical)
+        if self._timed:
+            self._integers("slack", slack)
+
+    def _utilization_columns(self) -> None:
+        """What each node moves and computes, and how near it comes to the roofs."""
+        capture = self._capture
+        used = list(chain.from_iterable(utilizations(capture, graph) for graph in capture.graphs))
+        numbers = {bound: at for at, bound in enumerate(BOUNDS)}
+        self._fractions("bytes", [each.bytes for each in used])
+        self._fractions("flops", [each.flops for each in used])
+        if self._timed:
+            self._fractions("memory", [each.memory for each in used])
+            self._fractions("compute", [each.compute for each in used])
+            self._integers("bound", [numbers.get(each.bound or "") for each in used])
+        self._fractions("waves", [each.waves for each in used])
+
+    def _origins(self) -> list[list[Any]]:
+        """By index of ``Capture.origins``: op, module, type of the module, the frame of its line,
+        all its frames, the origin of its forward op, autograd node, ranges."""
+        rows = []
+        for index, origin in enumerate(self._capture.origins):
+            place = self._describer.places.of_origin(index)
+            frames = [self._frame(self._capture.frames[at]) for at in origin.frames]
+            rows.append(
+                [
+                    place.op, place.module, place.module_type, self._frame(place.line), frames,
+                    -1 if origin.forward is None else origin.forward, place.autograd_node,
+                    list(place.annotations),
+                ]
+            )  # fmt: skip
+        return rows
+
+    def _files(self) -> dict[str, Any]:
+        """Frames as ``[file, line, function]``, and the files."""
+        used: dict[str, list[int]] = defaultdict(list)
+        for file, line, _ in self._frames.values:
+            used[file].append(line)
+        numbers = {file: number for number, file in enumerate(used)}
+        frames = [[numbers[file], line, function] for file, line, function in self._frames.values]
+        return {"frames": frames, "files": self._sources.files(used)}
+
+    def _integers(self, name: str, values: list[Any], *, rising: bool = False) -> None:
+        self._packer.integers(f"{self._prefix}{name}", values, rising=rising)
+
+    def _fractions(self, name: str, values: list[float | None]) -> None:
+        if any(value is not None for value in values):
+            self._packer.fractions(f"{self._prefix}{name}", values)

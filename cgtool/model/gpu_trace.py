@@ -1,0 +1,219 @@
+"""What other profilers recorded of the GPU: a Chrome trace of ``torch.profiler``, as it is on disk.
+
+Events are kept as their own text. Only those of GPU work and of graph launches are decoded, so a
+trace takes little more memory than its file, unpacked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.files import open_regular
+
+EVENTS = "traceEvents"
+KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+"""The categories of GPU work in a Chrome trace, and the node type of each."""
+MAX_BYTES = 8 << 30
+"""The largest trace that is read, decompressed."""
+_LOW = (1 << 32) - 1
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"(kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver)"')
+_CALL = re.compile(rb'"name"\s*:\s*"([^"]*)"')
+_CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d+)')
+_GRAPH_LAUNCH = re.compile(rb"^cu(da)?GraphLaunch")
+GZIP_MAGIC, SQLITE_MAGIC = b"\x1f\x8b", b"SQLite format 3\x00"
+EXPORT = "nsys export --type sqlite --include-json false"
+_FIX = (
+    "write it with `prof.export_chrome_trace('trace.json')` of torch.profiler, or with "
+    f"`{EXPORT} REPORT`"
+)
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One kernel, memcpy or memset that a graph launch ran."""
+
+    row: int
+    """Its place in the trace: the number of the event or of the row."""
+    type: str
+    """``kernel``, ``memcpy`` or ``memset``."""
+    name: str
+    """The name of the kernel, mangled or not."""
+    start_ns: int
+    end_ns: int
+    launch: tuple[int, int]
+    """Device or process, and correlation id: all records of one launch share them."""
+    size: tuple[int, ...] = ()
+    """Grid and block of a kernel, if the trace has them."""
+    graph: int | None = None
+    """CUPTI's number of the executable graph."""
+    node: int | None = None
+    """CUPTI's number of the node in it, which counts the nodes in the order of creation."""
+
+
+def node_and_graph(number: int | None, graph: int | None) -> tuple[int | None, int | None]:
+    """The node's own number and that of its executable graph, from CUPTI's two ids.
+
+    The id of a node has the graph in its upper half, which PyTorch's own exporter cuts off. Both
+    are 0 for work outside graphs.
+    """
+    if not number and not graph:
+        return None, None
+    number = number or 0
+    return number & _LOW, (number >> 32) or graph
+
+
+class ChromeTrace(msgspec.Struct):
+    """A trace of ``torch.profiler``."""
+
+    head: dict[str, Raw]
+    """Its other keys, as they are. Empty in a trace that is a bare list of events."""
+    events: list[Raw]
+    records: list[Record]
+    """What graph launches ran, in order of the file."""
+    outside: int
+    """Kernels, memcpys and memsets that ran outside graphs."""
+
+
+def first_bytes(path: Path) -> bytes:
+    """Enough of a file to see what it is."""
+    with open_regular(path, "a trace", _FIX) as file:
+        return file.read(len(SQLITE_MAGIC))
+
+
+def read_chrome(path: Path) -> ChromeTrace:
+    """A Chrome trace, compressed or not. Raises CgtoolError (exit 2) for anything else."""
+    try:
+        data = _unpacked(path)
+        if not data:
+            raise _bad(path, "it is empty")
+        is_list = data[:64].lstrip()[:1] == b"["
+        head: dict[str, Raw] = {EVENTS: Raw(data)} if is_list else _decode(data, dict[str, Raw])
+        if EVENTS not in head:
+            raise _bad(path, f"it is JSON, but has no `{EVENTS}`")
+        if b'"cgtool"' in bytes(head.get("otherData", b"")):
+            raise _bad(path, "cgtool wrote it, so it already has the lines")
+        return _read(path, head, _decode(head.pop(EVENTS), list[Raw]))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise usage(
+            f"{path}: the file is cut off or damaged: {error}",
+            why="a program that is killed while it exports leaves such a file",
+            fix="export the trace again",
+        ) from error
+    except msgspec.ValidationError as error:
+        raise _bad(path, f"its JSON is not that of a trace: {error}") from error
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        problem = f"neither a database nor valid JSON: {' '.join(str(error).split())[:200]}"
+        raise _bad(path, problem) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    with open_regular(path, "a trace", _FIX) as file:
+        if file.read(2) != GZIP_MAGIC:
+            file.seek(0)
+            data = file.read(MAX_BYTES + 1)
+        else:
+            file.seek(0)
+            with gzip.GzipFile(fileobj=file) as packed:
+                data = packed.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise usage(
+            f"{path}: more than {MAX_BYTES >> 30} GiB",
+            fix="trace fewer steps: `schedule=` of torch.profiler.profile",
+        )
+    return data
+
+
+def _decode(data: bytes | Raw, kind: Any) -> Any:
+    return msgspec.json.decode(data, type=kind)
+
+
+def _bad(path: Path, problem: str) -> CgtoolError:
+    if path.suffix == ".nsys-rep":
+        problem, fix = "it is an Nsight Systems report", f"{EXPORT} {shlex.quote(str(path))}"
+    elif path.suffix == ".cgt":
+        problem, fix = "it is a capture file", "cgtool annotate TRACE --with FILE.cgt -o OUT"
+    else:
+        fix = _FIX
+    return usage(f"{path}: not a trace that cgtool can annotate: {problem}", fix=fix)
+
+
+def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
+    work: list[int] = []
+    calls: dict[int, bool] = {}
+    hip = False
+    for at, event in enumerate(events):
+        text = bytes(event)
+        if (category := _CATEGORY.search(text)) is None:
+            continue
+        if not category[1].startswith(b"cuda"):
+            work.append(at)
+        elif correlation := _CORRELATION.search(text):
+            name = _CALL.search(text)
+            call = name[1] if name else b""
+            hip |= call.startswith(b"hip")
+            # A call of the runtime and the driver's call in it have the same number.
+            number = int(correlation[1])
+            calls[number] = calls.get(number, False) or _GRAPH_LAUNCH.match(call) is not None
+    if hip:
+        raise usage(
+            f"{path}: a trace of an AMD GPU",
+            why="cgtool records CUDA graphs, so its captures come from NVIDIA GPUs",
+            fix="profile the program on an NVIDIA GPU",
+        )
+    decoded = [record for at in work if (record := _record(at, events[at]))]
+    together: dict[tuple[int, int], int] = {}
+    for record in decoded:
+        together[record.launch] = together.get(record.launch, 0) + 1
+    # The window of a profiler may begin between a launch and what it runs. Of calls, only a
+    # graph's launch runs several kernels.
+    records = [
+        record
+        for record in decoded
+        if record.node is not None or calls.get(record.launch[1], together[record.launch] > 1)
+    ]
+    return ChromeTrace(head, events, records, len(decoded) - len(records))
+
+
+def _record(number: int, event: Raw) -> Record | None:
+    """None for an event without the fields that its kind always has."""
+    fields = _decode(event, dict[str, Any])
+    args = fields.get("args")
+    start, duration = fields.get("ts"), fields.get("dur")
+    if not isinstance(args, dict) or not isinstance(start, int | float):
+        return None
+    kind = KINDS.get(str(fields.get("cat")))
+    if not isinstance(duration, int | float) or kind is None or fields.get("ph") != "X":
+        return None
+    correlation = _number(args, "correlation")
+    node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))
+    size = [*_sizes(args, "grid"), *_sizes(args, "block")]
+    begin = round(start * 1000)
+    return Record(
+        number,
+        kind,
+        str(fields.get("name", "")),
+        begin,
+        max(begin, round((start + duration) * 1000)),
+        (_number(fields, "pid") or 0, -1 - number if correlation is None else correlation),
+        tuple(size) if len(size) == 6 else (),
+        graph,
+        node,
+    )
+
+
+def _number(fields: dict[str, Any], key: str) -> int | None:
+    value = fields.get(key)
+    return value if isinstance(value, int) else None
+
+
+def _sizes(args: dict[str, Any], key: str) -> list[int]:
+    value = args.get(key)
+    return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []

@@ -1,0 +1,104 @@
+"""What PyTorch itself recorded about the nodes of graphs: its annotations and its launch stacks.
+
+``torch.cuda.graph_annotations.get_kernel_annotations()`` returns a mapping, which PyTorch's
+documentation saves as a pickle; ``dump_kernel_py_stacks`` writes gzipped JSON. The keys of both are
+node ids. A pickle can call any function, so only pickles of plain data are read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import msgspec
+
+from cgtool.model.failure import CgtoolError, usage
+
+_GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
+_MOST_BYTES = 1 << 30
+_STACK = "launched at"
+_RENAMED = {"stream": "annotated_stream"}
+"""As PyTorch's exporter renames it, because a kernel already has a `stream`."""
+_HOW = "pickle.dump(dict(torch.cuda.graph_annotations.get_kernel_annotations()), file)"
+
+
+def _as_list(count: int) -> Callable[[Any], None]:
+    def load(unpickler: Any) -> None:
+        unpickler.stack[-count:] = [unpickler.stack[-count:]]
+
+    return load
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """Reads numbers, strings and containers of them. These need no class, so none is looked up.
+
+    Python's unpickler in C allocates as much memory as an index in the file says. Tuples become
+    lists, because hashing a deeply nested tuple as the key of a dictionary crashes the process."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.TUPLE[0]: pickle._Unpickler.dispatch[pickle.LIST[0]],
+        pickle.TUPLE1[0]: _as_list(1),
+        pickle.TUPLE2[0]: _as_list(2),
+        pickle.TUPLE3[0]: _as_list(3),
+    }
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"it contains an object, {module_name}.{global_name}")
+
+
+def read(path: Path) -> dict[int, dict[str, str]]:
+    """The facts about each node, by node id. Raises CgtoolError (exit 2) for any other file."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size > _MOST_BYTES:
+                raise _refused(path, "it is larger than 1 GiB")
+            begin = file.read(2)
+            file.seek(0)
+            if begin == _GZIP:
+                with gzip.open(file) as unpacked:
+                    data = unpacked.read(_MOST_BYTES)
+                stacks = msgspec.json.decode(data, type=dict[int, str])
+                return {node: {_STACK: stack} for node, stack in stacks.items()}
+            if not begin.startswith(_PICKLE):
+                raise _refused(path, "it is neither a pickle nor gzipped JSON")
+            content = _PlainUnpickler(io.BytesIO(file.read())).load()
+    except OSError as error:
+        raise usage(f"cannot read {path}: {error.strerror or error}") from error
+    except (
+        pickle.UnpicklingError, msgspec.MsgspecError, zlib.error, EOFError, ValueError, TypeError,
+        AttributeError, ImportError, IndexError, KeyError, MemoryError, OverflowError,
+    ) as error:  # fmt: skip
+        raise _refused(path, str(error) or type(error).__name__) from error
+    return _facts(path, content)
+
+
+def _refused(path: Path, why: str) -> CgtoolError:
+    return usage(f"{path}: not PyTorch's graph annotations: {why}", fix=_HOW)
+
+
+def _facts(path: Path, content: Any) -> dict[int, dict[str, str]]:
+    if not isinstance(content, dict):
+        raise _refused(path, "it is not a dictionary")
+    known: dict[int, dict[str, str]] = {}
+    for node, entry in content.items():
+        annotations = entry if isinstance(entry, list) else [entry]
+        if not isinstance(node, int) or not all(isinstance(each, dict) for each in annotations):
+            raise _refused(path, "it is not {node id: [{...}]}")
+        known[node] = {
+            _RENAMED.get(key, key): str(value)
+            for annotation in annotations
+            for key, value in annotation.items()
+            # A nested value may be of any size when it is written out.
+            if isinstance(key, str)
+            and (
+                isinstance(value, str | float)
+                or (isinstance(value, int) and value.bit_length() <= 64)
+            )
+        }
+    return known

@@ -1,0 +1,339 @@
+"""Where the code that Inductor generates comes from: ops, lines and modules of the user's program.
+
+Above each launch in generated code, a comment has the names of the nodes that it was made from::
+
+    # Topologically Sorted Source Nodes: [linear, h], Original ATen: [aten.addmm, aten.gelu]
+
+Those of a forward are nodes of the graph that Dynamo traced, which has their Python frames and
+their modules. Those of a backward are nodes of the graph that the file was lowered from; its text
+has the innermost frame of each. Dynamo traces, and the text is there, whether the code was compiled
+now or comes from a cache; only now there are the nodes themselves. Inductor's own map from lines to
+frames is empty where it partitions graphs; it serves where the comments name no nodes (backwards
+before PyTorch 2.9).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cache, cached_property
+from operator import attrgetter
+from types import CodeType
+from typing import Any, NamedTuple
+
+from cgtool.model.capture import Frame, Frames
+from cgtool.observe.frames import Site, is_internal_file, line_of
+from cgtool.torch_compat import inductor
+from cgtool.torch_compat.inductor import TracedNode, is_graph_module, is_view
+from cgtool.torch_compat.patches import Patches
+
+
+class Source(NamedTuple):
+    """What a launch in generated code was made from."""
+
+    ops: tuple[str, ...] = ()
+    """``("aten.add", "aten.gelu")``: all that were fused."""
+    frames: Frames = ()
+    """The user's frames of the op whose result it is, innermost first; () if unknown."""
+    module: tuple[str, str] | None = None
+    """Path and type of the module that runs this op."""
+
+
+class GeneratedCode:
+    """The generated code of this process, followed from the import of Inductor on."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._traced: dict[Hashable, dict[str, TracedNode]] = {}
+        """By compilation and by name."""
+        self._compiled: dict[str, dict[str, TracedNode]] = {}
+        """The nodes of the graphs that were compiled now, by name of the file and by their own."""
+        self._files: dict[str, _File] = {}
+        self._by_code: dict[int, tuple[CodeType, _File]] = {}
+        """By id: functions with the same text are equal. The file of two may be the same one."""
+        patches.wrap_later(*inductor.COMPILE_FX, self._compile_fx)
+        patches.wrap_later(*inductor.POST_COMPILE, self._post_compile)
+        patches.wrap_later(*inductor.LOWERING, self._lowering)
+
+    def source(self, site: Site) -> Source:
+        """What a line of generated code was made from."""
+        code = site[0]
+        _, file = self._by_code.get(id(code), (None, None))
+        file = file or self._files.get(code.co_filename) or _File(code.co_filename, "", {}, {})
+        line = line_of(site)
+        source = file.source(line)
+        if source.frames:
+            return source
+        mapped = inductor.mapped_frames(code.co_filename, line)
+        frames = (Frame(each["filename"], each["line"], each["name"]) for each in mapped)
+        return source._replace(frames=_of_user(frames))
+
+    def _compile_fx(self, original: Any, graph_module: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):  # the program compiles, whatever we read
+            nodes = {node.name: node for node in inductor.traced_nodes(graph_module)}
+            self._traced[inductor.compilation()] = nodes
+        return original(graph_module, *args, **kwargs)
+
+    def _post_compile(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            self._lowered(graph)
+        return original(graph, *args, **kwargs)
+
+    def _lowering(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
+        original(graph, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            [module] = (each for each in (*args, *kwargs.values()) if is_graph_module(each))
+            nodes = {node.name: node for node in inductor.traced_nodes(module)}
+            self._compiled[graph.cache_key] = nodes
+
+    def _lowered(self, graph: Any) -> None:
+        lowered = inductor.lowered_code(graph)
+        if lowered is not None:
+            traced = self._traced.get(inductor.compilation(), {})
+            compiled = self._compiled.get(lowered.key, {})
+            file = self._files[lowered.file] = _File(lowered.file, lowered.graph, traced, compiled)
+            self._by_code.update((id(code), (code, file)) for code in lowered.code)
+
+
+_COMMENT = re.compile(r"# .*Source Nodes: \[(.*?)\](?:, Original ATen: \[(.*?)\])?")
+_LAUNCH = re.compile(r"\.run\(|\bextern_kernels\.|\btorch\.ops\.|\baten\.")
+_DEFINITION = re.compile(r"^\s*(?:async def|def|class) ")
+_PLACE = re.compile(r"# .*?File: (.*):(\d+) in (.*?), code: ")
+_NODE = re.compile(r'(\w+)(?:: "[^"]*")? = ([^;]*)')
+_CALLED = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
+_NAME = re.compile(r"\b[a-z_]\w*")
+_BACKWARD = re.compile(r"def forward\(.*\btangents_")
+_BUFFER = re.compile(r"\bbuf\d+\b")
+_SEEDS = "prims.inductor_seeds"
+"""The op behind the only call that has no source node: the seeds of a graph's random numbers."""
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+_ROOT = re.compile(r"^[A-Z]\['[^']*'\]")
+_ITEM = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]*)['\"]?\]")
+
+
+class _Launch(NamedTuple):
+    """A launch in generated code."""
+
+    names: tuple[str, ...]
+    """Source nodes, in topological order."""
+    ops: tuple[str, ...]
+    calls_op: bool
+    """The others run a kernel that Inductor fused."""
+
+
+class _Lowered(NamedTuple):
+    """A node of the graph that a file was lowered from."""
+
+    name: str
+    op: str
+    frame: Frame | None
+    inputs: tuple[str, ...]
+
+
+class _Origin(NamedTuple):
+    """Where a source node comes from."""
+
+    op: str
+    frames: Frames
+    module: tuple[str, str] | None
+
+
+class _File:
+    """A file of generated code."""
+
+    def __init__(
+        self,
+        file: str,
+        graph: str,
+        traced: Mapping[str, TracedNode],
+        compiled: Mapping[str, TracedNode],
+    ) -> None:
+        """``graph`` is the graph that it was lowered from; ``traced`` are nodes of Dynamo's;
+        ``compiled`` are those of ``graph``, if it was compiled now."""
+        self._file = file
+        self._text = graph
+        self._traced = traced
+        self._compiled = compiled
+
+    def source(self, line: int) -> Source:
+        """What the launch in a line was made from."""
+        launch = self._launches.get(line)
+        if launch is None:
+            return Source()
+        if not launch.names and not launch.calls_op:
+            return self._user(line)
+        origin = self._origin(line, launch)
+        if origin is None:
+            return Source(launch.ops)
+        return Source(launch.ops, origin.frames, origin.module)
+
+    def _user(self, line: int) -> Source:
+        """The source of the next launch that has a buffer of this one: Inductor names none for a
+        kernel that only gives an input another layout."""
+        buffers = {*_BUFFER.findall(linecache.getline(self._file, line))}
+        for number in self._launches:
+            if number > line and buffers & {
+                *_BUFFER.findall(linecache.getline(self._file, number))
+            }:
+                return self.source(number)
+        return Source()
+
+    @cached_property
+    def _launches(self) -> dict[int, _Launch]:
+        """By line: from each comment to the launch that it describes."""
+        launches: dict[int, _Launch] = {}
+        lists: list[tuple[str, ...]] | None = None
+        for number, text in enumerate(linecache.getlines(self._file), 1):
+            comment = _COMMENT.search(text)
+            if comment is not None:
+                lists = [tuple(filter(None, (each or "").split(", "))) for each in comment.groups()]
+            elif _DEFINITION.match(text):
+                lists = None
+            elif lists is not None and not text.lstrip().startswith("#"):
+                launch = _LAUNCH.search(text)
+                names, ops = lists
+                launches[number] = _Launch(names, ops, launch is not None and launch[0] != ".run(")
+                if launch is not None:
+                    lists = None
+        return launches
+
+    @cached_property
+    def _called(self) -> frozenset[str]:
+        """Source nodes whose op is called. A kernel that has one among its others only shapes its
+        inputs or finishes its result."""
+        launches = self._launches.values()
+        return frozenset(each.names[-1] for each in launches if each.calls_op and each.names)
+
+    def _origin(self, line: int, launch: _Launch) -> _Origin | None:
+        """Where the result of a launch comes from: the last source node that computes something."""
+        if launch.calls_op and not self._is_known(launch):
+            origin = self._replacement(line, launch)
+            if origin is not None:
+                return origin
+        known = [(name, node) for name in reversed(launch.names) if (node := self._node(name))]
+        computing = [(name, node) for name, node in known if not is_view(node.op)]
+        own = [node for name, node in computing if name not in self._called]
+        nodes = [node for _, node in known]
+        if launch.calls_op or not computing:
+            return nodes[0] if nodes else None
+        last = own[0] if own else computing[0][1]
+        if last.module is None:
+            # A sum of gradients is of no module, but is fused with the backward of one.
+            beside = (node.module for node in nodes if node.frames[:1] == last.frames[:1])
+            return last._replace(module=next(filter(None, beside), None))
+        return last
+
+    def _node(self, name: str) -> _Origin | None:
+        """A source node by its name; None without a line of the user's."""
+        traced, lowered = self._traced.get(name), self._graph.get(name)
+        if traced is not None and not (self._is_backward and lowered is not None):
+            frames = _frames(traced.stack)
+            return _Origin(traced.op, frames, _path(traced.module)) if frames else None
+        return None if lowered is None else self._lowered(lowered)
+
+    def _lowered(self, node: _Lowered) -> _Origin | None:
+        """A node of the graph that was lowered: what Dynamo knows of the nearest one with a line.
+
+        Nodes that replaced others have none, but for that of their result."""
+        for following in (lambda each: self._used_by[each.name], attrgetter("inputs")):
+            near, seen = [node], {node.name}
+            while near:
+                for each in near:
+                    if each.frame is not None:
+                        return self._placed(node.op, each)
+                names = {name: None for each in near for name in following(each)}
+                near = [self._graph[name] for name in names if name not in seen]
+                seen.update(names)
+        return None
+
+    def _placed(self, op: str, node: _Lowered) -> _Origin | None:
+        compiled = self._compiled.get(node.name)
+        if compiled is not None and (frames := _frames(compiled.stack)):
+            return _Origin(op, frames, _path(compiled.module))
+        if node.frame is None or is_internal_file(node.frame.file):
+            return None
+        # From a cache: a line in a loop over layers has the calls of all of them.
+        traced = self._by_line.get((node.frame.file, node.frame.line), ())
+        stacks, modules = {each.stack for each in traced}, {each.module for each in traced}
+        frames = _frames(stacks.pop()) if len(stacks) == 1 else (node.frame,)
+        return _Origin(op, frames, _path(modules.pop()) if len(modules) == 1 else None)
+
+    def _replacement(self, line: int, launch: _Launch) -> _Origin | None:
+        """Where a called op comes from whose source node is in no graph: it replaced others.
+
+        It is the first, second, ... of the graph's nodes with this op that are no source nodes."""
+        op = launch.ops[-1] if launch.ops else _SEEDS
+        lines = (
+            number
+            for number, each in self._launches.items()
+            if each.calls_op and each.ops[-1:] == launch.ops[-1:] and not self._is_known(each)
+        )
+        nodes = (
+            node for node in self._graph.values() if node.op == op and node.name not in self._called
+        )
+        node = dict(zip(lines, nodes, strict=False)).get(line)
+        return None if node is None else self._lowered(node)
+
+    def _is_known(self, launch: _Launch) -> bool:
+        last = launch.names[-1] if launch.names else None
+        return last in self._traced or last in self._graph
+
+    @cached_property
+    def _graph(self) -> dict[str, _Lowered]:
+        """The graph that the file was lowered from, by name."""
+        nodes: dict[str, _Lowered] = {}
+        frame: Frame | None = None
+        for text in self._text.splitlines():
+            line = text.strip()
+            if line.startswith("# No stacktrace"):
+                frame = None
+            elif place := _PLACE.match(line):
+                frame = Frame(place[1], int(place[2]), place[3])
+            elif node := _NODE.match(line):
+                name, expression = node.groups()
+                called = _CALLED.match(expression)
+                op = f"{called[1]}.{called[2]}" if called else "getitem"
+                inputs = tuple(each for each in _NAME.findall(expression) if each in nodes)
+                nodes.setdefault(name, _Lowered(name, op, frame, inputs))
+        return nodes
+
+    @cached_property
+    def _used_by(self) -> dict[str, list[str]]:
+        users: dict[str, list[str]] = {name: [] for name in self._graph}
+        for node in self._graph.values():
+            for name in node.inputs:
+                users[name].append(node.name)
+        return users
+
+    @cached_property
+    def _by_line(self) -> dict[tuple[str, int], list[TracedNode]]:
+        """Nodes of Dynamo's by the place of their innermost frame."""
+        places: dict[tuple[str, int], list[TracedNode]] = {}
+        for node in self._traced.values():
+            for file, line, _ in _FRAME.findall(node.stack)[-1:]:
+                places.setdefault((file, int(line)), []).append(node)
+        return places
+
+    @cached_property
+    def _is_backward(self) -> bool:
+        return _BACKWARD.search(self._text) is not None
+
+
+@cache
+def _frames(stack: str) -> Frames:
+    """The user's frames of a stack of Dynamo's, innermost first."""
+    places = _FRAME.findall(stack)[::-1]
+    return _of_user(Frame(file, int(line), name) for file, line, name in places)
+
+
+def _of_user(frames: Iterable[Frame]) -> Frames:
+    return tuple(frame for frame in frames if not is_internal_file(frame.file))
+
+
+def _path(module: tuple[str, str] | None) -> tuple[str, str] | None:
+    """``layers.0`` of ``L['self'].layers.0``."""
+    if module is None:
+        return None
+    path, kind = module
+    return _ITEM.sub(r".\1", _ROOT.sub("", path)).lstrip("."), kind

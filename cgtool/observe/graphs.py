@@ -1,0 +1,221 @@
+"""Follows the CUDA graphs that a program captures itself: captures, replays and ends.
+
+``cgtool run`` notes them, and ``cgtool check SCRIPT`` looks for mistakes: each subscribes to a
+``GraphFollower``, which knows what belongs together and who captures. It replaces four methods of
+``torch.cuda.CUDAGraph``; no mode or global hook is active, and no graph is kept alive.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType, ModuleType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from cgtool.model.ledger import COMPILE
+from cgtool.observe.frames import Chain, call_user, callers, chain_or_waiting, package_part
+from cgtool.observe.graph_trees import GraphTrees
+from cgtool.torch_compat.imports import after_import
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import TRACE_RULES, compile_no_frames_of
+
+State = TypeVar("State")
+"""What a subscriber knows of a graph."""
+
+
+class Beginning(NamedTuple):
+    """A capture that has begun."""
+
+    graph: Any
+    """The ``CUDAGraph``; whoever keeps it keeps its memory."""
+    pool: tuple[int, int] | None
+    """As passed to ``capture_begin``."""
+    mode: str
+    """``capture_error_mode``."""
+    chain: Chain
+    """The user's calls that lead to it, innermost first."""
+    owner: str
+    """``torch.compile``, ``make_graphed_callables``, or the function of the user's."""
+    key: str
+    """What ``torch.compile`` calls the graph: ``0/1 forward``."""
+    because: str | None
+    """Why ``torch.compile`` captures it again."""
+    warm_up_ns: int | None = None
+    """Host time of the warm-up that ``torch.compile`` ran for this capture."""
+
+
+class Subscriber(Protocol[State]):
+    """What is called for all graphs, on the thread on which it happens."""
+
+    def protected(self) -> AbstractContextManager[None]:
+        """Around all that is ours: what becomes of an error of it. It goes through."""
+        return nullcontext()
+
+    def capture_begins(self) -> Any:
+        """``capture_begin`` is about to run; what this returns is passed to ``capture_began``."""
+        return None
+
+    def capture_began(self, beginning: Beginning, before: Any, /) -> State | None:
+        """``capture_begin`` has returned. None if this graph is not followed any further."""
+
+    def capture_ends(self, state: State, raised: BaseException | None, /) -> None:
+        """``capture_end`` is about to run. ``raised``: the error that ends the captured code."""
+
+    def captured(self, state: State, graph: Any, /) -> None:
+        """``capture_end`` has returned: the graph can be replayed."""
+
+    def capture_failed(
+        self, state: State, raised: BaseException | None, refused: BaseException | None, /
+    ) -> None:
+        """The captured code has raised, or ``capture_end`` has, or the graph was freed before."""
+
+    def replay(
+        self, original: Callable[[Any], None], graphs: dict[int, State], /
+    ) -> Callable[[Any], None]:
+        """What takes the place of ``replay``; ``graphs`` are those that can be replayed, by id.
+
+        Called as it is, because it counts: ``cgtool run`` must cost no more than microseconds.
+        """
+
+    def gone(self, state: State, end: str, /) -> None:
+        """A captured graph is about to be reset (``reset``), or is ``freed``."""
+
+    def skipped(self, reason: str, /) -> None:
+        """Compiled code captures nothing."""
+
+
+class _Capture(NamedTuple, Generic[State]):
+    """A capture in progress."""
+
+    state: State
+    handled: BaseException | None
+    """The exception that was handled when it began: it is in an ``except`` block."""
+
+
+class GraphFollower(Generic[State]):
+    """Follows every graph of a class from now on, until ``patches`` are undone."""
+
+    def __init__(self, graph_class: Any, subscriber: Subscriber[State], patches: Patches) -> None:
+        self.graphs: dict[int, State] = {}
+        """Those that can be replayed, by ``id`` of the ``CUDAGraph``."""
+        self._subscriber = subscriber
+        self._protected = subscriber.protected
+        self._trees = GraphTrees(patches, subscriber.skipped)
+        patches.callback(after_import(TRACE_RULES, self._leave_out_ours))
+        self._captures: dict[int, _Capture[State]] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        patches.set(graph_class, "replay", subscriber.replay(graph_class.replay, self.graphs))
+        for name, wrapper in (
+            ("capture_begin", self._capture_begin),
+            ("capture_end", self._capture_end),
+            ("reset", self._reset),
+        ):
+            patches.wrap(graph_class, name, wrapper)
+
+    def _leave_out_ours(self, trace_rules: ModuleType) -> None:
+        with self._protected():
+            compile_no_frames_of("cgtool", trace_rules)
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a capture is in progress, on any thread."""
+        return bool(self._captures)
+
+    def forget(self) -> list[State]:
+        """Follow none of the graphs that there are; returns those whose capture is in progress."""
+        captures = [capture.state for capture in self._captures.values()]
+        for table in (self.graphs, self._captures, self._references):
+            table.clear()
+        return captures
+
+    def follow(self, graph: Any, state: State) -> None:
+        """Follow a graph that can be replayed, and whose capture was not seen."""
+        self._refer(graph)
+        self.graphs[id(graph)] = state
+
+    def _capture_begin(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
+        before = None
+        with self._protected():
+            before = self._subscriber.capture_begins()
+        call_user(original, graph, *args, **kwargs)
+        with self._protected():
+            self._begun(before, graph, *args, **kwargs)
+
+    def _begun(
+        self,
+        before: Any,
+        graph: Any,
+        pool: Any = None,
+        capture_error_mode: str = "global",
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> None:
+        frame = sys._getframe(2)
+        chain = chain_or_waiting(frame)
+        of_tree = self._trees.current()
+        owner = COMPILE if of_tree.key else _owner(frame, chain)
+        beginning = Beginning(graph, pool, capture_error_mode, chain, owner, *of_tree)
+        state = self._subscriber.capture_began(beginning, before)
+        if state is not None:
+            self._refer(graph)
+            self._captures[id(graph)] = _Capture(state, sys.exc_info()[1])
+
+    def _refer(self, graph: Any) -> None:
+        known = id(graph)
+        self._references[known] = weakref.ref(graph, functools.partial(self._freed, known))
+
+    def _capture_end(self, original: Any, graph: Any) -> None:
+        capture = self._captures.pop(id(graph), None)
+        if capture is None:
+            call_user(original, graph)
+            return
+        state, error = capture.state, sys.exc_info()[1]
+        raised = None if error is capture.handled else error
+        with self._protected():
+            self._subscriber.capture_ends(state, raised)
+        try:
+            call_user(original, graph)
+        except BaseException as refused:
+            with self._protected():
+                self._subscriber.capture_failed(state, raised, refused)
+            raise
+        with self._protected():
+            if raised is None:
+                self._subscriber.captured(state, graph)
+                self.graphs[id(graph)] = state
+            else:
+                self._subscriber.capture_failed(state, raised, None)
+
+    def _reset(self, original: Any, graph: Any) -> None:
+        self._gone(id(graph), "reset")
+        call_user(original, graph)
+
+    def _freed(self, known: int, reference: weakref.ref[Any]) -> None:
+        if self._references.get(known) is not reference:
+            return  # another graph has its id
+        del self._references[known]
+        self._gone(known, "freed")
+        capture = self._captures.pop(known, None)
+        if capture is not None:
+            with self._protected():
+                self._subscriber.capture_failed(capture.state, None, None)
+
+    def _gone(self, known: int, end: str) -> None:
+        state = self.graphs.pop(known, None)
+        if state is not None:
+            with self._protected():
+                self._subscriber.gone(state, end)
+
+
+def _owner(frame: FrameType | None, chain: Chain) -> str:
+    """What captures: PyTorch for its user, or a function of the user's."""
+    for each in callers(frame):
+        part = package_part(each.f_code.co_filename)
+        if part.startswith("/torch/_inductor/"):
+            return COMPILE
+        if part == "/torch/cuda/graphs.py" and each.f_code.co_name == "make_graphed_callables":
+            return "make_graphed_callables"
+    return chain[0][0].co_qualname if chain else ""

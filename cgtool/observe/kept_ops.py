@@ -1,0 +1,304 @@
+"""The ops of an eager iteration, as a graph would keep them: with numbers and addresses as they
+are."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import UNINITIALISED, Uninitialised, overwrites, written_by
+from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_internal, package_part
+from cgtool.observe.ops import OpCall, OpRecorder, op_name
+from cgtool.observe.tensors import has_memory, on_host, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.op_key import Observer, may_have_python_kernel
+from cgtool.torch_compat.private import pytree, storage_address
+from cgtool.torch_compat.shared_kernels import copies_to_device
+from cgtool.torch_compat.storages import StorageRef
+
+_SMALL = 64
+"""CPU tensors of up to this many elements are compared by value."""
+SKIPPED = (
+    "profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_",
+    "aten::_efficientzerotensor",
+)  # fmt: skip
+"""Prefixes of ops that become no node."""
+COPIES = ("aten::copy_", "aten::_to_copy")
+"""Prefixes of ops that copy, between the device and the host too."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTensor:
+    """A device tensor that an op reads and that the iteration did not create."""
+
+    position: int
+    memory: range
+    shape: tuple[int, ...]
+    parameter: bool
+    storage: int
+    """Key of its storage; ``Iteration.storages`` keeps the key from being reused."""
+
+    @property
+    def address(self) -> int:
+        return self.memory.start
+
+
+@dataclass(slots=True)
+class Op:
+    """One op of an iteration, reduced to what a graph would keep."""
+
+    call: OpCall
+    numbers: tuple[Any, ...]
+    """Numbers and strings among the arguments, and the values of small CPU tensors, with their
+    positions."""
+    outside: tuple[OutsideTensor, ...]
+    host: bool
+    """All tensors of the op are on the host: those it gets, or else its results."""
+    host_scalar: bool
+    """A device op got a 0-dim CPU tensor from before the iteration as a number."""
+    read_on_host: dict[int, int] = field(default_factory=dict)
+    """The storages of the CPU tensors among ``numbers``, by position."""
+    fills_host: bool = False
+    """It copies from the device to the host, and does not wait."""
+    random: bool = False
+    """It draws random numbers."""
+    in_optimizer: bool = False
+    """An optimizer of PyTorch runs it."""
+    host_input: bool = False
+    """That tensor is an argument of the callable, which a caller refills."""
+    writes_input: bool = False
+    """It writes to an argument of the callable."""
+    reads_nothing_of: int | None = None
+    """Index of the call that allocated memory which this op reads before anything is written."""
+
+
+class _Memory:
+    """The storages of an iteration: who made them, and which parts are written by now."""
+
+    def __init__(self, storages: dict[int, StorageRef]) -> None:
+        """All storages that ops get or return go into ``storages``."""
+        self._storages = storages
+        self._made: set[int] = set()
+        self._made_on_host: set[int] = set()
+        self._on_host: set[int] = set()
+        self._overwritten: dict[int, list[range]] = {}
+        """By storage: what ops have written without reading it."""
+
+    def note(self, value: Any) -> set[int]:
+        """The keys of the storages in a nested value."""
+        tensors = storages_in(value)
+        for key, tensor in tensors.items():
+            if key not in self._storages:
+                self._storages[key] = StorageRef(tensor)
+        return set(tensors)
+
+    def made(self, storages: set[int], *, on_host: bool) -> None:
+        """An op has made these storages; ``on_host``: an op on CPU tensors."""
+        self._made |= storages
+        if on_host:
+            self._made_on_host |= storages
+
+    def overwrite(self, tensor: torch.Tensor) -> None:
+        """An op has written a tensor without reading it."""
+        self._overwritten.setdefault(storage_address(tensor), []).append(_range_of(tensor))
+
+    def is_on_host(self, tensor: torch.Tensor) -> bool:
+        """The simulated device marks no views that PyTorch makes in C++: their storage says it."""
+        storage = storage_address(tensor)
+        if on_host(tensor):
+            self._on_host.add(storage)
+        return storage in self._on_host
+
+    def is_from_before(self, storage: int, memory: range) -> bool:
+        """Whether what is at these addresses was there before the iteration."""
+        return storage not in self._made and not any(
+            memory.start in known and memory.stop <= known.stop
+            for known in self._overwritten.get(storage, ())
+        )
+
+    def has_users_number(self, storage: int, memory: range) -> bool:
+        """Whether a CPU tensor holds a number of the user's. A CPU result of a device op (the seed
+        of an attention kernel) is none."""
+        return storage in self._made_on_host or self.is_from_before(storage, memory)
+
+
+class KeptOpRecorder(OpRecorder):
+    """Records what a graph would keep of each op."""
+
+    def __init__(self, roots: Any, annotations: Annotations, inputs: set[int]) -> None:
+        """``inputs`` are keys of the storages of the callables' arguments."""
+        super().__init__(roots, annotations)
+        self.inputs = inputs
+        self.ops: list[Op] = []
+        self.filled: set[int] = set()
+        """Storages on the host into which the device copies: a replay fills them too."""
+        self.storages: dict[int, StorageRef] = {}
+        """Those of all arguments and results of ops, by key."""
+        self._memory = _Memory(self.storages)
+        self._empty = Uninitialised()
+
+    def observe(
+        self,
+        func: Any,
+        args: Args,
+        kwargs: Kwargs,
+        run: Callable[..., Any],
+        caller: types.FrameType | None,
+    ) -> Any:
+        return unprofiled(super().observe, func, args, kwargs, run, caller)
+
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        op = None if call.name.startswith(SKIPPED) else self._op(call, func, args, kwargs)
+        before = self._memory.note((args, kwargs))
+        unread = self._empty.read_by(func, call.name, args, kwargs)
+        result = self.run(func, args, kwargs)
+        made = self._memory.note(result)
+        # lift_fresh gets constants of the code, which are created in C++.
+        if not call.name.startswith("aten::lift_fresh"):
+            made -= before
+        if op is not None:
+            op.reads_nothing_of = unread
+            self._complete(op, func, args, kwargs, result)
+            self.ops.append(op)
+        self._memory.made(made, on_host=_all_on_host(result) if op is None else op.host)
+        if call.name.startswith(UNINITIALISED):
+            allocator = caller_of_cgtool(sys._getframe(1))
+            # Python code of PyTorch fills what it allocates.
+            if allocator is not None and not is_internal(allocator):
+                self._empty.allocated(call.index, result)
+        return result
+
+    def _op(self, call: OpCall, func: Any, args: Any, kwargs: Any) -> Op:
+        """What is known of an op before it runs."""
+        # What is overwritten is not read.
+        unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
+        read_on_host: dict[int, int] = {}
+        numbers: list[Any] = []
+        outside: list[OutsideTensor] = []
+        places: list[bool] = []
+        host_scalar = host_input = False
+        for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
+            if isinstance(argument, torch.Tensor):
+                if not has_memory(argument):
+                    continue
+                host = self._memory.is_on_host(argument)
+                places.append(host)
+                storage = storage_address(argument)
+                memory = _range_of(argument)
+                is_outside = self._memory.is_from_before(storage, memory)
+                if host:
+                    is_users = self._memory.has_users_number(storage, memory)
+                    if is_users and argument.numel() <= _SMALL and id(argument) not in unread:
+                        numbers.append((position, str(argument.tolist())))
+                        read_on_host[position] = storage
+                    host_scalar |= is_outside and argument.dim() == 0
+                    host_input |= argument.dim() == 0 and storage in self.inputs
+                elif is_outside:
+                    is_parameter = isinstance(argument, torch.nn.Parameter)
+                    shape = tuple(argument.shape)
+                    outside.append(OutsideTensor(position, memory, shape, is_parameter, storage))
+            elif type(argument) in (bool, int, float, complex, str):
+                # A number that is none differs from itself.
+                numbers.append((position, argument if argument == argument else "nan"))
+        all_host = bool(places) and all(places)
+        host_scalar = host_scalar and not all_host
+        return Op(
+            call,
+            tuple(numbers),
+            tuple(outside),
+            all_host,
+            host_scalar and not copies_to_device(func, args, kwargs, on_host),
+            read_on_host,
+            random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
+            host_input=host_input,
+            in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
+        )
+
+    def _complete(self, op: Op, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        """Add what is known of an op once it has run."""
+        is_copy = op.call.name.startswith(COPIES)
+        creates = not any(map(has_memory, tensors_in((args, kwargs))))
+        if creates:
+            op.host = any(True for _ in tensors_in(result)) and _all_on_host(result)
+        elif is_copy:
+            op.host = op.host and _all_on_host(result)
+        if is_copy and not op.host and _does_not_wait(args, kwargs):
+            filled = [each for each in storages_in(result).values() if on_host(each)]
+            op.fills_host = bool(filled)
+            self.filled.update(map(storage_address, filled))
+        written = list(filter(has_memory, written_by(func, args, kwargs)))
+        op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
+        if overwrites(op.call.name):
+            for tensor in written:
+                self._memory.overwrite(tensor)
+            op.outside = tuple(
+                tensor
+                for tensor in op.outside
+                if self._memory.is_from_before(tensor.storage, tensor.memory)
+            )
+
+
+def _all_on_host(value: Any) -> bool:
+    """Whether all tensors in a nested value are on the host; True if there are none."""
+    return all(map(on_host, tensors_in(value)))
+
+
+def unprofiled(
+    observer: Observer,
+    func: Any,
+    args: Args,
+    kwargs: Kwargs,
+    run: Callable[..., Any],
+    caller: types.FrameType | None,
+) -> Any:
+    """Have ``observer`` run an op outside the profile of this thread: its own calls are a thousand
+    for an op. Only those of a kernel in Python are the user's."""
+    profile = sys.getprofile()
+    if profile is None:
+        return observer(func, args, kwargs, run, caller)
+
+    def run_profiled(*args: Any, **kwargs: Any) -> Any:
+        sys.setprofile(profile)
+        try:
+            return call_op(run, args, kwargs)
+        finally:
+            sys.setprofile(None)
+
+    sys.setprofile(None)
+    try:
+        may_be_users = may_have_python_kernel(op_name(func))
+        return observer(func, args, kwargs, run_profiled if may_be_users else run, caller)
+    finally:
+        sys.setprofile(profile)
+
+
+def storages_in(value: Any) -> dict[int, torch.Tensor]:
+    """A tensor on each storage in a nested value, by the key of the storage."""
+    return {storage_address(tensor): tensor for tensor in tensors_in(value) if has_memory(tensor)}
+
+
+def _does_not_wait(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a copy is ``non_blocking``."""
+    return bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
+
+
+def _range_of(tensor: torch.Tensor) -> range:
+    """Its addresses; empty ones at its first address if it has gaps."""
+    size = tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
+    return range(tensor.data_ptr(), tensor.data_ptr() + size)
+
+
+def inside(frame: types.FrameType | None, part: str) -> bool:
+    """Whether a file of this part of PyTorch is between the op and the user's line."""
+    codes = (each.f_code for each in callers(frame))
+    return any(
+        package_part(code.co_filename).startswith(part)
+        for code in itertools.takewhile(is_internal, codes)
+    )

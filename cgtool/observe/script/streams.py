@@ -1,0 +1,99 @@
+"""Observer of streams and events: what orders them, and where the host waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cgtool.observe.frames import call_user
+from cgtool.observe.script import events
+from cgtool.observe.script.script import ObservedScript, called_by_pytorch
+from cgtool.observe.script.state import StreamOrder
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.streams import handle_of, make_streams_observable
+
+
+def observe_streams(script: ObservedScript, patches: Patches) -> None:
+    """Streams and events: what orders them, and where the host waits.
+
+    Cost: some Python for each call. Does not disturb the program.
+    """
+
+    def order() -> StreamOrder:
+        return script.order if script.capture is None else script.capture.order
+
+    def handle(stream: Any) -> int:
+        return script.device.stream() if stream is None else handle_of(stream)
+
+    def after(
+        owner: Any, name: str, note: Callable[..., None], *, in_captures: bool = True
+    ) -> None:
+        """Calls of ``owner.name`` are followed by ``note(result, self, ...)``, whose other
+        parameters have PyTorch's names: the script may pass them by keyword."""
+
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = call_user(original, *args, **kwargs)
+            except Exception as error:
+                script.thread_raised(error)
+                raise
+            if not script.closed and (in_captures or script.capture is None):
+                note(result, *args, **kwargs)
+            return result
+
+        patches.wrap(owner, name, call)
+
+    def synchronize(_result: Any, *_args: Any, **_kwargs: Any) -> None:
+        script.order.host_waits()
+        if not called_by_pytorch():
+            script.publish(events.HostWaited("torch.cuda.synchronize", None))
+
+    def synchronize_stream(_result: Any, self: Any) -> None:
+        script.order.host_waits(handle_of(self))
+        script.publish(events.HostWaited("Stream.synchronize", None))
+
+    def synchronize_event(_result: Any, self: Any) -> None:
+        script.order.host_waits_for_event(self)
+        script.publish(events.HostWaited("Event.synchronize", None))
+
+    def query_stream(done: bool, self: Any) -> None:
+        if done:
+            script.order.host_waits(handle_of(self))
+
+    def query_event(done: bool, self: Any) -> None:
+        if done:
+            script.order.host_waits_for_event(self)
+
+    def wait_stream(_result: Any, self: Any, stream: Any) -> None:
+        order().wait_stream(handle_of(self), handle_of(stream))
+
+    def wait_event(_result: Any, self: Any, event: Any) -> None:
+        order().wait_event(handle_of(self), event)
+
+    def record_event(result: Any, self: Any, event: Any = None) -> None:
+        # PyTorch returns the event, made if need be.
+        order().record(event or result, handle_of(self))
+
+    def record(_result: Any, self: Any, stream: Any = None) -> None:
+        order().record(self, handle(stream))
+
+    def wait(_result: Any, self: Any, stream: Any = None) -> None:
+        order().wait_event(handle(stream), self)
+
+    if not script.device.simulated:
+        make_streams_observable(patches)
+    after(torch.cuda, "synchronize", synchronize, in_captures=False)
+    after(torch.accelerator, "synchronize", synchronize, in_captures=False)
+    for owner in set[Any]((torch.cuda.Stream, torch.Stream)):
+        after(owner, "synchronize", synchronize_stream, in_captures=False)
+        after(owner, "query", query_stream, in_captures=False)
+        after(owner, "wait_stream", wait_stream)
+        after(owner, "wait_event", wait_event)
+        after(owner, "record_event", record_event)
+    for owner in set[Any]((torch.cuda.Event, torch.Event)):
+        after(owner, "synchronize", synchronize_event, in_captures=False)
+        after(owner, "query", query_event, in_captures=False)
+        after(owner, "record", record)
+        after(owner, "wait", wait)

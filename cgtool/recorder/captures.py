@@ -1,0 +1,231 @@
+"""The captures of a process: what each was spent on, what it holds, and why one failed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cgtool.model.capture import Contents
+from cgtool.model.finding import Finding
+from cgtool.model.part_files import Captured, Capturing, Machine, PartWriter, Tables
+from cgtool.observe.frames import exception_frames, frames_of, package_part
+from cgtool.observe.graphs import Beginning
+from cgtool.recorder.costs import Before, CaptureCosts
+from cgtool.recorder.recorded_device import RecordedDevice, Watch
+from cgtool.torch_compat.patches import Patches
+
+_now = time.perf_counter_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.observe.origins import OriginTable
+
+
+class Start(NamedTuple):
+    """The process, just before a capture."""
+
+    before: Before
+    reserved_bytes: int | None = None
+
+
+class Capture:
+    """A capture in progress."""
+
+    def __init__(self, number: int, start: Start, watch: Watch) -> None:
+        self.number = number
+        self.start = start
+        self._watch = watch
+        self.free_bytes: int | None = None
+        """Free memory just before the end of the capture, which instantiates the graph."""
+        self.contents: Contents | None = None
+        self.begin_ns = self.read_ns = self.end_ns = _now()
+        """When it began, when its code had run, and when ``capture_end`` was called."""
+        self.collector_ns = 0
+        self._collecting = 0
+        self._ended_before = set(map(id, _ended_threads()))
+        gc.callbacks.append(self._collects)
+
+    def _collects(self, phase: str, _info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._collecting = _now()
+        elif self._collecting:
+            self.collector_ns += _now() - self._collecting
+
+    def ended_threads(self) -> list[threading.Thread]:
+        """Threads that have ended since it began."""
+        return [thread for thread in _ended_threads() if id(thread) not in self._ended_before]
+
+    def read(self) -> None:
+        self.contents = self._watch.read()
+
+    def stop(self) -> None:
+        gc.callbacks.remove(self._collects)
+        self._watch.stop()
+
+
+class Captures:
+    """Writes the captures of this process to its part."""
+
+    def __init__(self, device: RecordedDevice, part: PartWriter, patches: Patches) -> None:
+        self._device = device
+        self._part = part
+        self._costs = CaptureCosts(patches)
+        self.renew()
+
+    def renew(self) -> None:
+        """Start over: the part is empty."""
+        # The garbage collector may run while the lock is held, and free graphs.
+        self._lock = threading.RLock()
+        self._has_captured = False
+        self._written = [0, 0, 0]
+        """How many frames, origins and functions the part has."""
+
+    @cached_property
+    def _table(self) -> OriginTable:
+        # Imports the op recorder, which nothing needs before the first capture.
+        from cgtool.observe.origins import OriginTable
+
+        return OriginTable()
+
+    def begins(self) -> Start:
+        """A capture is about to begin."""
+        before = self._costs.begins()
+        if not self._has_captured:
+            self._device.prepare()
+        return Start(before, self._device.reserved_bytes())
+
+    def began(self, number: int, key: str, beginning: Beginning, start: Start | None) -> Capture:
+        """A capture has begun. ``start`` is what ``begins`` returned; None if that failed."""
+        with self._lock:
+            is_first, self._has_captured = not self._has_captured, True
+        if is_first:
+            # Not earlier: it initialises CUDA.
+            self._part.append(Machine(self._device.environment()))
+        self._part.append(
+            Capturing(
+                time.time_ns(),
+                number,
+                beginning.owner,
+                key,
+                beginning.because,
+                frames_of(beginning.chain),
+                threading.current_thread().name,
+                beginning.mode,
+                self._device.stream(),
+            )
+        )
+        before, reserved = start or Start(Before(None, None, self._costs.compiled_ns))
+        if beginning.warm_up_ns is not None:
+            before = before._replace(warm_up_ns=beginning.warm_up_ns)
+        watch = self._device.watch(beginning.graph, self._table)
+        return Capture(number, Start(before, reserved), watch)
+
+    def ends(self, capture: Capture, raised: BaseException | None) -> None:
+        """``capture_end`` is about to be called. ``raised``: what the captured code did."""
+        capture.read_ns = _now()
+        if raised is None:
+            with self._part.protected(), self._lock:
+                capture.read()
+        else:
+            _leave_out_our_frames(raised)
+        capture.free_bytes = self._device.free_bytes()
+        capture.end_ns = _now()
+
+    def captured(self, capture: Capture, pool: tuple[int, int] | None, over_ns: int) -> None:
+        """``capture_end`` returned at ``over_ns``."""
+        self._over(capture, over_ns, self._device.free_bytes(), pool, None, None)
+
+    def failed(self, capture: Capture, error: BaseException | None, reason: str) -> None:
+        """There is no graph. Without an ``error``, ``capture_end`` was not called."""
+        over_ns = _now()
+        if error is None:
+            capture.read_ns = capture.end_ns = over_ns
+            self._over(capture, over_ns, None, None, reason, None)
+        else:
+            reason = f"{type(error).__name__}: {error}".split("\n")[0]
+            self._over(
+                capture, over_ns, None, None, reason, _diagnosis(error, capture.ended_threads())
+            )
+
+    def _over(
+        self,
+        capture: Capture,
+        over_ns: int,
+        free_bytes: int | None,
+        pool: tuple[int, int] | None,
+        failure: str | None,
+        diagnosis: Finding | None,
+    ) -> None:
+        capture.stop()
+        before, reserved_before = capture.start
+        reserved = self._device.reserved_bytes()
+        done_ns = _now()
+        captured = Captured(
+            capture.number,
+            (capture.read_ns - capture.begin_ns) + (over_ns - capture.end_ns),
+            over_ns - capture.end_ns,
+            capture.collector_ns,
+            (capture.end_ns - capture.read_ns) + (done_ns - over_ns),
+            pool,
+            _growth(reserved_before, reserved),
+            failure,
+            diagnosis,
+            None if capture.contents is None else capture.contents[0],
+            () if capture.contents is None else capture.contents[1],
+            before.prepare_ns,
+            before.warm_up_ns,
+            self._costs.compiled_ns - before.compiled_ns,
+            # Other programs can give memory back meanwhile.
+            _growth(free_bytes, capture.free_bytes),
+        )
+        with self._lock:
+            written = self._written
+            frames, origins = self._table.after(*written[:2])
+            functions = self._device.functions()[written[2] :]
+            if self._part.append(Tables(frames, origins, functions), captured):
+                new = map(len, (frames, origins, functions))
+                self._written = [before + more for before, more in zip(written, new, strict=True)]
+
+
+def _ended_threads() -> list[threading.Thread]:
+    """Threads that have ended but are still referenced, from a list that Python keeps."""
+    known = list(getattr(threading, "_dangling", ()))
+    return [thread for thread in known if thread.ident is not None and not thread.is_alive()]
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(after - before, 0)
+
+
+def _leave_out_our_frames(error: BaseException) -> None:
+    """Remove cgtool's frames, which are around the ops of a capture, from a traceback."""
+    before = error.__traceback__
+    while before is not None:
+        following = before.tb_next
+        while following is not None and _is_ours(following.tb_frame.f_code.co_filename):
+            following = following.tb_next
+        before.tb_next = following
+        before = following
+
+
+def _is_ours(file: str) -> bool:
+    return package_part(file).startswith("/cgtool/")
+
+
+def _diagnosis(raised: BaseException, ended: list[threading.Thread]) -> Finding | None:
+    """What the error that ended a capture means, at the line that raised it; None if it is not
+    about the capture."""
+    # Slow to import, and most programs never need it.
+    from cgtool.detectors.capture_errors import explain
+
+    with contextlib.suppress(Exception):  # methods of the user's exception may raise
+        finding = explain(raised, "capture", ended)
+        if finding is not None:
+            return msgspec.structs.replace(finding, frames=exception_frames(raised))
+    return None

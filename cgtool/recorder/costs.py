@@ -1,0 +1,83 @@
+"""Host time that captures cost besides their own code: what is done before them, and compilers
+that run inside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from cgtool.torch_compat.inductor import COMPILERS
+from cgtool.torch_compat.patches import Patches
+
+_now = time.perf_counter_ns
+_CALLABLES = "make_graphed_callables"
+
+
+class Before(NamedTuple):
+    """Time spent before a capture."""
+
+    prepare_ns: int | None
+    """In ``torch.cuda.graph``, which waits for the device and empties caches. None without it."""
+    warm_up_ns: int | None
+    """Iterations of ``make_graphed_callables`` for this capture and those that follow it."""
+    compiled_ns: int
+    """In all compilers, in this process so far."""
+
+
+class _Thread(threading.local):
+    """What this thread is about to capture."""
+
+    entered: int | None = None
+    """When it entered ``torch.cuda.graph``."""
+    called: int | None = None
+    """When it called ``make_graphed_callables``, which captures after all of its warm-ups."""
+    compiling = False
+
+
+class CaptureCosts:
+    """Notes them from now on."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._thread = _Thread()
+        self.compiled_ns = 0
+        patches.wrap(torch.cuda.graph, "__enter__", self._enter)
+        for owner in (torch.cuda, torch.cuda.graphs):
+            patches.wrap(owner, _CALLABLES, self._make_callables)
+        for point in COMPILERS:
+            patches.wrap_later(*point, self._compile)
+
+    def begins(self) -> Before:
+        """A capture begins on this thread."""
+        thread, now = self._thread, _now()
+        entered, called = thread.entered, thread.called
+        warm_up = None if called is None else (now if entered is None else entered) - called
+        thread.called = None
+        return Before(None if entered is None else now - entered, warm_up, self.compiled_ns)
+
+    def _enter(self, original: Any, context: Any) -> Any:
+        self._thread.entered = _now()
+        try:
+            return original(context)
+        finally:
+            self._thread.entered = None
+
+    def _make_callables(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._thread.called = _now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._thread.called = None
+
+    def _compile(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = self._thread
+        if thread.compiling:
+            return original(*args, **kwargs)
+        thread.compiling, begin = True, _now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            thread.compiling = False
+            self.compiled_ns += _now() - begin

@@ -1,0 +1,171 @@
+"""Which ops run outside graphs between two replays (``cgtool run --eager-breaks``).
+
+A thread that replays has its own ops, and those of autograd's threads, counted between its replays.
+All ops of the program are watched, which takes about eight microseconds an op. Those of compiled
+code are not, nor those of threads that were there before PyTorch was imported.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from cgtool.model.part_files import COUNTER, Between, PartWriter
+from cgtool.observe.compiled_code import pause_in_compiled_code
+from cgtool.observe.frames import (
+    Site,
+    call_op,
+    chain_or_waiting,
+    frames_of,
+    is_internal_file,
+    key_of,
+)
+from cgtool.observe.ops import op_name
+from cgtool.torch_compat import op_key
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import current_graph_task
+
+_MOST = 20_000
+"""The most counters of a process. Further ops are counted without line and op."""
+
+
+class _Ran:
+    """An op of one line, since the last replay."""
+
+    __slots__ = ("chain", "count", "host", "op")
+
+    def __init__(self, op: Any, chain: tuple[Site, ...]) -> None:
+        self.op, self.chain = op, chain
+        self.count = self.host = 0
+
+
+class _Counter:
+    """The same op, over all times that the program went from one graph to another."""
+
+    def __init__(self, chunk: Any, offset: int, kept: object) -> None:
+        """``kept`` must not be freed, because the counter is found by its id."""
+        self._place, self._kept = (chunk, offset), kept
+        self._counts = [0, 0, 0, 0]
+
+    def add(self, count: int, host_ns: int) -> None:
+        counts = self._counts
+        counts[0] += count
+        counts[1] += 1
+        counts[3] += host_ns
+        COUNTER.pack_into(*self._place, *counts)
+
+
+class _Thread:
+    """A thread that replays graphs, since its last replay."""
+
+    __slots__ = ("before", "ran", "since_ns")
+
+    def __init__(self) -> None:
+        self.before: int | None = None
+        """The number of the graph that it replayed; None if that graph is not followed."""
+        self.since_ns = 0
+        self.ran: dict[tuple[int, ...], _Ran] = {}
+
+
+class _This(threading.local):
+    thread: _Thread | None = None
+
+
+class EagerBreaks:
+    """Watches ops from now on, until ``patches`` are undone."""
+
+    def __init__(
+        self,
+        graph_class: Any,
+        number_of: Callable[[Any], int | None],
+        is_capturing: Callable[[], bool],
+        part: PartWriter,
+        patches: Patches,
+    ) -> None:
+        """``number_of``: returns the number of a graph that can be replayed."""
+        self._number_of = number_of
+        self._is_capturing = is_capturing
+        self._part = part
+        self.forked()
+        pause_in_compiled_code(patches, op_key.paused)
+        patches.wrap(graph_class, "replay", self._replay)
+        patches.enter_context(op_key.watch(self._observe))
+
+    def forked(self) -> None:
+        """Start over: a forked process has one thread, and the counters are the parent's."""
+        self._lock = threading.Lock()
+        self._counters: dict[tuple[int, ...], _Counter] = {}
+        self._this = _This()
+        self._last: _Thread | None = None
+        """The thread that replayed last."""
+
+    def _observe(
+        self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
+    ) -> Any:
+        thread = self._this.thread
+        if thread is None and current_graph_task() >= 0:
+            thread = self._last  # which waits for autograd's
+        if (
+            thread is None
+            or thread.before is None
+            or self._is_capturing()
+            or getattr(op, "namespace", "") == "profiler"  # marks a range
+        ):
+            return call_op(run, args, kwargs)
+        begin = time.perf_counter_ns()
+        try:
+            return call_op(run, args, kwargs)
+        finally:
+            _note(thread, op, caller, time.perf_counter_ns() - begin)
+
+    def _replay(self, original: Any, graph: Any) -> None:
+        thread = self._this.thread
+        if thread is None:
+            thread = self._this.thread = _Thread()
+        with self._part.protected():
+            self._arrived(thread, self._number_of(graph), time.perf_counter_ns())
+        original(graph)
+        thread.before, thread.since_ns = self._number_of(graph), time.perf_counter_ns()
+        self._last = thread
+
+    def _arrived(self, thread: _Thread, after: int | None, now_ns: int) -> None:
+        """A graph is about to be replayed."""
+        before, (ran, thread.ran) = thread.before, (thread.ran, {})
+        if before is None or after is None:
+            return
+        with self._lock:
+            self._counter((before, after), None).add(1, now_ns - thread.since_ns)
+            for key, each in ran.items():
+                self._counter((before, after, *key), each).add(each.count, each.host)
+
+    def _counter(self, key: tuple[int, ...], ran: _Ran | None) -> _Counter:
+        counter = self._counters.get(key)
+        if counter is None and len(self._counters) >= _MOST and ran is not None:
+            key, ran = (*key[:2], 0), _Ran(None, ())
+            counter = self._counters.get(key)
+        if counter is None:
+            number = len(self._counters)
+            op = "" if ran is None or ran.op is None else op_name(ran.op)
+            frames = () if ran is None else frames_of(ran.chain)
+            self._part.append(Between(number, key[0], key[1], op, frames, is_op=ran is not None))
+            place = self._part.break_counter(number)
+            counter = self._counters[key] = _Counter(*place, ran)
+        return counter
+
+
+def _note(thread: _Thread, op: Any, caller: FrameType | None, spent_ns: int) -> None:
+    frame = caller
+    while frame is not None and is_internal_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    # Autograd's threads have no frame of the program's: that of the main thread, which waits.
+    chain = () if frame is not None else chain_or_waiting(None)[:1]
+    site = (frame.f_code, frame.f_lasti) if frame is not None else next(iter(chain), None)
+    key = (id(op), *(() if site is None else key_of(site)))
+    ran = thread.ran.get(key)
+    if ran is None:
+        ran = thread.ran[key] = _Ran(op, chain_or_waiting(frame))
+    ran.count += 1
+    ran.host += spent_ns

@@ -1,0 +1,87 @@
+"""Counts the replays for which a program noted the same (``cgtool.note``)."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from cgtool.model.part_files import COUNTER, Noted, PartWriter
+from cgtool.model.schema import MAX_MEASURE
+
+_EXACT = 1000
+"""Limits the counters of a graph: beyond this many, numbers are rounded to two digits; beyond twice
+as many, new notes are counted without numbers."""
+
+
+class NoteCounter:
+    """The replays of a graph for which the same was noted."""
+
+    __slots__ = ("chunk", "count", "first", "host", "offset")
+
+    def __init__(self, chunk: Any, offset: int) -> None:
+        self.chunk, self.offset = chunk, offset
+        self.count = self.first = self.host = 0
+
+    def add(self, last: int, spent: int) -> None:
+        self.host += spent
+        self.count += 1
+        self.first = self.first or last
+        COUNTER.pack_into(self.chunk, self.offset, self.count, self.first, last, self.host)
+
+
+GraphNotes = dict[tuple[tuple[str, float], ...], NoteCounter]
+"""The counters of one graph, by what was noted."""
+
+
+class NoteCounters:
+    """The counters of this process."""
+
+    def __init__(self, part: PartWriter) -> None:
+        self._part = part
+        self._refused: set[str] = set()
+        self.renew()
+
+    def renew(self) -> None:
+        """Start over: the part is empty."""
+        self._number = 0
+
+    def add(
+        self, graph: int, notes: GraphNotes, values: dict[str, float], last: int, spent: int
+    ) -> None:
+        """``values`` were noted for a replay of a graph."""
+        try:
+            counter = notes.get(tuple(values.items()))
+        except TypeError:  # neither a number nor hashable
+            counter = None
+        if counter is None:
+            with self._part.protected(), self._part.lock:
+                counter = self._counter(graph, notes, values)
+        if counter is not None:
+            counter.add(last, spent)
+
+    def _counter(self, graph: int, notes: GraphNotes, values: dict[str, float]) -> NoteCounter:
+        kept = {name: float(value) for name, value in values.items() if is_number(value)}
+        for name in values.keys() - kept.keys() - self._refused:
+            self._refused.add(name)
+            self._part.lost(
+                f"cgtool.note: `{name}` is not a number, or too large "
+                f"({type(values[name]).__name__})"
+            )
+        if len(notes) >= _EXACT:
+            kept = {name: float(f"{value:.1e}") for name, value in kept.items()}
+        if len(notes) >= 2 * _EXACT and tuple(kept.items()) not in notes:
+            kept = {}
+        key = tuple(kept.items())
+        if key not in notes:
+            self._part.append(Noted(self._number, graph, kept))
+            notes[key] = NoteCounter(*self._part.note_counter(self._number))
+            self._number += 1
+        return notes[key]
+
+
+def is_number(value: object) -> bool:
+    """Whether a noted value can be kept."""
+    try:
+        return isinstance(value, numbers.Real) and abs(float(value)) <= MAX_MEASURE
+    except OverflowError:  # of an integer that no float holds
+        return False

@@ -1,0 +1,58 @@
+"""``cgtool.note``: what a program says about its next capture or replay."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+
+from cgtool.model.program import PADDED
+
+pending: dict[int, dict[str, float]] = {}
+"""By thread: what was noted since its last replay. Empty where nothing is recorded."""
+_is_recorded = False
+
+
+def note(**values: float) -> None:
+    """Note numbers for the next replay of this thread, or its next capture::
+
+        cgtool.note(batch=17)
+        cgtool.note(rows=13, padded_rows=16)
+        graph.replay()
+
+    The ledger of a recording (``cgtool run``, ``cgtool.recording``) shows for each graph how often
+    a name was noted, and its minimum, median and maximum. ``rows`` is what a replay needs, and
+    ``padded_rows`` what the graph computes: the ledger shows how much of it is padding. Any name
+    works. If a name is noted twice before a replay, the last value counts. Before a capture, the
+    numbers become the graph's key: ``batch 17``.
+
+    Does nothing where nothing is recorded, so it can stay in a program. Do not pass tensors:
+    reading one would wait for the GPU.
+    """
+    if _is_recorded:
+        thread = get_ident()
+        noted = pending.get(thread)
+        if noted is None:
+            pending[thread] = values
+        else:
+            noted.update(values)
+
+
+def note_alone(values: dict[str, float]) -> None:
+    """``note``, and nothing that was noted before."""
+    if _is_recorded:
+        pending[get_ident()] = values
+
+
+def key_of(values: dict[str, float]) -> str:
+    """What a graph that is captured after this note is called: ``tokens 16, cache 256``."""
+    return ", ".join(
+        f"{name} {values.get(PADDED + name, value)}"
+        for name, value in values.items()
+        if not (name.startswith(PADDED) and name.removeprefix(PADDED) in values)
+    )
+
+
+def listen(is_recorded: bool) -> None:
+    """Keep what is noted from now on, or no longer."""
+    global _is_recorded
+    _is_recorded = is_recorded
+    pending.clear()

@@ -1,0 +1,117 @@
+"""Records one process: of ``cgtool run`` from the import of PyTorch to its end, or for a block."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from cgtool.model.part_files import Began, Lost, PartWriter
+from cgtool.model.program import Settings
+from cgtool.recorder.recorded_device import RecordedDevice
+from cgtool.recorder.recorder import Recorder
+from cgtool.torch_compat.patches import Patches
+
+
+class _Process:
+    """This process: only one recorder at a time follows its graphs."""
+
+    def __init__(self) -> None:
+        self.claimed = threading.Lock()
+        """Held while the process is recorded."""
+        self.recorder: Recorder | None = None
+        os.register_at_fork(after_in_child=self._forked)
+
+    def start(self, folder: Path, device: RecordedDevice, patches: Patches) -> Recorder:
+        self.recorder = Recorder(device, PartWriter(folder, _part_name()), patches)
+        self.recorder.part.append(_began(forked=False))
+        return self.recorder
+
+    def _forked(self) -> None:
+        if self.recorder is not None:
+            self.recorder.forked(_part_name())
+            self.recorder.part.append(_began(forked=True))
+
+
+_process = _Process()
+
+
+def record(settings: Settings) -> None:
+    """Follow the graphs of this process, and of those that it forks, to its end."""
+    _process.claimed.acquire()
+    patches = Patches()  # never undone: the process is the program's
+    device = _device(settings.device, patches)
+    recorder = _process.start(Path(settings.folder), device, patches)
+    if settings.times:
+        recorder.time_replays()
+    if settings.eager_breaks:
+        recorder.watch_eager_breaks()
+    atexit.register(recorder.finish)
+
+
+@contextlib.contextmanager
+def claimed() -> Iterator[bool]:
+    """Whether nothing else records this process, and nothing else will before the end."""
+    is_free = _process.claimed.acquire(blocking=False)
+    try:
+        yield is_free
+    finally:
+        if is_free:
+            _process.claimed.release()
+
+
+@contextlib.contextmanager
+def recorded(folder: Path, device: str) -> Iterator[None]:
+    """Follow the graphs of this process, and of those that it forks, while entered. Only for who
+    has claimed it."""
+    if not device and not has_gpu():
+        part = PartWriter(folder, _part_name())
+        part.append(_began(forked=False), Lost("nothing is recorded: PyTorch sees no usable GPU"))
+        yield
+        return
+    with Patches() as patches:
+        recorder = _process.start(folder, _device(device, patches), patches)
+        try:
+            yield
+        finally:
+            _process.recorder = None
+            # While the device is still there, which the simulated one is not afterwards.
+            recorder.stop()
+
+
+def _part_name() -> str:
+    return f"{os.getpid()}-{time.time_ns()}"
+
+
+def _began(*, forked: bool) -> Began:
+    command = tuple(sys.orig_argv)
+    return Began(time.time_ns(), os.getpid(), os.getppid(), command, forked)
+
+
+def _device(name: str, patches: Patches) -> RecordedDevice:
+    if name != "simulated" and has_gpu():
+        from cgtool.devices.cuda.recorded_device import CudaRecording
+
+        return CudaRecording(patches)
+    from cgtool.devices.simulated.recording import SimulatedRecording
+
+    because = "--device simulated" if name else "PyTorch sees no usable GPU"
+    return SimulatedRecording(patches, because)
+
+
+def has_gpu() -> bool:
+    """Whether there may be a GPU, found out without initialising CUDA: the program may fork."""
+    from cgtool.torch_compat.private import visible_gpus
+
+    if torch.version.cuda is None:
+        return False
+    count = visible_gpus()
+    # NVML does not answer for the parts of a GPU (MIG), nor where it is not installed.
+    return count > 0 or (count < 0 and Path("/dev/nvidiactl").exists())

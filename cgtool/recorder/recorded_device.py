@@ -1,0 +1,69 @@
+"""What the recorder needs of a device: ``cuda.recorded_device`` and ``simulated.recording``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any, Protocol
+
+from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.part_files import PartWriter, PoolSizes
+from cgtool.torch_compat.patches import Patches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.observe.origins import OriginTable
+
+
+class Watch(Protocol):
+    """A capture in progress, as a device follows it."""
+
+    def read(self) -> Contents | None:
+        """What was captured, read at the end of the capture; None if it cannot be read."""
+
+    def stop(self) -> None:
+        """The capture is over."""
+
+
+class ReplayTimes(Protocol):
+    """GPU times of replays, which a device notes in the part (``--times``)."""
+
+    def new_executable(self, graph: Any, number: int) -> None:
+        """A capture has an executable graph, or another one than before."""
+
+    def finish(self) -> None:
+        """The recording ends."""
+
+
+class RecordedDevice(Protocol):
+    """A device whose graphs can be followed."""
+
+    graph_class: Any
+    """Has ``capture_begin``, ``capture_end``, ``replay`` and ``reset``."""
+
+    def environment(self) -> Environment: ...
+
+    def prepare(self) -> None:
+        """Do in advance what would take long in the first capture."""
+
+    def watch(self, graph: Any, table: OriginTable) -> Watch:
+        """Follow the capture that has just begun. ``table`` takes the origins of its nodes."""
+
+    def functions(self) -> tuple[Function, ...]:
+        """All kernel functions seen so far."""
+
+    def reserved_bytes(self) -> int | None:
+        """Memory that the allocator has reserved on the device."""
+
+    def free_bytes(self) -> int | None:
+        """Free memory of the current device; also works during a capture."""
+
+    def stream(self) -> int | None:
+        """The handle of the current stream."""
+
+    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+        """Memory that these pools have reserved on the device."""
+
+    def time_replays(
+        self, part: Callable[[], PartWriter], say: Callable[[str], None], patches: Patches
+    ) -> ReplayTimes | None:
+        """Time replays on the GPU; None without a GPU. ``say`` is called with what is not timed."""

@@ -1,0 +1,235 @@
+"""Notes what a program does with its graphs: captures, replays, and their ends.
+
+No graph is kept alive. Outside captures only replays are followed, unless ``--times`` or
+``--eager-breaks`` asks for more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from _thread import get_ident
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Any
+
+from cgtool.model.ledger import COMPILE
+from cgtool.model.part_files import (
+    Finished,
+    GraphEnded,
+    PartWriter,
+    Pools,
+    Skipped,
+    Unseen,
+    WatchesOps,
+)
+from cgtool.observe.frames import call_user
+from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
+from cgtool.recorder import notes
+from cgtool.recorder.adapters import continuous_batching, static_cache
+from cgtool.recorder.adapters.adapter import follow_engine
+from cgtool.recorder.captures import Capture, Captures, Start
+from cgtool.recorder.note_counters import NoteCounters, is_number
+from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
+from cgtool.recorder.replays import GraphReplays, counted_replay
+from cgtool.torch_compat.patches import Patches
+
+_POOLS_READ = 32
+"""How many pools that end before the process are read: reading lists all of its memory."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.recorder.eager_breaks import EagerBreaks
+
+
+class _Graph:
+    """A graph, from its capture on."""
+
+    __slots__ = ("capture", "number", "pool", "replays")
+
+    def __init__(self, number: int, capture: Capture | None) -> None:
+        self.number = number
+        self.capture = capture
+        """The capture in progress, if there is one."""
+        self.replays = GraphReplays(number)
+        self.pool: tuple[int, int] | None = None
+
+
+class Recorder(Subscriber[_Graph]):
+    """Follows the graphs of this process and writes them to its part."""
+
+    def __init__(self, device: RecordedDevice, part: PartWriter, patches: Patches) -> None:
+        """Follow every graph from now on."""
+        self._device = device
+        self.part = part
+        self._numbers = itertools.count()
+        self._is_fork = self._finished = False
+        self._pools = Counter[tuple[int, int]]()
+        """How many graphs each pool has."""
+        self._pools_read = 0
+        self._patches = patches
+        self._captures = Captures(device, self.part, patches)
+        self._notes = NoteCounters(self.part)
+        self._times: ReplayTimes | None = None
+        self._breaks: EagerBreaks | None = None
+        self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
+        patches.callback(notes.listen, False)
+        notes.listen(True)
+        for adapter in (*continuous_batching.ADAPTERS, *static_cache.ADAPTERS):
+            follow_engine(adapter, patches, self.part.lost)
+
+    def time_replays(self) -> None:
+        """Note how long the GPU takes for replays."""
+        part, owner = self.part, self._device.graph_class
+        self._times = self._device.time_replays(lambda: part, part.lost, self._patches)
+        if self._times is not None and hasattr(owner, "instantiate"):
+            self._patches.wrap(owner, "instantiate", self._instantiate)
+
+    def watch_eager_breaks(self) -> None:
+        """Note which ops run between replays."""
+        from cgtool.recorder.eager_breaks import EagerBreaks
+        from cgtool.torch_compat import op_key
+
+        if not op_key.is_supported():
+            self.part.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
+            return
+        graphs = self._graphs
+        self.part.append(WatchesOps())
+
+        def number_of(graph: Any) -> int | None:
+            live = graphs.graphs.get(id(graph))
+            return None if live is None else live.number
+
+        self._breaks = EagerBreaks(
+            self._device.graph_class,
+            number_of,
+            lambda: graphs.is_capturing,
+            self.part,
+            self._patches,
+        )
+
+    def forked(self, name: str) -> None:
+        """This process was forked: the graphs are the parent's. ``name``: that of the new part."""
+        self.part.renew(name)
+        self._captures.renew()
+        self._notes.renew()
+        self._numbers = itertools.count()
+        self._is_fork = True
+        if self._breaks is not None:
+            self._breaks.forked()
+        self._pools.clear()
+        for graph in self._graphs.forget():
+            with self.protected():
+                _taken(graph).stop()
+
+    def finish(self) -> None:
+        """The process ends normally: whatever is freed from now on lived until its end."""
+        if self._times is not None:
+            with self.protected():
+                self._times.finish()
+        with self.protected():
+            self._read_pools(self._pools)
+        self.part.append(Finished(time.time_ns()))
+        self._finished = True
+
+    def stop(self) -> None:
+        """The recording ends before the process does."""
+        for graph in self._graphs.forget():
+            with self.protected():
+                self._captures.failed(_taken(graph), None, "the recording ended during its capture")
+        self.finish()
+
+    def protected(self) -> AbstractContextManager[None]:
+        return self.part.protected()
+
+    def skipped(self, reason: str) -> None:
+        self.part.append(Skipped(reason))
+
+    def capture_begins(self) -> Start:
+        return self._captures.begins()
+
+    def capture_began(self, beginning: Beginning, start: Start | None) -> _Graph:
+        key = beginning.key
+        # Those of torch.compile have a name, or none: the note is for the replay that follows.
+        if beginning.owner != COMPILE and (noted := notes.pending.pop(get_ident(), None)):
+            key = notes.key_of({name: size for name, size in noted.items() if is_number(size)})
+        number = next(self._numbers)
+        return _Graph(number, self._captures.began(number, key, beginning, start))
+
+    def capture_ends(self, graph: _Graph, raised: BaseException | None) -> None:
+        if graph.capture is not None:
+            self._captures.ends(graph.capture, raised)
+
+    def captured(self, graph: _Graph, cuda_graph: Any) -> None:
+        over_ns = time.perf_counter_ns()
+        with contextlib.suppress(RuntimeError):
+            first, second = cuda_graph.pool()
+            graph.pool = int(first), int(second)
+            self._pools[graph.pool] += 1
+        graph.replays.count_in(self.part)
+        self._captures.captured(_taken(graph), graph.pool, over_ns)
+        self._new_executable(graph, cuda_graph)
+
+    def capture_failed(
+        self, graph: _Graph, raised: BaseException | None, refused: BaseException | None
+    ) -> None:
+        reason = "the graph was freed during its capture"
+        self._captures.failed(_taken(graph), raised or refused, reason)
+
+    def replay(
+        self, original: Callable[[Any], None], graphs: dict[int, _Graph]
+    ) -> Callable[[Any], None]:
+        return counted_replay(
+            original, graphs, self._unseen, self._first_replay, self.part, self._notes
+        )
+
+    def gone(self, graph: _Graph, end: str) -> None:
+        if self._finished:
+            return
+        self.part.append(GraphEnded(time.time_ns(), graph.number, end))
+        if graph.pool is not None:
+            self._pools[graph.pool] -= 1
+            if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
+                self._pools_read += 1
+                self._read_pools((graph.pool,))
+
+    def _unseen(self, cuda_graph: Any) -> _Graph | None:
+        """A graph that is replayed although its capture was not seen; None after the end, and in a
+        forked process, where the graph is the parent's."""
+        graph = None
+        with self.protected(), self.part.lock:
+            if not (self._finished or self._is_fork):
+                graph = _Graph(next(self._numbers), None)
+                graph.replays.count_in(self.part)
+                self.part.append(Unseen(time.time_ns(), graph.number))
+                self._graphs.follow(cuda_graph, graph)
+        return graph
+
+    def _first_replay(self, graph: _Graph, cuda_graph: Any, spent_ns: int) -> None:
+        self.part.first_replay(graph.number, spent_ns)
+        # With ``keep_graph``, the first replay instantiates.
+        self._new_executable(graph, cuda_graph)
+
+    def _instantiate(self, original: Any, cuda_graph: Any) -> None:
+        call_user(original, cuda_graph)
+        graph = self._graphs.graphs.get(id(cuda_graph))
+        if graph is not None:
+            self._new_executable(graph, cuda_graph)
+
+    def _new_executable(self, graph: _Graph, cuda_graph: Any) -> None:
+        if self._times is not None:
+            with self.protected():
+                self._times.new_executable(cuda_graph, graph.number)
+
+    def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
+        if pools:
+            self.part.append(Pools(time.time_ns(), self._device.pool_sizes(pools)))
+
+
+def _taken(graph: _Graph) -> Capture:
+    """The capture of a graph, which is over."""
+    capture, graph.capture = graph.capture, None
+    assert capture is not None
+    return capture

@@ -1,0 +1,290 @@
+"""Kernels of a trace are matched with their own nodes, or with none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from cgtool.analysis.graph.kernel_names import demangle, words_of
+from cgtool.analysis.graph.places import Places
+from cgtool.analysis.graph.schedule import Order
+from cgtool.analysis.trace_match import match_launches
+from cgtool.analysis.trace_report import annotate_report
+from cgtool.model.capture import Capture, Copy, Edge, Function, Graph, KernelLaunch, Node, Origin
+from cgtool.model.capture_file import read
+from cgtool.model.gpu_trace import ChromeTrace, read_chrome
+from cgtool.model.ledger import Ledger, LedgerGraph
+from tests.builders import capture
+from tests.gold_files import GOLD
+from tests.recorded import recorded
+from tests.strategies import captures, edges
+from tests.traces import eager, replays, trace
+
+TRACES = GOLD / "traces"
+
+
+@pytest.fixture
+def read_events(tmp_path):
+    """The trace that holds these events, as it is read from a file."""
+
+    def read_events(events) -> ChromeTrace:
+        (tmp_path / "trace.json").write_text(json.dumps(trace(events)))
+        return read_chrome(tmp_path / "trace.json")
+
+    return read_events
+
+
+def piece(module: str, sizes=(1, 1)) -> tuple[Graph, list[Origin]]:
+    """A graph of two kernels in a chain, and where they come from."""
+    nodes = [
+        Node(at, "kernel", kernel=KernelLaunch(at, (size, 1, 1), (64, 1, 1)))
+        for at, size in enumerate(sizes)
+    ]
+    origins = [Origin("aten::mm", module), Origin("aten::relu", module)]
+    return Graph("piece", "step", nodes=tuple(nodes), edges=(Edge(0, 1),)), origins
+
+
+def pieces(*modules: str, sizes=(1, 1)) -> Capture:
+    """Graphs of the same kernels, each of another module."""
+    graphs, origins = [], []
+    for number, module in enumerate(modules):
+        graph, own = piece(module, sizes)
+        nodes = [structs.replace(node, origin=len(origins) + node.id) for node in graph.nodes]
+        graphs.append(structs.replace(graph, name=f"piece {number}", nodes=tuple(nodes)))
+        origins += own
+    functions = (Function("gemm_kernel"), Function("relu_kernel"))
+    return structs.replace(capture(graphs), origins=tuple(origins), functions=functions)
+
+
+def hows(launches) -> list[str]:
+    return [match.how for launch in launches for match in launch.fit.matches]
+
+
+def reaches(count, pairs):
+    """By node: the nodes that run after it, step by step."""
+    after = {node: {b for a, b in pairs if a == node} for node in range(count)}
+    while (more := {n: set().union(s, *(after[m] for m in s)) for n, s in after.items()}) != after:
+        after = more
+    return after
+
+
+@given(st.integers(0, 9).flatmap(lambda count: st.tuples(st.just(count), edges(count))))
+def test_the_order_of_nodes_is_what_the_edges_force(drawn):
+    count, its_edges = drawn
+    order = Order(count, its_edges)
+    after = reaches(count, [(edge.source, edge.target) for edge in its_edges])
+    for first in range(count):
+        for second in range(count):
+            assert order.before(first, second) == (second in after[first])
+    assert order.is_chain == all(b in after[a] for a in range(count) for b in range(a + 1, count))
+
+
+@given(captures(), st.integers(0, 5), st.booleans())
+def test_never_another_node(tmp_path_factory, drawn, seed, ids):
+    """Whatever the graph, and in any order that its edges admit."""
+    nodes = [node for graph in drawn.graphs for node in graph.nodes]
+    assume(all(node.kernel is not None for node in nodes if node.type == "kernel"))
+    tops = [at for at, graph in enumerate(drawn.graphs) if graph.parent is None]
+    events = replays(drawn, tops, ids=ids, shuffle=seed)
+    file = tmp_path_factory.mktemp("traces") / "trace.json"
+    file.write_text(json.dumps(trace(events)))
+    found = read_chrome(file)
+    places = Places(drawn)
+    truth = [event["args"]["truth"] for event in events if event["cat"] != "cuda_runtime"]
+    rows = dict(zip((record.row for record in found.records), truth, strict=True))
+    for launch in match_launches(drawn, found.records):
+        assert launch.fit.why is None
+        for record, match in zip(launch.records, launch.fit.matches, strict=True):
+            graph, node = rows[record.row]
+            place = places.of(drawn.graphs[graph].nodes[node])
+            assert (graph, node) in match.targets
+            if match.how != "ambiguous":
+                assert match.place == place
+            elif match.place.op is not None:
+                assert match.place.op == place.op
+
+
+def test_launches_of_a_graph_and_kernels_outside(read_events):
+    step = recorded("train_step")
+    found = read_events([*eager(0), *replays(step, [0, 0]), *eager(1)])
+    launches = match_launches(step, found.records)
+    assert found.outside == 2
+    assert [launch.fit.graphs for launch in launches] == [(0,), (0,)]
+    assert set(hows(launches)) == {"order"}
+    assert [match.targets for match in launches[0].fit.matches] == [
+        ((0, node.id),) for node in step.graphs[0].nodes
+    ]
+
+
+def test_equal_kernels_on_two_branches(read_events):
+    """Without ids they may be each other; with ids they are themselves."""
+    streams = recorded("two_streams")
+    launches = match_launches(streams, read_events(replays(streams, [0], shuffle=1)).records)
+    assert "ambiguous" in hows(launches)
+    launches = match_launches(
+        streams, read_events(replays(streams, [0], ids=True, shuffle=1)).records
+    )
+    assert set(hows(launches)) == {"node id"}
+
+
+def test_a_launch_of_other_kernels(read_events):
+    step = recorded("train_step")
+    events = replays(step, [0])
+    events[5]["name"] = "another_kernel"
+    del events[9]
+    (launch,) = match_launches(step, read_events(events).records)
+    assert launch.fit.graphs == ()
+    assert set(hows([launch])) == {"none"}
+    assert launch.fit.why is not None
+    assert launch.fit.why.startswith("closest to `step`, but it runs 1 other (another_kernel) and")
+
+
+def test_a_launch_of_another_program(read_events):
+    (launch,) = match_launches(
+        recorded("train_step"), read_events(replays(recorded("convnet"), [0])).records
+    )
+    assert launch.fit.why is not None
+    assert launch.fit.why.startswith("no graph of the capture has more than half of ")
+
+
+def test_ids_that_lead_to_kernels_of_other_names(read_events):
+    step = recorded("train_step")
+    events = replays(step, [0], ids=True)
+    events[5]["name"] = "another_kernel"
+    assert set(hows(match_launches(step, read_events(events).records))) == {"none"}
+
+
+@pytest.mark.parametrize(
+    "name", ["memcpy128", "memcpy32_post", "memcpyDtoD2D_aligned_smalldiffpitch"]
+)
+def test_kernels_with_which_the_driver_copies(read_events, name):
+    """A node that copies may run one; a kernel of the program may have such a name, too."""
+    copy = Node(1, "memcpy", origin=1, copy=Copy("dtod", 64))
+    layer = pieces("a")
+    graph = structs.replace(layer.graphs[0], nodes=(layer.graphs[0].nodes[0], copy))
+    events = replays(structs.replace(layer, graphs=(graph,)), [0])
+    events[-1] |= {"cat": "kernel", "name": name}
+    events[-1]["args"] |= {"grid": [4, 1, 1], "block": [64, 1, 1]}
+    found = read_events(events).records
+    assert hows(match_launches(structs.replace(layer, graphs=(graph,)), found)) == ["order"] * 2
+    named = structs.replace(layer, functions=(layer.functions[0], Function(name)))
+    events = replays(named, [0])
+    assert hows(match_launches(named, read_events(events).records)) == ["order"] * 2
+    assert hows(match_launches(structs.replace(named, graphs=(graph,)), found)) == ["none"] * 2
+
+
+def test_other_shapes(read_events):
+    """The kernels are those of the graph, their grids are not."""
+    recorded_at, traced_at = pieces("a", sizes=(8, 8)), pieces("a", sizes=(16, 16))
+    assert set(hows(match_launches(recorded_at, read_events(replays(traced_at, [0])).records))) == {
+        "names"
+    }
+    both = structs.replace(recorded_at, graphs=(*traced_at.graphs, *recorded_at.graphs))
+    launches = match_launches(both, read_events(replays(traced_at, [0])).records)
+    assert launches[0].fit.graphs == (0,)
+
+
+def test_equal_graphs_of_different_modules(read_events):
+    layers = pieces("layers.0", "layers.1")
+    launches = match_launches(layers, read_events(replays(layers, [1, 0])).records)
+    assert set(hows(launches)) == {"ambiguous"}
+    assert launches[0].fit.matches[0].place.op == "aten::mm"
+    assert launches[0].fit.matches[0].place.module == "layers.0 or layers.1"
+
+
+def test_equal_graphs_are_numbered_in_the_order_of_their_capture(read_events):
+    layers = pieces("layers.0", "layers.1")
+    launches = match_launches(layers, read_events(replays(layers, [1, 0, 1], ids=True)).records)
+    assert [launch.fit.graphs for launch in launches] == [(1,), (0,), (1,)]
+    # One of the two alone may be either.
+    launches = match_launches(layers, read_events(replays(layers, [1], ids=True)).records)
+    assert launches[0].fit.graphs == (0, 1)
+
+
+def test_equal_graphs_of_several_processes(read_events):
+    """Of torchrun: each process has the same graphs, and the trace is of one of them."""
+    layers = pieces("layers.0", "layers.1", "layers.0", "layers.1")
+    entries = tuple(LedgerGraph(at // 2, at % 2, "f", graph=at) for at in range(4))
+    layers = structs.replace(layers, ledger=Ledger(("torchrun",), 1, 0, graphs=entries))
+    launches = match_launches(layers, read_events(replays(layers, [1, 0], ids=True)).records)
+    assert [launch.fit.graphs for launch in launches] == [(1, 3), (0, 2)]
+    assert set(hows(launches)) == {"node id"}
+
+
+def test_a_launch_that_the_trace_cuts_off(read_events):
+    """Where ids name the nodes, and the graph was launched as a whole before."""
+    step = recorded("train_step")
+    events = replays(step, [0, 0], ids=True)
+    launches = match_launches(step, read_events(events[:-5]).records)
+    assert set(hows(launches)) == {"node id"}
+    assert len(launches[1].records) == len(launches[0].records) - 5
+    launches = match_launches(step, read_events(events[:20]).records)
+    assert set(hows(launches)) == {"none"}
+    launches = match_launches(step, read_events(replays(step, [0, 0])[:-5]).records)
+    assert hows(launches)[-1] == "none"
+
+
+@pytest.mark.parametrize(
+    "mangled", [function.name for function in recorded("transformer").functions]
+)
+def test_names_of_two_demanglers(mangled):
+    """The words of a name are the same, mangled or not."""
+    assert words_of(mangled) == words_of(demangle(mangled))
+
+
+GNU = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::"
+    "TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::"
+    "operator()() const::{lambda(float)#1}, std::array<char*, 2ul> >(int, at::native::"
+    "GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() "
+    "const::{lambda()#2}::operator()() const::{lambda(float)#1}, std::array<char*, 2ul>)"
+)
+MANGLED = (
+    "_ZN2at6native29vectorized_elementwise_kernelILi4EZZZNS0_18GeluCUDAKernelImplERNS_18Tensor"
+    "IteratorBaseENS0_8GeluTypeEENKUlvE0_clEvENKUlvE0_clEvEUlfE_St5arrayIPcLm2EEEEviT0_T1_"
+)
+
+
+def test_a_name_as_pytorch_writes_it_into_a_trace():
+    assert words_of(GNU) == words_of(MANGLED)
+    assert words_of(GNU) != words_of(MANGLED.replace("Li4E", "Li8E"))
+
+
+@pytest.mark.parametrize(("name", "graphs", "records"), [("engine", 8, 84), ("timm_infer", 1, 423)])
+def test_traces_of_an_h200(name, graphs, records):
+    """One of torch.profiler, without ids, and CUPTI's records of another process, with ids, which
+    say the same."""
+    program = read(TRACES / f"{name}.cgt")
+    of_profiler = read_chrome(TRACES / f"{name}.json.gz")
+    launches = match_launches(program, of_profiler.records)
+    assert hows(launches) == ["order"] * records
+    with_ids = read_chrome(TRACES / f"{name}-ids.json.gz").records
+    named = match_launches(program, with_ids)
+    assert hows(named) == ["node id"] * records
+    assert {launch.fit.graphs for launch in named} == {(graph,) for graph in range(graphs)}
+    without = [structs.replace(record, node=None, graph=None) for record in with_ids]
+    for launch, known in zip(match_launches(program, without), named, strict=True):
+        assert set(known.fit.graphs) <= set(launch.fit.graphs)
+        for match, truth in zip(launch.fit.matches, known.fit.matches, strict=True):
+            assert {node for _, node in match.targets} == {node for _, node in truth.targets}
+            assert match.place == truth.place
+
+
+def test_the_report_of_a_trace():
+    program = read(TRACES / "engine.cgt")
+    found = read_chrome(TRACES / "engine.json.gz")
+    launches = match_launches(program, found.records)
+    report = annotate_report(program, launches, trace="t.json", name="f.cgt", outside=found.outside)
+    assert report.complete
+    assert report.sentence == "84 of 84 kernels of 24 graph launches matched (100%), by order"
+    assert [(row.graphs[0], len(row.graphs), row.launches, row.nodes) for row in report.graphs] == [
+        ("capture 7", 1, 3, 10),
+        ("capture 3", 1, 3, 3),
+        ("capture 4", 3, 9, 2),
+        ("capture 1", 2, 6, 3),
+        ("capture 0", 1, 3, 3),
+    ]

@@ -1,0 +1,470 @@
+"""``cgtool annotate``: what the annotated trace holds, and files that cannot be annotated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import random
+import sqlite3
+from collections import Counter
+
+import pytest
+from msgspec import structs
+
+from cgtool.analysis.trace_match import match_launches
+from cgtool.model.capture import Memory
+from cgtool.model.capture_file import read, write
+from cgtool.model.failure import CgtoolError
+from cgtool.model.gpu_trace import read_chrome
+from cgtool.model.nsight import NsightTrace
+from cgtool.render.annotated_trace import annotated, nodes
+from tests.builders import program
+from tests.gold_files import GOLD
+from tests.recorded import ROOT, recorded
+from tests.render.test_perfetto import assert_nested
+from tests.traces import CATEGORIES, eager, event, nsight, replays, trace
+
+STEP = ROOT / "samples" / "captures" / "train_step.cgt"
+TRACES = GOLD / "traces"
+BANDS = 900_000_000
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a trace of these events into a file."""
+
+    def written(events, name="trace.json"):
+        file = tmp_path / name
+        file.write_text(json.dumps(trace(events)))
+        return file
+
+    return written
+
+
+def is_band(each):
+    return isinstance(each["pid"], int) and each["pid"] >= BANDS
+
+
+def test_every_kernel_gets_its_line(cgtool, tmp_path, written):
+    before = [*eager(0), *replays(recorded("train_step"), [0, 0])]
+    file, out = written(before), tmp_path / "out.json"
+    code, shown, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+    assert (code, errors) == (0, f"saved {out}\n")
+    assert shown.startswith("110 of 110 kernels of 2 graph launches matched (100%), by order\n")
+    after = json.loads(out.read_text())
+    assert after["cudaGraphInlineAnnotated"] is True
+    assert {key: after[key] for key in ("schemaVersion", "deviceProperties")} == {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
+    }
+    ours = ("op", "module", "line", "forward line", "forward op", "autograd node", "ranges")
+    known = Counter()
+    events = [each for each in after["traceEvents"] if not is_band(each)]
+    for each, old in zip(events, trace(before)["traceEvents"], strict=True):
+        args = each.get("args", {})
+        if "truth" in args:
+            assert args.pop("node") == f"step/{args['truth'][1]}"
+            assert args.pop("matched by") == "order"
+            known.update(name for name in ours if args.pop(name, None))
+        assert each == json.loads(json.dumps(old))
+    assert known["op"] == known["line"] == 110
+    step = recorded("train_step")
+    origins = [step.origins[node.origin] for node in step.graphs[0].nodes]
+    backward = [origin for origin in origins if origin.forward is not None]
+    assert known["forward line"] == known["forward op"] == 2 * len(backward) == 18
+
+
+def test_modules_are_slices_around_their_kernels(cgtool, tmp_path):
+    out = tmp_path / "out.json"
+    program = TRACES / "timm_infer"
+    assert cgtool("annotate", f"{program}.json.gz", "--with", f"{program}.cgt", "-o", out)[0] == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    bands = [each for each in events if is_band(each)]
+    assert_nested(bands)
+    names = {each["args"]["name"] for each in bands if each["ph"] == "M" and "name" in each["args"]}
+    assert names == {"modules of graphs on GPU 0", "modules 0"}
+    slices = [each for each in bands if each["ph"] == "X"]
+    assert sum(each["cat"] == "graph" for each in slices) == 3
+    for each in events:
+        if each.get("cat") == "kernel":
+            middle = each["ts"] + each["dur"] / 2
+            around = [s["name"] for s in slices if s["ts"] <= middle <= s["ts"] + s["dur"]]
+            assert each["args"]["module"] in around
+            assert each["args"]["op"] in around
+
+
+def test_replays_at_the_same_time_have_a_lane_each(cgtool, tmp_path, written):
+    """Two graphs on two streams of the program."""
+    events = replays(recorded("train_step"), [0, 0])
+    half = len(events) // 2
+    shift = events[half]["ts"] - events[0]["ts"]
+    for each in events[half:]:
+        each["ts"] -= shift - 3
+    out = tmp_path / "out.json"
+    assert cgtool("annotate", written(events), "--with", STEP, "-o", out)[0] == 0
+    bands = [each for each in json.loads(out.read_text())["traceEvents"] if is_band(each)]
+    assert_nested(bands)
+    lanes = {each["tid"] for each in bands if each.get("cat") == "graph"}
+    assert lanes == {0, 1}
+
+
+def test_pytorch_takes_our_annotations(cgtool, tmp_path, written):
+    """PyTorch's own tool adds to a trace what we do."""
+    tool = pytest.importorskip("torch.cuda._annotate_cuda_graph_trace")
+    file, out, pickled = (
+        written(replays(recorded("two_streams"), [0], ids=True)),
+        *(tmp_path / name for name in ("out.json", "annotations.pkl")),
+    )
+    capture = ROOT / "samples" / "captures" / "two_streams.cgt"
+    arguments = ("annotate", file, "--with", capture, "-o", out, "--annotations", pickled)
+    assert cgtool(*arguments)[0] == 0
+    theirs = tool.load_trace(file)
+    known = pickle.loads(pickled.read_bytes())
+    assert tool.annotate_trace(theirs, known) == len(known) == 11
+    ours = {
+        each["args"]["graph node id"]: each["args"]
+        for each in json.loads(out.read_text())["traceEvents"]
+        if "node" in each.get("args", {})
+    }
+    for each in theirs["traceEvents"]:
+        if "graph node id" in each.get("args", {}):
+            assert each["args"] == ours[each["args"]["graph node id"]]
+
+
+def test_annotations_need_ids(cgtool, tmp_path, written):
+    file, out = written(replays(recorded("train_step"), [0])), tmp_path / "out.json"
+    arguments = ("--with", STEP, "-o", out, "--annotations", tmp_path / "a.pkl")
+    code, _, errors = cgtool("annotate", file, *arguments)
+    assert code == 2
+    assert f"--annotations: {file} does not name the nodes of graphs" in errors
+    assert not out.exists()
+
+
+def test_packed_in_and_out(cgtool, tmp_path):
+    program = TRACES / "engine"
+    out = tmp_path / "out.json.gz"
+    code, shown, _ = cgtool(
+        "annotate", f"{program}.json.gz", "--with", f"{program}.cgt", "-o", out, "--format", "json"
+    )
+    assert code == 0
+    report = json.loads(shown)
+    assert (report["schema"], report["records"], report["how"]) == (
+        "cgtool-annotate",
+        84,
+        {"order": 84},
+    )
+    kernels = [
+        each["args"]
+        for each in json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+        if each.get("cat") in CATEGORIES.values() and "op" in each["args"]
+    ]
+    assert len(kernels) == 84
+    assert Counter(args["op"] for args in kernels)["aten::sin"] == 4 * 3
+
+
+def test_a_bare_list_of_events(cgtool, tmp_path):
+    file, out = tmp_path / "events.json", tmp_path / "out.json"
+    file.write_text(json.dumps(replays(recorded("train_step"), [0])))
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
+    assert json.loads(out.read_text())["traceEvents"][1]["args"]["node"] == "step/0"
+
+
+def test_a_call_of_the_driver_in_the_call_of_the_runtime(cgtool, tmp_path, written):
+    """They have one number."""
+    events = replays(recorded("train_step"), [0])
+    call = event("cuda_driver", "cuStreamGetCaptureInfo", 0, 1, 4321, 4321, events[0]["args"])
+    file, out = written([*events, call]), tmp_path / "out.json"
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
+
+
+def test_launches_that_fit_no_graph(cgtool, tmp_path, written):
+    """What fits is annotated all the same; the exit code says that something did not."""
+    events = replays(recorded("train_step"), [0, 0])
+    events[-1]["name"] = "another_kernel"
+    code, shown, _ = cgtool(
+        "annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json"
+    )
+    assert code == 1
+    shown = " ".join(shown.split())
+    assert shown.startswith(
+        "55 of 110 kernels of 2 graph launches matched (50%), by order; 55 belong to no graph"
+    )
+    assert "not matched 1 launch, 55 kernels: closest to `step`, but it runs 1 other" in shown
+    assert shown.endswith("`cgtool run` of the traced program records all its graphs")
+
+
+def test_a_capture_of_another_program(cgtool, tmp_path):
+    other, out = TRACES / "timm_infer.cgt", tmp_path / "out.json"
+    code, shown, _ = cgtool("annotate", TRACES / "engine.json.gz", "--with", other, "-o", out)
+    assert code == 1
+    end = f"if the program has changed since {other}, record it again"
+    assert " ".join(shown.split()).endswith(end)
+
+
+def test_the_trace_keeps_its_format(cgtool, tmp_path, written):
+    step = recorded("train_step")
+    database, chrome = tmp_path / "trace.sqlite", written(replays(step, [0]))
+    nsight(database, replays(step, [0], ids=True), step)
+    for file, name, kind in [
+        (database, "out.json", "an SQLite database"),
+        (chrome, "out.sqlite", "a Chrome trace"),
+    ]:
+        out = tmp_path / name
+        code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+        assert (code, out.exists()) == (2, False)
+        assert f"-o {out}: {file} is {kind}, so the annotated trace is one too" in errors
+
+
+def test_a_capture_without_graphs(cgtool, tmp_path, written):
+    file, out = tmp_path / "run.cgt", tmp_path / "out.json"
+    write(file, structs.replace(program([]), memory=Memory()))
+    code, _, errors = cgtool("annotate", written(eager(0)), "--with", file, "-o", out)
+    assert code == 2
+    assert " ".join(errors.split()).startswith(f"cgtool: {file} has no graphs why: the program")
+
+
+def test_an_export_of_nsight_systems(cgtool, tmp_path):
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, [*eager(0), *replays(step, [0, 0], ids=True)], step)
+    before = file.read_bytes()
+    code, shown, _ = cgtool("annotate", file, "--with", STEP, "-o", out)
+    assert code == 0
+    assert shown.startswith("110 of 110 kernels of 2 graph launches matched (100%), by node id")
+    assert "1 kernel outside graphs" in shown
+    assert file.read_bytes() == before
+    with sqlite3.connect(out) as database:
+        ask = database.execute
+        assert (
+            ask("SELECT count(*), count(op), count(line) FROM CGTOOL_NODES").fetchone()
+            == (len(step.graphs[0].nodes),) * 3
+        )
+        rows = ask("SELECT node, op, kernel, duration FROM CGTOOL_KERNELS ORDER BY start")
+        kernels = [node for node in step.graphs[0].nodes if node.kernel is not None]
+        assert rows.fetchone() == (None, None, "an_eager_kernel", 4)
+        first = rows.fetchone()
+        assert first[:2] == (f"step/{kernels[0].id}", step.origins[kernels[0].origin].op)
+
+
+def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
+    events = replays(recorded("train_step"), [0, 0], ids=True)
+    ids = [each["args"]["graph node id"] for each in events if "graph node id" in each["args"]]
+    number = ids[3]
+    given = {
+        number: [{"name": "phase A", "layer": 3, "stream": 20, "op": "theirs", "sizes": (1, 2)}],
+        1: [{"a": "b"}],
+    }
+    file, out, pickled = written(events), tmp_path / "out.json", tmp_path / "a.pkl"
+    pickled.write_bytes(pickle.dumps(given))
+    arguments = ("annotate", file, "--with", STEP, "-o", out, "--torch-annotations")
+    assert cgtool(*arguments, pickled)[0] == 0
+
+    def facts():
+        return [
+            each["args"]
+            for each in json.loads(out.read_text())["traceEvents"]
+            if each.get("args", {}).get("graph node id") == number
+        ]
+
+    assert len(facts()) >= 1
+    for args in facts():
+        assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", "20")
+        assert args["op"].startswith("aten::")
+    stacks = tmp_path / "stacks.json.gz"
+    stacks.write_bytes(gzip.compress(json.dumps({str(number): "m.py:3:f"}).encode()))
+    assert cgtool(*arguments, stacks)[0] == 0
+    assert all(args["launched at"] == "m.py:3:f" for args in facts())
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+NOT_ANNOTATIONS = {
+    "an object": (pickle.dumps({1: [Evil()]}), "it contains an object, builtins.print"),
+    "an old pickle": (pickle.dumps({1: [{}]}, protocol=0), "neither a pickle nor gzipped JSON"),
+    "a list": (pickle.dumps([1]), "it is not a dictionary"),
+    "texts": (pickle.dumps({1: "a"}), "it is not {node id: [{...}]}"),
+    "cut off": (pickle.dumps({1: [{"a": "b"}]})[:-4], "not PyTorch's graph annotations"),
+    "a large index": (b"\x80\x04r\xff\xff\xff\xff.", "not PyTorch's graph annotations"),
+    "a deep key": (b"\x80\x04}K\x01" + b"\x85" * 10**6 + b"]s.", "unhashable type: 'list'"),
+    "other JSON": (gzip.compress(b"[1]"), "Expected `object`"),
+    "cut gzip": (gzip.compress(b"{}" * 99)[:-9], "not PyTorch's graph annotations"),
+    "nothing": (b"", "neither a pickle nor gzipped JSON"),
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), NOT_ANNOTATIONS.values(), ids=list(NOT_ANNOTATIONS)
+)
+def test_files_that_are_not_annotations(content, problem, cgtool, tmp_path, written):
+    file, out, given = written([]), tmp_path / "out.json", tmp_path / "a.pkl"
+    given.write_bytes(content)
+    arguments = ("--with", STEP, "-o", out, "--torch-annotations", given)
+    code, shown, errors = cgtool("annotate", file, *arguments)
+    assert (code, shown) == (2, "")
+    assert problem in errors
+    assert not out.exists()
+
+
+NOT_TRACES = {
+    "nothing": (b"", "it is empty"),
+    "text": (b"hello", "neither a database nor valid JSON"),
+    "another program's JSON": (b'{"a": 1}', "it is JSON, but has no `traceEvents`"),
+    "a trace of cgtool": (
+        b'{"traceEvents": [], "otherData": {"cgtool": "1"}}',
+        "cgtool wrote it, so it already has the lines",
+    ),
+    "cut off": (gzip.compress(b'{"traceEvents": []}' * 99)[:-20], "the file is cut off or damaged"),
+    "other events": (b'{"traceEvents": {}}', "its JSON is not that of a trace: Expected `array`"),
+    "events that are no objects": (
+        b'{"traceEvents": [["cat", {"cat": "kernel"}]]}',
+        "its JSON is not that of a trace: Expected `object`",
+    ),
+    "no GPU": (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "no kernel in it ran in a CUDA"),
+    "a database": (b"SQLite format 3\0" + b"x" * 99, "the database cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("content", "problem"), NOT_TRACES.values(), ids=NOT_TRACES)
+def test_files_that_are_no_traces(content, problem, cgtool, tmp_path):
+    file, out = tmp_path / "trace", tmp_path / "out.json"
+    file.write_bytes(content)
+    code, shown, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+    assert (code, shown) == (2, "")
+    assert problem in errors
+    assert "\n  fix: " in errors or "wrote it" in errors
+    assert not out.exists()
+
+
+def test_a_report_of_nsight_systems_has_to_be_exported(cgtool, tmp_path):
+    file = tmp_path / "my report.nsys-rep"
+    file.write_bytes(b"QDSTRM")
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", tmp_path / "out.sqlite")
+    assert (code, "it is an Nsight Systems report" in errors) == (2, True)
+    assert f"fix: nsys export --type sqlite --include-json false '{file}'" in errors
+
+
+def test_a_capture_in_the_place_of_the_trace(cgtool, tmp_path, written):
+    out = tmp_path / "out.json"
+    code, _, errors = cgtool("annotate", STEP, "--with", STEP, "-o", out)
+    assert (code, "it is a capture file\n  fix: cgtool annotate TRACE" in errors) == (2, True)
+    trace = written(eager(0))
+    code, _, errors = cgtool("annotate", STEP, "--with", trace, "-o", out)
+    assert (code, f"{trace} is not a capture file\n  fix: give a .cgt" in errors) == (2, True)
+
+
+def test_a_trace_without_graphs(cgtool, tmp_path, written):
+    file = written([*eager(0), *eager(1)])
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", tmp_path / "out.json")
+    assert code == 2
+    assert "why: its 2 kernels, memcpys and memsets were launched one by one" in errors
+
+
+def test_a_trace_of_an_amd_gpu(cgtool, tmp_path, written):
+    call = event("cuda_runtime", "hipGraphLaunch", 0, 5, 1, 1, {"correlation": 1})
+    file = written([call, *eager(0)])
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", tmp_path / "out.json")
+    assert code == 2
+    assert "a trace of an AMD GPU" in errors
+
+
+@pytest.mark.parametrize(
+    ("statements", "problem"),
+    [
+        (["CREATE TABLE a (b)"], "not an Nsight Systems export with CUDA activity"),
+        (
+            ["CREATE TABLE StringIds (id, value)",
+             "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, globalPid, correlationId)"],
+            "its schema (no version) is unknown: CUPTI_ACTIVITY_KIND_KERNEL has no column "
+            "graphNodeId",
+        ),
+        (
+            ["CREATE TABLE StringIds (id, value)",
+             "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start, end, globalPid, correlationId, "
+             "graphNodeId)",
+             "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start)",
+             "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1), (2)"],
+            "2 launches of graphs, without their kernels",
+        ),
+    ],
+)  # fmt: skip
+def test_other_databases(statements, problem, cgtool, tmp_path):
+    file = tmp_path / "trace.sqlite"
+    with sqlite3.connect(file) as database:
+        for statement in statements:
+            database.execute(statement)
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", tmp_path / "out.sqlite")
+    assert code == 2
+    assert problem in errors
+
+
+def test_what_is_read_is_not_overwritten(cgtool, tmp_path, written):
+    file = written(eager(0))
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", file)
+    assert code == 2
+    assert f"-o {file} would overwrite {file}" in errors
+
+
+def test_a_capture_of_the_simulated_device(cgtool, tmp_path, written):
+    simulated = GOLD / "captures" / "mlp-separate-simulated.cgt"
+    code, _, errors = cgtool(
+        "annotate", written(eager(0)), "--with", simulated, "-o", tmp_path / "out.json"
+    )
+    assert code == 2
+    assert "was captured on the simulated device, whose nodes are ops, not kernels" in errors
+
+
+VALUES = [None, True, -1, 1 << 70, 1e300, "x", [], {}, [1, 2], "\x1b[31m\u202e", {"a": "7"}]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_files_are_refused_or_annotated(seed, tmp_path):
+    """Bytes of a trace, values of its events, and bytes of a database, at random."""
+    draw = random.Random(seed)
+    program, streams = read(TRACES / "engine.cgt"), recorded("two_streams")
+    original = gzip.decompress((TRACES / "engine-ids.json.gz").read_bytes())
+    file = tmp_path / "export.sqlite"
+    nsight(file, replays(streams, [0, 0], ids=True), streams)
+    database = file.read_bytes()
+    annotated_files = 0
+    for _ in range(30):
+        mutated = json.loads(original)
+        for _ in range(4):
+            each = draw.choice(mutated["traceEvents"])
+            fields = (
+                draw.choice([each, each["args"]]) if isinstance(each.get("args"), dict) else each
+            )
+            fields[draw.choice(list(fields))] = draw.choice(VALUES)
+        for content, capture in (
+            (with_other_bytes(draw, original), program),
+            (json.dumps(mutated).encode(), program),
+            (with_other_bytes(draw, database), streams),
+        ):
+            file.write_bytes(content)
+            annotated_files += attempt(file, capture, tmp_path / "out")
+    assert annotated_files > 20
+
+
+def with_other_bytes(draw, content):
+    content = bytearray(content)
+    for _ in range(draw.randrange(1, 4)):
+        content[draw.randrange(len(content))] = draw.randrange(256)
+    return bytes(content)
+
+
+def attempt(file, capture, out) -> bool:
+    """Whether a file can be annotated; what cannot is refused in a sentence."""
+    try:
+        is_database = file.read_bytes().startswith(b"SQLite format 3")
+        found = NsightTrace(file) if is_database else read_chrome(file)
+        launches = match_launches(capture, found.records)
+        if is_database:
+            found.write(out, nodes(found, launches, capture))
+        else:
+            out.write_bytes(b"".join(annotated(found, launches, capture)))
+    except CgtoolError:
+        return False
+    return True

@@ -1,0 +1,576 @@
+"""The page in a browser: every view of every kind of capture, and what one does in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cgtool.analysis.graph.overlap import find_overlap
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.analysis.pools import pool_rows
+from cgtool.analysis.units import bytes_text
+from cgtool.html.report import html
+from cgtool.model.capture_file import read
+from tests.browser import find_browser
+from tests.builders import capture as capture_of
+from tests.builders import chain, hostile, huge, nested, serving, small, timed, unusual
+from tests.html.opened import Page, evil, opened_browser
+from tests.html.pictures import ELSEWHERE, check_picture, difference
+from tests.recorded import recorded
+
+pytestmark = pytest.mark.browser
+SAMPLES = sorted((Path(__file__).parents[2] / "samples" / "captures").glob("*.cgt"))
+SCRIPT = (
+    "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 2'>\u202e\x1b\x00"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with opened_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def transformer(browser, tmp_path_factory):
+    """The report of a profiled capture, opened once."""
+    page = Page(browser)
+    file = tmp_path_factory.mktemp("report") / "transformer.html"
+    file.write_bytes(html([("transformer.cgt", recorded("profile-transformer"))]))
+    page.open(file)
+    yield page
+    assert page.errors == []
+
+
+@pytest.fixture(scope="module")
+def reader(browser):
+    """One page for all other reports: a new one takes half a second."""
+    return Page(browser)
+
+
+@pytest.fixture
+def opened(reader, tmp_path):
+    """Open the report of captures."""
+    files = []
+
+    def open_(*captures):
+        files.append(tmp_path / f"{len(files)}.html")
+        files[-1].write_bytes(html([(f"{at}.cgt", each) for at, each in enumerate(captures)]))
+        reader.open(files[-1])
+        return reader
+
+    yield open_
+    assert reader.errors == []
+
+
+def test_every_view_of_every_sample_opens(opened):
+    for file in SAMPLES:
+        page = opened(read(file))
+        assert {"answer", "graph"} <= set(page.views)
+        for view in page.views:
+            page.show(view)
+        page("state.selectNode(state.capture.count - 1)")
+        assert page("document.querySelector('aside').hidden") is False
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [
+        capture_of([]), timed(small()), unusual(), nested(), hostile(), serving(),
+        evil(timed(small()), SCRIPT), evil(serving(), SCRIPT),
+    ],
+    ids=["empty", "small", "unusual", "nested", "hostile", "program", "evil", "evil program"],
+)  # fmt: skip
+def test_every_view_of_unusual_captures_opens_and_runs_nothing(opened, capture):
+    page = opened(capture)
+    for view in page.views:
+        page.show(view)
+        page("for (let node = 0; node < state.capture.count; node++) state.selectNode(node)")
+        page("state.select([...Array(state.capture.count).keys()], 'all')")
+        page("state.clear()")
+    assert page("window.ran") is None
+    assert page("document.querySelectorAll('img, iframe, object').length") == 0
+
+
+def test_the_first_sentence_is_that_of_profile(transformer):
+    page = transformer
+    page.show("answer")
+    assert page.page.inner_text(".sentence").startswith("A CUDA graph makes this 4.7x faster")
+    assert "concurrency-lost-or-false-dependency" in page.page.inner_text("main")
+
+
+def test_a_click_on_a_node_shows_it_with_its_lines(transformer):
+    page = transformer
+    page.show("graph")
+    x, y = page("""(() => {
+      const view = page.opened.get("graph").view;
+      const [left, right, top] = view.spot(25);
+      return [(left + right) / 2, top + 5];
+    })()""")
+    box = page.page.locator("canvas").bounding_box()
+    page.page.mouse.click(box["x"] + x, box["y"] + y)
+    assert page("[...state.nodes]") == [25]
+    shown = page.page.inner_text("aside")
+    capture = recorded("profile-transformer")
+    assert "transformer.py:" in shown
+    assert "def attend" in shown or "def forward" in shown
+    assert f"node 25 of {capture.graphs[0].name}" in shown
+    page.page.keyboard.press("ArrowRight")
+    assert page("[...state.nodes]") == [26]
+    page.page.keyboard.press("Escape")
+    assert page("state.nodes.length") == 0
+
+
+def test_bands_open_as_one_zooms_in(opened):
+    page = opened(timed(huge(4000)))
+    page.show("graph")
+    open_bands = """(factor) => {
+      const {view} = page.opened.get("graph");
+      view.plot.zoom(factor, 300);
+      return view.bandHeights(view.visible()[0].lanes[0]).filter((height) => height > 8).length;
+    }"""
+    assert page(open_bands, 1) < page(open_bands, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("mm", lambda origin: origin.op and "mm" in origin.op),
+        ("module=layers.0", lambda origin: (origin.module or "").startswith("layers.0")),
+        ("module=layers.*,op=mm", lambda origin: origin.op == "aten::mm" and origin.module),
+        ("op!=mm|addmm", lambda origin: origin.op not in ("aten::mm", "aten::addmm")),
+    ],
+)  # fmt: skip
+def test_search_selects_what_select_would(transformer, text, count):
+    capture, page = recorded("profile-transformer"), transformer
+    page.page.keyboard.press("/")
+    page.page.fill("input[type=search]", text)
+    page.page.keyboard.press("Enter")
+    nodes = [node for graph in capture.graphs for node in graph.nodes]
+    chosen = [at for at, node in enumerate(nodes) if count(capture.origins[node.origin])]
+    if "layers.*" in text:
+        chosen = [
+            at for at in chosen if capture.origins[nodes[at].origin].module.startswith("layers.")
+        ]
+    if text == "mm":
+        chosen = page("[...state.nodes]") if set(chosen) <= set(page("[...state.nodes]")) else []
+        assert chosen
+    assert page("[...state.nodes]") == chosen
+
+
+def test_dark_and_light(transformer):
+    page = transformer
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page(background)
+    page.page.click("button[aria-label='Light or dark']")
+    assert page(background) != light
+
+
+def test_browser_of_the_tests_is_found():
+    assert shutil.which(find_browser())
+
+
+def test_tables_are_sorted_by_their_headings(transformer):
+    transformer("state.clear()")
+    transformer.show("tables")
+    page = transformer.page
+    page.click("button[data-by=op]")
+    shown = "[...document.querySelectorAll('[data-view=tables] tbody tr')].map((row) => row.cells"
+    capture = recorded("profile-transformer")
+    times, counts = Counter(), Counter()
+    for node in (node for graph in capture.graphs for node in graph.nodes):
+        op = capture.origins[node.origin].op.removeprefix("aten::").partition(".")[0]
+        times[op] += node.duration_ns
+        counts[op] += 1
+    assert transformer(f"{shown}[0].innerText)") == [op for op, _ in times.most_common()]
+    page.click("[data-view=tables] th >> text=nodes")
+    by_count = sorted(counts.values(), reverse=True)
+    assert transformer(f"{shown}[3].innerText)") == [str(count) for count in by_count]
+    page.click("[data-view=tables] th >> text=nodes")
+    assert transformer(f"{shown}[3].innerText)") == [str(count) for count in reversed(by_count)]
+    rows = transformer("page.opened.get('tables').view.table.tabSeparated()").split("\n")
+    assert len(rows) == 1 + len(times)
+
+
+def test_a_module_of_the_tree_selects_all_inside_it(transformer):
+    transformer.show("tables")
+    transformer.page.click("button[data-by=module]")
+    transformer.page.click("[data-view=tables] td >> text='2'")
+    capture = recorded("profile-transformer")
+    nodes = [node for graph in capture.graphs for node in graph.nodes]
+    inside = [
+        at
+        for at, node in enumerate(nodes)
+        if (capture.origins[node.origin].module or "").startswith("layers.2")
+    ]
+    assert transformer("[...state.nodes]") == inside
+
+
+def test_the_source_has_its_time_beside_each_line(transformer):
+    transformer.show("source")
+    capture = recorded("profile-transformer")
+    total = at_line = 0
+    for node in (node for graph in capture.graphs for node in graph.nodes):
+        origin = capture.origins[node.origin]
+        origin = origin if origin.forward is None else capture.origins[origin.forward]
+        total += node.duration_ns
+        if origin.frames and capture.frames[origin.frames[0]].line == 37:
+            at_line += node.duration_ns
+    cells = transformer.page.inner_text("tr[data-line='37']").split("\t")
+    assert cells[:2] == [f"{at_line / 1e3:.0f} us", f"{at_line / total:.0%}"]
+    assert cells[-1].strip() == "return x + self.mlp(self.mlp_norm(x))"
+
+
+def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
+    page = opened(timed(small()))
+    page.show("source")
+    text = page.page.inner_text("[data-view=source]")
+    assert "not on the machine" in text
+    assert page("[...document.querySelectorAll('tr.used')].map((row) => row.dataset.line)") == [
+        "12", "13"
+    ]  # fmt: skip
+
+
+def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
+    transformer("state.clear()")
+    transformer.show("memory")
+    (pool,) = pool_rows(recorded("profile-transformer"))
+    view = "page.opened.get('memory').view"
+    assert transformer(f"{view}.most") == pool.peak
+    assert transformer(f"{view}.usedAt(1e9)") == pool.live
+    peak, alive = transformer("[...document.querySelectorAll('.lists h2')].map((x) => x.innerText)")
+    assert peak == f"In use at the peak: {bytes_text(pool.peak)}"
+    assert alive == f"Alive at the end: {bytes_text(pool.live)}"
+    x, y, block = transformer(f"""(() => {{
+      const view = {view};
+      const {{from, to, at, bytes, last, node}} = state.capture.blocks;
+      const block = view.members.reduce((a, b) => (bytes[b] > bytes[a] ? b : a));
+      const end = to[block] < 0 ? last : to[block];
+      return [view.plot.px((from[block] + end) / 2), view.y(at[block] + bytes[block] / 2), block];
+    }})()""")
+    box = transformer.page.locator("[data-view=memory] canvas").bounding_box()
+    transformer.page.mouse.click(box["x"] + x, box["y"] + y)
+    assert transformer("[...state.nodes]") == [transformer(f"state.capture.blocks.node[{block}]")]
+    assert "cuBLAS workspace" in transformer.page.inner_text("aside")
+
+
+def test_a_run_has_the_ledger_and_its_captures_in_time(opened):
+    capture = serving()
+    page = opened(capture)
+    assert page.page.inner_text(".sentence").lower().startswith(
+        ledger_report(capture).sentence.lower()
+    )  # fmt: skip
+    page.show("run")
+    page.page.click("text=By graph")
+    rows = page("[...document.querySelectorAll('[data-view=run] tbody tr')].length")
+    assert rows == len(ledger_report(capture).graphs)
+    x, y = page("""(() => {
+      const {view} = page.opened.get("run");
+      const at = view.run.entries.findIndex(({graph}) => graph === 3);
+      const {began} = view.run.entries[at];
+      return [view.plot.px(began) + 1, view.rows[at].y + 2];
+    })()""")
+    box = page.page.locator("[data-view=run] canvas").bounding_box()
+    page.page.mouse.click(box["x"] + x, box["y"] + y)
+    assert page("state.nodes.length") == len(capture.graphs[0].nodes)
+
+
+def without(capture, gone):
+    """The capture without these nodes of its first graph, a chain."""
+    graph = capture.graphs[0]
+    kept = [node for node in graph.nodes if node.id not in gone]
+    nodes = tuple(msgspec.structs.replace(node, id=at) for at, node in enumerate(kept))
+    graphs = (
+        msgspec.structs.replace(graph, nodes=nodes, edges=chain(len(nodes))),
+        *capture.graphs[1:],
+    )
+    blocks = (msgspec.structs.replace(each, node=None) for each in capture.memory.allocations)
+    memory = msgspec.structs.replace(capture.memory, allocations=tuple(blocks))
+    return msgspec.structs.replace(capture, graphs=graphs, memory=memory)
+
+
+def test_the_difference_says_which_nodes_are_gone(opened):
+    a = recorded("profile-transformer")
+    page = opened(a, without(a, {11, 30}))
+    assert page.views[0] == "difference"
+    page.show("difference")
+    assert page.page.inner_text(".sentence").startswith("B has 2 fewer nodes")
+    rows = page("[...page.difference.kind].map((kind, row) => [kind, page.difference.a[row]])")
+    assert [node for kind, node in rows if kind == 3] == [11, 30]
+    assert len([node for kind, node in rows if kind == 0]) == 188
+    # A row of the table selects its nodes, in the capture that has them.
+    page.page.click("[data-view=difference] tbody tr:has-text('native_dropout') button.link")
+    assert page("[...state.nodes]") == [11]
+    assert page("state.capture.number") == 0
+    for view in page.views:
+        page.show(view)
+    page.page.click("header .choice >> text=B")
+    assert page("[state.capture.number, state.nodes.length]") == [1, 0]
+    for view in page.views:
+        page.show(view)
+    page("state.selectNode(5)")
+
+
+def test_two_runs_are_compared(opened):
+    page = opened(serving(), serving())
+    for view in page.views:
+        page.show(view)
+    assert "different" not in page.page.inner_text("main")
+
+
+def test_dependencies_that_the_data_does_not_need(transformer):
+    capture = recorded("profile-transformer")
+    unneeded = [find_overlap(capture, graph).unneeded_edges for graph in (0, 1)]
+    edges = transformer("[...state.capture.unneeded]")
+    assert len(edges) == sum(unneeded) > 0
+    assert min(edges) >= len(capture.graphs[0].edges)
+    transformer.show("graph")
+    pixels = "page.opened.get('graph').view.plot.canvas.toDataURL()"
+    before = transformer(pixels)
+    transformer.page.click("text=Not needed by data")
+    transformer.page.wait_for_timeout(50)
+    assert transformer(pixels) != before
+    transformer.page.click("text=Not needed by data")
+
+
+@pytest.fixture(scope="module")
+def blank(browser):
+    return browser.new_page()
+
+
+def test_every_view_looks_as_it_did(opened, blank):
+    page = opened(recorded("profile-transformer"))
+
+    def screenshot(view, theme="light"):
+        page("(theme) => {document.documentElement.dataset.theme = theme; changeTheme()}", theme)
+        page.show(view)
+        page.page.wait_for_timeout(60)
+        return page.page.screenshot()
+
+    for view in page.views:
+        check_picture(blank, view, screenshot(view))
+    check_picture(blank, "graph-dark", screenshot("graph", "dark"))
+    # Pictures that are others are told apart.
+    graph = screenshot("graph")
+    others = ("answer", "tables", "source", "memory", "graph-dark")
+    if not os.environ.get("UPDATE_GOLD"):
+        assert min(difference(blank, name, graph) for name in others) > ELSEWHERE
+
+
+def test_the_difference_and_the_run_look_as_they_did(opened, blank):
+    a = recorded("profile-transformer")
+    for view, captures in (("difference", (a, without(a, {11, 30}))), ("run", (serving(),))):
+        page = opened(*captures)
+        page("document.documentElement.dataset.theme = 'light'; changeTheme()")
+        page.show(view)
+        page.page.wait_for_timeout(60)
+        check_picture(blank, view, page.page.screenshot())
+
+
+def test_whole_iterations_that_were_timed_give_the_verdict(opened):
+    page = opened(read(SAMPLES[0].with_name("mlp-bench.cgt")))
+    assert page.page.inner_text(".sentence").startswith("A CUDA graph makes this ")
+    assert page("document.querySelector('.sentence').dataset.verdict") == "yes"
+
+
+def test_memory_by_stream(opened):
+    capture = read(SAMPLES[0].with_name("two_streams.cgt"))
+    page = opened(capture)
+    page.show("memory")
+    (pool,) = capture.memory.pools
+    reserved = Counter()
+    for segment in pool.segments:
+        reserved[capture.streams[segment.stream].name] += segment.bytes
+    rows = page("[...document.querySelectorAll('.lists section:last-child tbody tr')].map("
+                "(row) => [row.cells[0].innerText, row.cells[1].innerText])")  # fmt: skip
+    assert rows == [[name, bytes_text(size)] for name, size in reserved.most_common()]
+
+
+def late(capture):
+    """Every node starts so late that the next nanosecond is the same number."""
+    graphs = []
+    for graph in capture.graphs:
+        nodes = [
+            msgspec.structs.replace(node, start_ns=(1 << 62) + 4096 * node.id, duration_ns=1024)
+            for node in graph.nodes
+        ]
+        graphs.append(msgspec.structs.replace(graph, nodes=tuple(nodes)))
+    return msgspec.structs.replace(capture, graphs=tuple(graphs))
+
+
+def test_times_that_are_too_large_to_tell_apart(opened):
+    page = opened(late(small()))
+    page.show("graph")
+    page("page.opened.get('graph').view.plot.move(2 ** 62, 100)")
+    for view in page.views:
+        page.show(view)
+
+
+def test_modules_with_the_names_of_an_objects_properties(opened):
+    whole = small()
+    origins = tuple(
+        msgspec.structs.replace(origin, module="constructor.__proto__", module_type=None)
+        for origin in whole.origins
+    )
+    page = opened(msgspec.structs.replace(whole, origins=origins))
+    for view in page.views:
+        page.show(view)
+    page.show("tables")
+    assert "function" not in page.page.inner_text("main")
+    assert "__proto__" in page.page.inner_text("[data-view=tables]")
+
+
+def test_a_colour_of_the_legend_selects_what_has_it(transformer):
+    transformer("state.clear()")
+    transformer.show("memory")
+    transformer.page.select_option("[data-view=memory] select[aria-label='color by']", "op")
+    transformer.show("graph")
+    assert transformer.page.input_value("[data-view=graph] select[aria-label='color by']") == "op"
+    transformer.page.click("[data-view=graph] .legend >> text=addmm")
+    capture = recorded("profile-transformer")
+    nodes = [node for graph in capture.graphs for node in graph.nodes]
+    chosen = [
+        at for at, node in enumerate(nodes) if capture.origins[node.origin].op == "aten::addmm"
+    ]
+    assert transformer("[...state.nodes]") == chosen
+
+
+def test_nodes_that_wait_for_each_other_are_in_one_row(opened):
+    """Medians of their starts may overlap."""
+    whole = recorded("profile-train_step")
+    nodes = list(whole.graphs[0].nodes)
+    for at in (10, 20):
+        early = nodes[at - 1].start_ns + nodes[at - 1].duration_ns - 200
+        nodes[at] = msgspec.structs.replace(nodes[at], start_ns=early)
+    graph = msgspec.structs.replace(whole.graphs[0], nodes=tuple(nodes))
+    page = opened(msgspec.structs.replace(whole, graphs=(graph,)))
+    page.show("graph")
+    rows = page("page.opened.get('graph').view.visible()[0].lanes[0].rows.map((row) => row.length)")
+    assert rows == [len(nodes)]
+
+
+@pytest.mark.parametrize(
+    ("time", "step", "text"),
+    [(4_024_000, 2000, "4,024 us"), (200, 100, "200 ns"), (3e9, 1e9, "3 s"), (0, 1e6, "0 ms")],
+)
+def test_marks_of_a_ruler_are_told_apart(transformer, time, step, text):
+    assert transformer("([time, step]) => markText(time, step)", [time, step]) == text
+
+
+def test_a_capture_of_which_only_times_differ_is_coloured_by_time(opened):
+    a = recorded("profile-transformer")
+    graph = a.graphs[0]
+    slow = msgspec.structs.replace(graph.nodes[7], duration_ns=9 * graph.nodes[7].duration_ns)
+    nodes = (*graph.nodes[:7], slow, *graph.nodes[8:])
+    b = msgspec.structs.replace(
+        a, graphs=(msgspec.structs.replace(graph, nodes=nodes), *a.graphs[1:])
+    )
+    page = opened(a, b)
+    assert page.page.inner_text("header .title").startswith("B: 1.cgt")
+    assert "slower in B" in page.page.inner_text("[data-view=difference] .legend")
+    # The keys go from change to change.
+    page.page.keyboard.press("ArrowRight")
+    assert page("[state.capture.number, ...state.nodes]") == [1, 7]
+
+
+def test_the_legend_of_memory_has_shares_of_the_bytes_in_use(opened):
+    capture = recorded("profile-transformer")
+    page = opened(capture)
+    page.show("memory")
+    used = Counter()
+    peak = page("page.opened.get('memory').view.peakEvent")
+    for block in capture.memory.allocations:
+        if block.allocated_at <= peak and (block.freed_at is None or block.freed_at > peak):
+            used[capture.origins[block.origin].op] += block.bytes
+    share = f"{used['aten::mm'] / used.total():.0%}"
+    assert f"mm\n{share}" in page.page.inner_text("[data-view=memory] .legend")
+
+
+def test_a_number_is_shown_whole_or_not_at_all(transformer):
+    drawn = """([text, room, least]) => {
+      const shown = [];
+      const context = {font: "", measureText: (text) => ({width: 10 * text.length}),
+                       fillText: (text) => shown.push(text)};
+      drawText(context, text, 0, 0, room, least);
+      return shown;
+    }"""
+    assert transformer(drawn, ["24.8 us", 50, 7]) == []
+    assert transformer(drawn, ["native_dropout", 30, 3]) == []
+    assert transformer(drawn, ["native_dropout", 80, 3]) == ["native_…"]
+
+
+def test_each_graph_of_a_program_has_a_row(opened):
+    page = opened(serving())
+    page.show("run")
+    rows = page("page.opened.get('run').view.rows.map(({y}) => y)")
+    assert len(set(rows)) == page("state.capture.run.entries.length") == 9
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowRight")
+    assert page("state.label") == serving().graphs[1].name
+
+
+def test_a_large_screen_has_larger_plots(browser, opened):
+    page = opened(recorded("profile-transformer"))
+    page.show("graph")
+    unit = "page.opened.get('graph').view.plot.unit"
+    assert page(unit) == 1
+    page.page.set_viewport_size({"width": 2560, "height": 1440})
+    page.page.wait_for_timeout(100)
+    assert page(unit) == pytest.approx(15 / 13)
+    x, y = page("""(() => {
+      const {view} = page.opened.get("graph");
+      const [left, right, top] = view.spot(25);
+      return [(left + right) / 2 * view.plot.unit, (top + 5) * view.plot.unit];
+    })()""")
+    box = page.page.locator("[data-view=graph] canvas").bounding_box()
+    page.page.mouse.click(box["x"] + x, box["y"] + y)
+    assert page("[...state.nodes]") == [25]
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def test_what_is_printed_keeps_its_proportions_and_colours(opened):
+    page = opened(recorded("profile-transformer"))
+    page.show("tables")
+    page.page.emulate_media(media="print")
+    width, height, shown = page("""(() => {
+      const {canvas} = page.opened.get("tables").view.plot;
+      const box = canvas.getBoundingClientRect();
+      return [canvas.width / canvas.height, box.width / box.height,
+              getComputedStyle(document.querySelector(".bar .filled")).printColorAdjust];
+    })()""")
+    page.page.emulate_media(media="screen")
+    assert width == pytest.approx(height, rel=0.02)
+    assert shown == "exact"
+
+
+def test_a_newcomer_finds_three_things_in_a_few_clicks(opened):
+    page = opened(recorded("profile-transformer"))
+    # The most expensive line is the first of the first screen, with its source.
+    first = page.page.locator("[data-view=answer] table.compact tr").first
+    assert first.inner_text().startswith("transformer.py:37\nreturn x + self.mlp(self.mlp_norm(x))")
+    first.locator("button").click()
+    assert "return x + self.mlp(self.mlp_norm(x))" in page.page.inner_text("aside pre .here")
+    # Why nodes wait: from the finding to the dependencies, and from a node to the reason.
+    page.page.click("text=Show these dependencies in the graph")
+    assert page("state.view") == "graph"
+    assert page("page.opened.get('graph').view.extras.unneeded")
+    target = page("""(() => {
+      const {capture} = state;
+      const [edge] = capture.unneeded;
+      return capture.target[edge] + capture.graphs[capture.edgeGraph(edge)].nodes[0];
+    })()""")
+    page(f"state.selectNode({target})")
+    assert "without using the same data, because both were captured on one stream" in (
+        page.page.inner_text("aside")
+    )
+    # Memory opens at the peak; the first row of its list holds most of it.
+    page.page.keyboard.press("5")
+    holders = page.page.locator(".lists section").first
+    assert holders.inner_text().startswith("In use at the peak: 84.5 MiB")
+    assert holders.locator("tbody tr").first.inner_text().startswith("cuBLAS workspace\t33.0 MiB")
+    assert "freed in backward" in holders.inner_text()

@@ -1,0 +1,131 @@
+"""The adapters, on methods of transformers that stand in for those of its versions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cgtool.torch_compat.patches import Patches
+from tests.recorder.test_recorder import Recorded, captured, values
+
+TRANSFORMERS = "transformers.generation"
+
+
+class ModelRunner:
+    """5.13 and later."""
+
+    def maybe_pad_inputs(
+        self, num_q_tokens: int, max_kv_read: int, use_decode_fast_path: bool
+    ) -> tuple[int, int]:
+        return (16, 0) if use_decode_fast_path else (64, 256)
+
+
+class ContinuousBatchingIOs:
+    """5.3."""
+
+    actual_query_length = 13
+    actual_read_sizes = (70, 90)
+
+    def get_model_kwargs(self, padded_q_size: int = 0, padded_kv_cache_size: int = 0) -> object:
+        return object()
+
+
+class GenerationMixin:
+    cache: Any = None
+
+    def prepare_inputs_for_generation(self, input_ids: Any, **_: Any) -> dict[str, Any]:
+        return {"input_ids": input_ids[:, -1:], "past_key_values": self.cache}
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, kind: type) -> None:
+    """A module of transformers that is imported already."""
+    found = ModuleType(f"{TRANSFORMERS}.{name}")
+    fresh = type(kind.__name__, (), dict(vars(kind)))
+    setattr(found, kind.__name__, fresh)
+    monkeypatch.setitem(sys.modules, found.__name__, found)
+
+
+def engine(name: str, kind: str) -> Any:
+    return getattr(sys.modules[f"{TRANSFORMERS}.{name}"], kind)()
+
+
+def test_continuous_batching(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches
+) -> None:
+    module(monkeypatch, "continuous_batching.model_runner", ModelRunner)
+    recorded = Recorded(tmp_path, patches)
+    runner = engine("continuous_batching.model_runner", "ModelRunner")
+    assert runner.maybe_pad_inputs(40, 200, False) == (64, 256)
+    prefill = captured()
+    runner.maybe_pad_inputs(1, 0, use_decode_fast_path=True)
+    decode = captured()
+    for tokens in (40, 50):
+        runner.maybe_pad_inputs(num_q_tokens=tokens, max_kv_read=200, use_decode_fast_path=False)
+        prefill.replay()
+    runner.maybe_pad_inputs(9, 100, True)
+    decode.replay()
+    first, second = recorded.ledger().graphs
+    assert (first.key, second.key) == ("tokens 64, cache 256", "tokens 16")
+    assert values(first) == [((40, 64, 200, 256), 1), ((50, 64, 200, 256), 1)]
+    assert values(second) == [((9, 16), 1)]
+    assert first.notes[0].names == ("tokens", "padded_tokens", "cache", "padded_cache")
+
+
+def test_continuous_batching_of_earlier_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches
+) -> None:
+    module(monkeypatch, "continuous_batching.input_outputs", ContinuousBatchingIOs)
+    recorded = Recorded(tmp_path, patches)
+    batch = engine("continuous_batching.input_outputs", "ContinuousBatchingIOs")
+    batch.get_model_kwargs(16, 256)
+    graph = captured()
+    batch.get_model_kwargs(16, 256)
+    graph.replay()
+    batch.get_model_kwargs()  # without padding
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert only.key == "tokens 16, cache 256"
+    assert values(only) == [((13, 16, 90, 256), 1)]
+
+
+@pytest.mark.parametrize("length", ["get_max_cache_shape", "get_max_length"])
+def test_generate_with_a_static_cache(
+    length: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches
+) -> None:
+    module(monkeypatch, "utils", GenerationMixin)
+    recorded = Recorded(tmp_path, patches)
+    graph = captured()
+    model = engine("utils", "GenerationMixin")
+    model.cache = SimpleNamespace(is_compileable=True, **{length: lambda: 128})
+    for length in (9, 10):
+        model.prepare_inputs_for_generation(torch.zeros(2, length))
+        graph.replay()
+    model.cache = SimpleNamespace(is_compileable=False)
+    model.prepare_inputs_for_generation(torch.zeros(2, 11))
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert values(only) == [((2, 9, 128), 1), ((2, 10, 128), 1)]
+
+
+def test_an_engine_that_changed_runs_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches
+) -> None:
+    def maybe_pad_inputs(self: Any) -> str:
+        return "other"
+
+    changed = type("ModelRunner", (), {"maybe_pad_inputs": maybe_pad_inputs})
+    module(monkeypatch, "continuous_batching.model_runner", changed)
+    recorded = Recorded(tmp_path, patches)
+    runner = engine("continuous_batching.model_runner", "ModelRunner")
+    assert [runner.maybe_pad_inputs() for _ in range(9)] == ["other"] * 9
+    graph = captured()
+    graph.replay()
+    run = recorded.ledger()
+    assert [each.replays for each in run.graphs] == [1]
+    (text,) = run.lost
+    assert "model_runner.ModelRunner.maybe_pad_inputs are not noted: TypeError" in text

@@ -1,0 +1,91 @@
+"""Host time around captures, of what PyTorch and Triton do for them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from cgtool.recorder import costs
+from cgtool.recorder.costs import Before, CaptureCosts
+from cgtool.torch_compat.patches import Patches
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(costs, "_now", clock)
+    return clock
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **values: Any) -> None:
+    """A module that the program has imported."""
+    found = types.ModuleType(name)
+    vars(found).update(values)
+    monkeypatch.setitem(sys.modules, name, found)
+
+
+def test_what_compiles_is_counted_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, patches: Patches
+) -> None:
+    class Autotuner:
+        def _bench(self) -> str:
+            clock.now += 5
+            return sys.modules["triton"].compile()  # type: ignore[no-any-return]
+
+    def compile_() -> str:
+        clock.now += 70
+        return "kernel"
+
+    module(monkeypatch, "triton", compile=compile_)
+    module(monkeypatch, "triton.runtime.autotuner", Autotuner=Autotuner)
+    followed = CaptureCosts(patches)
+    assert followed.begins().compiled_ns == 0
+    assert Autotuner()._bench() == "kernel"
+    assert followed.compiled_ns == 75
+    assert sys.modules["triton"].compile() == "kernel"
+    assert followed.begins().compiled_ns == 145
+    patches.close()
+    Autotuner()._bench()
+    assert followed.compiled_ns == 145
+
+
+def test_what_comes_before_a_capture(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, patches: Patches
+) -> None:
+    seen: list[Before] = []
+
+    class Context:
+        def __enter__(self) -> None:
+            clock.now += 3  # waits for the device, and empties caches
+            seen.append(followed.begins())
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def make_graphed_callables() -> None:
+        clock.now += 40  # the warm-up of all
+        for _ in range(2):
+            with torch.cuda.graph():  # type: ignore[call-arg]
+                clock.now += 7
+
+    monkeypatch.setattr(torch.cuda, "graph", Context)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_graphed_callables)
+    followed = CaptureCosts(patches)
+    torch.cuda.make_graphed_callables()  # type: ignore[call-overload]
+    with torch.cuda.graph():  # type: ignore[call-arg]
+        pass
+    seen.append(followed.begins())  # capture_begin without torch.cuda.graph
+    assert [(each.prepare_ns, each.warm_up_ns) for each in seen] == [
+        (3, 40), (3, None), (3, None), (None, None)
+    ]  # fmt: skip

@@ -1,0 +1,271 @@
+"""The recorder, on graphs that stand in for CUDA's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cgtool
+from cgtool.analysis.ledger import merge
+from cgtool.model.capture import Environment
+from cgtool.model.ledger import COMPILE, UNSEEN, Ledger, LedgerGraph
+from cgtool.model.part_files import Began, Command, PartWriter, read_parts
+from cgtool.recorder.recorder import Recorder
+from cgtool.torch_compat.patches import Patches
+
+
+class Graph:
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None: ...
+
+    def capture_end(self) -> None: ...
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+
+class Watch:
+    def read(self) -> tuple[tuple[()], tuple[()]]:
+        return (), ()
+
+    def stop(self) -> None: ...
+
+
+class Device:
+    graph_class = Graph
+
+    def environment(self) -> Environment:
+        return Environment(device="none")
+
+    def prepare(self) -> None: ...
+
+    def watch(self, graph: Any, table: Any) -> Watch:
+        return Watch()
+
+    def functions(self) -> tuple[()]:
+        return ()
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def stream(self) -> int | None:
+        return None
+
+    def pool_sizes(self, pools: Any) -> tuple[()]:
+        return ()
+
+    def time_replays(self, *_args: Any) -> None:
+        pass
+
+    def reserved_bytes(self) -> int | None:
+        return None
+
+
+class Recorded:
+    """A recording, ended by ``ledger``."""
+
+    def __init__(self, folder: Path, at_end: Patches) -> None:
+        self._folder = folder
+        self._patches = at_end
+        self.part = PartWriter(folder, "1-1")
+        self.part.append(Began(0, 1, 0, (), False))
+        self.recorder = Recorder(Device(), self.part, self._patches)
+
+    def ledger(self, *, killed: bool = False) -> Ledger:
+        self._patches.close()
+        if not killed:
+            self.recorder.stop()
+        parts = read_parts(self._folder)
+        found = merge(Command((), 0), parts, (), wall_ns=0, status=0, created="").ledger
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, patches: Patches) -> Recorded:
+    return Recorded(tmp_path, patches)
+
+
+def captured() -> Graph:
+    graph = Graph()
+    graph.capture_begin()
+    graph.capture_end()
+    return graph
+
+
+def values(graph: LedgerGraph) -> list[tuple[tuple[float, ...], int]]:
+    return [(noted.values, noted.replays) for noted in graph.notes]
+
+
+def test_of_a_graph_captured_before_the_replays_are_known(tmp_path: Path, patches: Patches) -> None:
+    before = captured()
+    before.replay()
+    recorded = Recorded(tmp_path, patches)
+    for _ in range(3):
+        before.replay()
+    captured().replay()
+    before.reset()
+    run = recorded.ledger()
+    assert [(each.owner, each.replays) for each in run.graphs] == [
+        (UNSEEN, 3),
+        ("captured", 1),
+    ]
+    assert run.graphs[0].end == "reset"
+    assert run.graphs[0].replayed_at
+    assert "the capture of 1 graph was not seen" in run.lost[0]
+    before.replay()  # after the end: nobody counts
+
+
+def test_a_capture_that_outlives_the_recording_is_kept_as_such(recorded: Recorded) -> None:
+    graph = Graph()
+    graph.capture_begin()
+    run = recorded.ledger()
+    graph.capture_end()
+    assert [each.failure for each in run.graphs] == ["the recording ended during its capture"]
+
+
+def test_a_thread_that_has_ended_may_have_broken_the_capture(recorded: Recorded) -> None:
+    before = threading.Thread(target=lambda: None, name="before")
+    before.start()
+    before.join()
+    graph = Graph()
+    graph.capture_begin()
+    loader = threading.Thread(target=lambda: None, name="loader")
+    loader.start()
+    loader.join()
+    text = "CUDA error: operation failed due to a previous error during capture"
+    with pytest.raises(RuntimeError):
+        try:
+            (_ for _ in ()).throw(RuntimeError(text))
+        finally:
+            graph.capture_end()
+    (failed,) = recorded.ledger().graphs
+    assert failed.diagnosis is not None
+    assert failed.diagnosis.code == "other-thread-cuda-call"
+    assert "loader" in failed.diagnosis.reason
+    assert "before" not in failed.diagnosis.reason
+
+
+def test_notes_of_a_killed_process_are_there(recorded: Recorded) -> None:
+    graph, other = captured(), captured()
+    for batch in (1, 2, 2):
+        cgtool.note(batch=batch)
+        graph.replay()
+        graph.replay()  # was not noted
+    cgtool.note(batch=7, seed=10**400)  # which no float holds
+    other.replay()
+    first, second = recorded.ledger(killed=True).graphs
+    assert values(first) == [((1,), 1), ((2,), 2)]
+    assert values(second) == [((7,), 1)]
+    assert first.replays == 6
+
+
+def test_what_is_noted_before_a_capture_is_the_key_of_the_graph(recorded: Recorded) -> None:
+    cgtool.note(rows=13, padded_rows=16, cache=[], seed=10**400)
+    graph = captured()
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert only.key == "rows 16"
+    assert only.notes == ()
+
+
+def test_a_capture_of_torch_compile_leaves_the_note_to_the_replay(recorded: Recorded) -> None:
+    trees = str(Path(torch.__file__).parent / "_inductor" / "cudagraph_trees.py")
+    functions: dict[str, Any] = {}
+    exec(compile("def warm_up(capture):\n    return capture()\n", trees, "exec"), functions)
+    graph = captured()
+    cgtool.note(batch=1)
+    functions["warm_up"](captured)
+    graph.replay()
+    first, pool = recorded.ledger().graphs
+    assert (pool.owner, pool.key) == (COMPILE, "")
+    assert values(first) == [((1,), 1)]
+
+
+def test_a_graph_has_a_bounded_number_of_notes(recorded: Recorded) -> None:
+    graph = captured()
+    for length in range(12_000):
+        cgtool.note(length=length)
+        graph.replay()
+    for length in range(2_000):
+        cgtool.note(**{f"name{length}": length})
+        graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert sum(noted.replays for noted in only.notes) == 14_000
+    assert len(only.notes) <= 2_001
+    # Rounded to two digits: from 11,500 on, all are counted as 12,000.
+    assert dict(values(only))[(12_000,)] == 500
+    assert any(noted.names == () for noted in only.notes)
+
+
+def test_what_is_noted_outside_a_recording_is_not_kept(tmp_path: Path, patches: Patches) -> None:
+    cgtool.note(batch=1)
+    recorded = Recorded(tmp_path, patches)
+    captured().replay()
+    (only,) = recorded.ledger().graphs
+    assert only.notes == ()
+
+
+def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
+    graph = captured()
+    for _ in range(3):
+        graph.replay()
+    recorded.part.replay_time(0, 2, 5000)
+    recorded.part.gpu_time(5000, 1000)
+    run = recorded.ledger()
+    assert (run.graphs[0].timed_replays, run.graphs[0].replay_gpu_ns) == (2, 5000)
+    assert run.graphs[0].first_replay_host_ns
+    assert (run.graphs_gpu_ns, run.gpu_ns) == (5000, 6000)
+    assert run.lost == ("process 1: only 2 of 3 replays have a GPU time",)
+
+
+def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
+    recorded: Recorded,
+) -> None:
+    recorded.recorder.watch_eager_breaks()
+    first, second, others = captured(), captured(), captured()
+    x = torch.ones(2, requires_grad=True)
+
+    def other() -> None:
+        for _ in range(2):
+            others.replay()
+            x.sin()
+
+    def idle() -> None:
+        x.cos()
+
+    first.replay()
+    for run in (other, idle):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    x.exp().sum().backward()
+    second.replay()
+    ops = {
+        (each.before, each.after): {op.op: op.count for op in each.ops}
+        for each in recorded.ledger().breaks
+    }
+    assert set(ops) == {(0, 1), (2, 2)}
+    assert ops[2, 2] == {"aten::sin": 1}
+    assert {"aten::exp", "aten::sum"} < ops[0, 1].keys()
+    assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
+
+
+def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:
+    name = os.fsdecode(b"caf\xe9.py")
+    functions: dict[str, Any] = {}
+    exec(compile("def step():\n    return captured()\n", name, "exec"), globals(), functions)
+    functions["step"]().replay()
+    recorded.part.lost(name)
+    run = recorded.ledger()
+    assert run.lost == (r"process 1: caf\udce9.py",)
+    assert [each.replays for each in run.graphs] == [1]
+    assert len(run.graphs[0].frames) > 1

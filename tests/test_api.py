@@ -1,0 +1,219 @@
+"""The Python API: the examples of docs/api.md, and objects that show themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import cgtool
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.api import LoadedCapture, NodeRow, Rows
+from tests.builders import hostile, program, small, timed, timed_serving
+from tests.forked_workers import run_cgtool
+from tests.recorded import ROOT
+
+SAMPLES = ROOT / "samples" / "captures"
+PAGE = (ROOT / "docs" / "api.md").read_text()
+BLOCKS = re.findall(r"^```python(?: (\w+))?\n(.*?)^```", PAGE, re.M | re.S)
+OF_JSON = dict(re.findall(r"^```\w+ (jq|duckdb|pandas-json)\n(.*?)^```", PAGE, re.M | re.S))
+"""What reads the JSON of ``dump``."""
+
+
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for needs, code in BLOCKS:
+        if not needs or find_spec(needs) is not None:
+            exec(compile(code, "docs/api.md", "exec"), names)
+    shown = capsys.readouterr().out.splitlines()
+    assert set(shown[:2]) <= set(PAGE.splitlines())
+    assert "<check: 0 hazards> []" in shown
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """The JSON of a profiled capture in the current folder, and the time of each op in it."""
+    file = SAMPLES / "profile-transformer.cgt"
+    run_cgtool("dump", file, "--json", "-o", tmp_path / "train.json", cwd=ROOT)
+    monkeypatch.chdir(tmp_path)
+    times = Counter()
+    for row in cgtool.load(file).nodes:
+        times[row.op] += row.duration_ns or 0
+    return times
+
+
+@pytest.mark.skipif(which("jq") is None, reason="jq is not installed")
+def test_jq(train):
+    done = subprocess.run(["bash", "-c", OF_JSON["jq"]], capture_output=True, text=True)
+    counts = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    nodes = cgtool.load(SAMPLES / "profile-transformer.cgt").nodes
+    expected = Counter(f"{row.op or ''}\t{row.module or ''}" for row in nodes)
+    assert {text: int(count) for count, text in counts} == expected
+
+
+def test_duckdb(train):
+    rows = pytest.importorskip("duckdb").sql(OF_JSON["duckdb"]).fetchall()
+    assert [(op, int(ns or 0)) for op, ns in rows] == sorted(
+        train.items(), key=lambda item: -item[1]
+    )
+
+
+def test_pandas_of_json(train):
+    pytest.importorskip("pandas")
+    names: dict[str, Any] = {}
+    exec(OF_JSON["pandas-json"], names)
+    train.pop(None, None)
+    assert names["times"].to_dict() == train
+    assert set(names["frame"]["graph name"]) == {"forward", "backward"}
+
+
+def test_a_data_frame():
+    pytest.importorskip("pandas")
+    frame = cgtool.load(SAMPLES / "mlp.cgt").nodes.to_pandas()
+    assert list(frame.columns) == list(NodeRow.__struct_fields__)
+
+
+def test_importing_cgtool_imports_nothing_that_takes_time():
+    code = "import sys; before = set(sys.modules); import cgtool; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    names = {name for name in done.stdout.split() if not name.startswith(("importlib", "_"))}
+    assert names - {"types", "warnings"} == {"cgtool"}
+
+
+def test_loading_imports_no_torch():
+    code = (
+        f"import cgtool, sys; c = cgtool.load({str(SAMPLES / 'mlp.cgt')!r}); len(c.nodes); str(c);"
+        "print(sorted({'torch', 'numpy', 'cuda'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_rows_of_nodes():
+    capture = cgtool.load(SAMPLES / "train_step.cgt")
+    (graph,) = capture.graphs
+    assert len(graph.nodes) == len(capture.nodes) == 55
+    assert repr(capture.nodes[10:12]) == "<2 nodes>"
+    backward = [row for row in capture.nodes if row.forward_line is not None]
+    assert all(row.forward_op for row in backward)
+    dicts = capture.nodes.to_dicts()
+    assert [row["id"] for row in dicts] == list(range(len(dicts)))
+    assert set(dicts[0]) == set(NodeRow.__struct_fields__)
+    assert graph.nodes_ns is None
+    assert LoadedCapture(capture.path, timed(small())).graphs[0].nodes_ns > 0
+
+
+def test_pools_are_those_of_the_command():
+    pools = cgtool.load(SAMPLES / "transformer.cgt").pools
+    done = run_cgtool("pools", SAMPLES / "transformer.cgt", "--format", "json", cwd=ROOT)
+    assert pools.to_dicts()[0]["reserved"] == json.loads(done.stdout)["pools"][0]["reserved"]
+    served = LoadedCapture("run.cgt", timed_serving())
+    assert [row.reserved_bytes for row in served.pools] == [
+        row.reserved_bytes for row in ledger_report(served.capture).pools
+    ]
+    assert served.pools.to_dicts()[0]["reserved_bytes"] > 0
+    assert "reserved_bytes" in served.pools._repr_html_()
+
+
+def test_a_program_shows_its_ledger():
+    run = LoadedCapture("run.cgt", program([]))
+    assert "the program captured no CUDA graph" in str(run)
+    assert run.findings == ()
+
+
+def test_pages_are_those_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(SAMPLES)
+    files = ["mlp.cgt", "gan.cgt"]
+    for given in (files[:1], files):
+        run_cgtool("report", *given, "-o", tmp_path / "page.html", "-q", cwd=SAMPLES)
+        expected = (tmp_path / "page.html").read_bytes()
+        assert cgtool.report(*given, file=tmp_path / "a.html").read_bytes() == expected
+        loaded = [cgtool.load(file) for file in given]
+        assert cgtool.report(*loaded, file=tmp_path / "b.html").read_bytes() == expected
+    assert loaded[0].report(tmp_path / "c.html") == tmp_path / "c.html"
+    assert b"<!doctype html>" in (tmp_path / "c.html").read_bytes()[:20]
+
+
+def test_a_page_does_not_replace_its_capture(tmp_path):
+    (tmp_path / "a.cgt").write_bytes((SAMPLES / "mlp.cgt").read_bytes())
+    with pytest.raises(cgtool.CgtoolError, match="would overwrite"):
+        cgtool.report(tmp_path / "a.cgt", file=tmp_path / "a.cgt")
+
+
+def test_differences():
+    same = cgtool.diff(SAMPLES / "mlp.cgt", SAMPLES / "mlp.cgt")
+    assert not same.report.different
+    assert same.to_dict()["schema"] == "cgtool-diff"
+    assert str(same).startswith(same.summary)
+    loaded = cgtool.load(SAMPLES / "mlp.cgt")
+    assert cgtool.diff(loaded, SAMPLES / "mlp.cgt").to_dict() == same.to_dict()
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / "a.cgt").write_text("no")
+    with pytest.raises(cgtool.CgtoolError, match="is not a capture file") as raised:
+        cgtool.load(tmp_path / "a.cgt")
+    # What a traceback shows below the message.
+    assert raised.value.__notes__ == [f"fix: {raised.value.failure.fix}"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "problem"),
+    [
+        ("m.py:f", {"device": "tpu"}, "device='tpu': expected cuda, cuda:N or simulated"),
+        ("m.py:f", {"pool": "x"}, "pool='x': expected shared or separate"),
+        ("m.py:f", {"warmup_iters": -1}, "warmup_iters=-1: expected an integer of at least 0"),
+        ("m.py:f", {"input": 3}, "input=3: expected text, or several texts"),
+        ("m.py:f", {"input": "x=float32[4]"}, "m.py: no such file"),
+        ("m.cgt", {}, "m.cgt is a saved capture: there is no code to check"),
+        (Path("m.py"), {}, "cannot read the script 'm.py': No such file or directory"),
+        ("", {}, "cannot read the script '': Is a directory"),
+    ],
+)
+def test_what_cannot_be_checked(entry, options, problem):
+    with pytest.raises(cgtool.CgtoolError) as raised:
+        cgtool.check(entry, **{"device": "simulated", **options})
+    assert str(raised.value) == problem
+    assert raised.value.failure.fix or options
+
+
+def test_hostile_names_are_inert_in_a_notebook():
+    capture = LoadedCapture("x.cgt", hostile())
+    html = capture.nodes._repr_html_() + capture._repr_html_() + capture.pools._repr_html_()
+    assert "<script" not in html
+    tags = set(re.findall(r"<[^>]*>", html))
+    known = r"</?(table|thead|tbody|tr|th|td|p|pre)>"
+    assert [tag for tag in tags if not re.fullmatch(known, tag)] == []
+
+
+def test_a_notebook():
+    """Where nbclient and ipykernel are installed."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    first = f"import cgtool; capture = cgtool.load({str(SAMPLES / 'mlp.cgt')!r}); capture"
+    cells = [nbformat.v4.new_code_cell(code) for code in (first, "capture.nodes", "capture.pools")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(ROOT)}}).execute()
+    shown = [cell.outputs[0].data["text/html"] for cell in notebook.cells]
+    assert shown[0].startswith("<pre>") and "forward" in shown[0]
+    assert [html.partition(">")[0] for html in shown[1:]] == ["<table"] * 2
+
+
+def test_a_table_of_many_rows_is_cut():
+    rows = Rows(
+        [structs.replace(row, id=7) for row in cgtool.load(SAMPLES / "gan.cgt").nodes], "node"
+    )
+    html = rows._repr_html_()
+    assert html.count("<tr>") == 21
+    assert html.endswith(f"<p>{len(rows) - 20} more nodes</p>")

@@ -22,6 +22,11 @@ pytest.register_assert_rewrite("tests.gold_files")
 # Tests run in parallel. Threads of PyTorch's own would wait for each other, spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What the commands print is as wide as in a pipe. A terminal's width may be in the environment
+# without one: readline sets both in whatever imports it, and processes that this starts inherit them.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 # By default an example that takes more than 200 ms fails: a busy machine would fail the tests.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

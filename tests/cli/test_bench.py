@@ -28,7 +28,6 @@ BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" /
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture

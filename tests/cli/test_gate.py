@@ -55,7 +55,7 @@ def guilty(device):
 def run(cgtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """``cgtool gate``, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    for name in ("COLUMNS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
     return partial(cgtool, "gate")
 

@@ -22,8 +22,8 @@ pytest.register_assert_rewrite("tests.gold_files")
 # Tests run in parallel. Threads of PyTorch's own would wait for each other, spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# What the commands print is as wide as in a pipe. A terminal's width may be in the environment
-# without one: readline sets both in whatever imports it, and processes that this starts inherit them.
+# What the commands print is as wide as in a pipe. The environment may have a width without a
+# terminal: readline sets both in a process that imports it, and those that it starts inherit them.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 

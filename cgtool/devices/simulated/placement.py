@@ -196,8 +196,8 @@ class Placement:
         given = _place_of_all(args, kwargs)
         if given == DEVICE and signature.device_check is not None and not op_key.is_inside():
             is_scalar_fine = signature.device_check == "iterator"
-            apart = _is_apart(args, kwargs, is_scalar_fine)
-            call_op(check, (not apart, lambda: _TWO_DEVICES.format(signature.name)), {})
+            if _is_apart(args, kwargs, is_scalar_fine):  # only then: `check` imports sympy
+                call_op(check, (False, lambda: _TWO_DEVICES.format(signature.name)), {})
         if not signature.has_device:
             place = given or running.place or HOST
         elif running.op is op and running.place is not None:

@@ -48,8 +48,9 @@ def check(call: str, result: tuple[Any, ...]) -> Any:
 
 def capturing_graph(stream: int) -> Any | None:
     """The graph that a stream is being captured into, or None when it is not capturing."""
-    # Unsuffixed in the bindings of CUDA 13, versioned before.
-    query = getattr(cu, "cuStreamGetCaptureInfo", None) or cu.cuStreamGetCaptureInfo_v2
+    # Without edge data, which the bindings of CUDA 12 have under another name, the call fails where
+    # an edge is programmatic.
+    query = getattr(cu, "cuStreamGetCaptureInfo_v3", None) or cu.cuStreamGetCaptureInfo
     code, status, _id, graph, *_ = query(cu.CUstream(stream))
     if int(code) != 0 or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return None

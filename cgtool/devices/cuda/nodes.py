@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cgtool.devices.cuda.driver import check, cu, node_count
+from cgtool.devices.cuda.driver import DriverError, check, cu, node_count
 from cgtool.devices.cuda.memory import AddressBook, Place
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
 
-# By number, not by name: an older cuda-bindings lacks the newer names, and a newer driver may
-# return a number that no binding knows.
+# By number, not by name: an older cuda-bindings lacks the newer names.
 NODE_TYPES = {
     0: "kernel",
     1: "memcpy",
@@ -53,7 +52,10 @@ def nodes_of(graph: Any) -> list[Any]:
 
 def type_of(node: Any) -> str:
     """Its type, as in ``Node.type``. Raises DriverError."""
-    number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
+    try:
+        number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
+    except ValueError:  # the bindings have no name for the number, and do not say it
+        return "type_unknown"
     return NODE_TYPES.get(number, f"type_{number}")
 
 
@@ -100,10 +102,10 @@ class GraphReader:
         return GraphContents(nodes, edges(graph, handles), children)
 
     def _fields(self, handle: Any, place_of: PlaceOf) -> NodeFields:
-        code, kind = cu.cuGraphNodeGetType(handle)
-        if int(code) != 0:
-            return {"type": "type_unknown", "detail": f"cuGraphNodeGetType returned {int(code)}"}
-        name = NODE_TYPES.get(int(kind), f"type_{int(kind)}")
+        try:
+            name = type_of(handle)
+        except DriverError as error:
+            return {"type": "type_unknown", "detail": str(error)}
         reader = _READERS.get(name)
         try:
             fields = {} if reader is None else reader(self, handle, place_of)

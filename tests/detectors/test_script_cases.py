@@ -50,7 +50,12 @@ def test_guilty(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "is_note"), [("padding_beside_a_large_cache", True), ("padding_in_the_cache", False)]
+    ("script", "is_note"),
+    [
+        ("padding_beside_a_clock", True),
+        ("padding_beside_a_large_cache", True),
+        ("padding_in_the_cache", False),
+    ],
 )
 def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> None:
     outcome = checked(_HERE / "guilty" / f"{script}.py")

@@ -17,6 +17,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.tensors import place_of
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
@@ -35,9 +36,7 @@ class _Device:
         self.synchronize = torch.cuda.synchronize
 
     def place(self, tensor: torch.Tensor) -> str:
-        if tensor.is_cuda:
-            return "device"
-        return "pinned" if tensor.is_pinned() else "host"
+        return place_of(tensor)
 
     def address(self, storage: StorageRef) -> int:
         return storage.address

@@ -102,12 +102,15 @@ class EagerBreaks:
         self._last: _Thread | None = None
         """The thread that replayed last."""
 
+    def _thread(self) -> _Thread | None:
+        """This thread; if it is one of autograd's, the one that waits for it."""
+        thread = self._this.thread
+        return self._last if thread is None and current_graph_task() >= 0 else thread
+
     def _observe(
         self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
     ) -> Any:
-        thread = self._this.thread
-        if thread is None and current_graph_task() >= 0:
-            thread = self._last  # which waits for autograd's
+        thread = self._thread()
         if (
             thread is None
             or thread.before is None
@@ -122,7 +125,7 @@ class EagerBreaks:
             _note(thread, op, caller, time.perf_counter_ns() - begin)
 
     def _replay(self, original: Any, graph: Any) -> None:
-        thread = self._this.thread
+        thread = self._thread()
         if thread is None:
             thread = self._this.thread = _Thread()
         with self._part.protected():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from cgtool.model.part_files import COUNTER, PartWriter, Replayed
-from cgtool.observe.frames import Site, chain_of, frames_of
+from cgtool.observe.frames import Site, chain_or_waiting, frames_of
 from cgtool.recorder import notes
 from cgtool.recorder.note_counters import GraphNotes, NoteCounters
 
@@ -78,7 +78,8 @@ def counted_replay(
             is_first(live, graph, spent)
         pack(replays.chunk, replays.offset, replays.count, replays.first, last, replays.host)
         if count <= always or not count & some:
-            _looked_up(part, replays, chain_of(sys._getframe(1)))
+            # A captured backward is replayed on a thread of autograd's.
+            _looked_up(part, replays, chain_or_waiting(sys._getframe(1)))
         if noted and (values := noted.pop(get_ident(), None)):
             note_counters.add(replays.number, replays.notes, values, last, spent)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cgtool.analysis.ledger import merge
 from cgtool.model.capture import Environment
 from cgtool.model.ledger import COMPILE, UNSEEN, Ledger, LedgerGraph
 from cgtool.model.part_files import Began, Command, PartWriter, read_parts
+from cgtool.recorder import eager_breaks
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches
 
@@ -257,6 +259,42 @@ def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
     assert ops[2, 2] == {"aten::sin": 1}
     assert {"aten::exp", "aten::sum"} < ops[0, 1].keys()
     assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
+
+
+def test_a_backward_is_replayed_by_the_line_that_waits_for_it(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, autograd replays it on a thread of its own, and runs the ops around it there."""
+    recorded.recorder.watch_eager_breaks()
+    forward, backward = captured(), captured()
+    x = torch.ones(2)
+    here = threading.get_ident()
+
+    def task() -> int:
+        return -1 if threading.get_ident() == here else 0
+
+    def run_backward() -> None:
+        x.sin()
+        backward.replay()
+        x.cos()
+
+    # As if of PyTorch: without a line of the program's.
+    code = run_backward.__code__.replace(co_filename=torch.__file__)
+    run_backward.__code__ = code
+    monkeypatch.setattr(eager_breaks, "current_graph_task", task)
+    for _ in range(2):
+        forward.replay()
+        thread = threading.Thread(target=run_backward)
+        thread.start()
+        thread.join()
+    run = recorded.ledger()
+    counts = Counter[tuple[int, int, str]]()
+    for each in run.breaks:
+        for op in each.ops:
+            counts[each.before, each.after, op.op] += op.count
+    assert counts == {(0, 1, "aten::sin"): 2, (1, 0, "aten::cos"): 1}
+    # The line that starts the thread, or the one that waits for it.
+    assert sum(place.seen for place in run.graphs[1].replayed_at if place.frames) == 2
 
 
 def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:

@@ -342,6 +342,10 @@ direct_storage: Callable[[torch.UntypedStorage, int], Any] = _storage(
 weak_storage: Callable[[torch.UntypedStorage], int] = _storage(
     "torch.UntypedStorage._weak_ref", "tensors that share memory are not recognized"
 )
+storage_of_weak: Callable[[int], torch.UntypedStorage] = _storage(
+    "torch.UntypedStorage._new_with_weak_ptr", "replays with other padding are not tried"
+)
+"""A new object of a living storage, by what ``weak_storage`` returned."""
 weak_storage_expired: Callable[[int], bool] = _storage(
     "torch.UntypedStorage._expired", "freed storages are not noticed"
 )

@@ -20,6 +20,7 @@ from cgtool.torch_compat.private import (
     free_weak_storage,
     storage_address,
     storage_key,
+    storage_of_weak,
     storage_use_count,
     weak_storage,
     weak_storage_expired,
@@ -58,6 +59,8 @@ def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
 
 def _look_at(key: int, look: Callable[[torch.UntypedStorage], T]) -> T:
     """What ``look`` returns of a living storage by its ``storage_key``."""
+    if not OBJECTS_ARE_OWNERS:
+        return look(storage_of_weak(key))  # there, an object that is directed frees a storage twice
     try:
         known = _unused.pop()
     except IndexError:

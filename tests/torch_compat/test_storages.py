@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cgtool.torch_compat.private import storage_address, storage_use_count
-from cgtool.torch_compat.storages import StorageMarks, StorageRef
+from cgtool.torch_compat.storages import Layout, StorageMarks, StorageRef
 
 
 def test_a_storage_is_named_and_measured() -> None:
@@ -42,6 +42,21 @@ def test_a_reference_adds_no_owner_and_sees_the_end() -> None:
         thread.join()
     assert counts == {1}
     assert sorted(ends) == [False] * 3000 + [True] * 3000
+
+
+def test_a_tensor_made_of_a_reference_is_one_more_owner() -> None:
+    tensor = torch.arange(6.0)
+    layout = Layout.of(tensor[2:].view(2, 2))
+    reference = StorageRef(tensor)
+    for _ in range(3):
+        other = reference.tensor(layout)
+        assert other is not None
+        assert other.tolist() == [[2, 3], [4, 5]]
+        assert storage_use_count(reference.key) == 2
+        del other
+        assert storage_use_count(reference.key) == 1
+    del tensor
+    assert reference.tensor(layout) is None
 
 
 def test_a_tensor_without_a_storage_is_an_error() -> None:

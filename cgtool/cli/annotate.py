@@ -50,7 +50,13 @@ def annotate(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the annotated trace to FILE."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the annotated trace to FILE.",
+            rich_help_panel=opt.OUTPUT,
+        ),
     ],
     annotations: Annotated[
         Path | None,

@@ -77,6 +77,22 @@ class Command(TyperCommand):
             return args
         return [*args[:at], "--", *words]
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments, the options of the command itself, and the others by their panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (row := param.get_help_record(ctx)) is None:
+                continue
+            if param.param_type_name == "argument":
+                sections["Arguments"].append((param.metavar, row[1]))
+            else:
+                panel = getattr(param, "rich_help_panel", None) or "Options"
+                sections.setdefault(panel, []).append(row)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         """Run it. Where its result would be JSON on standard output, so is its error."""
         from cgtool.model.failure import CgtoolError

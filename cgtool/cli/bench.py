@@ -43,11 +43,15 @@ def bench(
             help="Time only this phase; all by default, the whole iteration with --against."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of a run.")] = 30,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Interleaved rounds of a run.")
+    ] = 30,
     runs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Worker processes that measure: 1, or at least 3 with --baseline."
+            metavar="N",
+            min=1,
+            help="Worker processes that measure: 1, or at least 3 with --baseline.",
         ),
     ] = None,
     baseline: Annotated[
@@ -63,11 +67,15 @@ def bench(
         typer.Option(metavar="N%", help="How much slower is allowed: 1%, or 0.2% with --against."),
     ] = None,
     max_runs: Annotated[
-        int, typer.Option(min=1, help="Maximum number of worker processes with --baseline.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Maximum number of worker processes with --baseline."
+        ),
     ] = MAX_RUNS,
     max_seconds: Annotated[
         float | None,
         typer.Option(
+            metavar="N",
             min=0.1,
             help="Start no further round, pair or run after this long: 60, or 300 for all runs.",
         ),

@@ -33,7 +33,11 @@ def capture(
     only: opt.OnlyTable = None,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Module levels in 'Nodes by module'; by default as many as fit."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Module levels in 'Nodes by module'; by default as many as fit.",
+        ),
     ] = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
@@ -74,15 +78,21 @@ def profile(
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="Rows of each table: 10, or 20 with --by; in JSON, all."),
+        typer.Option(
+            metavar="N", min=1, help="Rows of each table: 10, or 20 with --by; in JSON, all."
+        ),
     ] = None,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Module levels to keep; by default, as many as fit in 16 rows."),
+        typer.Option(
+            metavar="N", min=1, help="Module levels to keep; by default, as many as fit in 16 rows."
+        ),
     ] = None,
     format_: Annotated[
         Literal["table", "json", "csv", "perfetto"],
-        typer.Option("--format", help="perfetto: a trace for ui.perfetto.dev."),
+        typer.Option(
+            "--format", help="perfetto: a trace for ui.perfetto.dev.", rich_help_panel=opt.OUTPUT
+        ),
     ] = "table",
     only: opt.OnlyTable = None,
     output: opt.Output = None,
@@ -94,13 +104,17 @@ def profile(
         ),
     ] = None,
     replays: Annotated[
-        int, typer.Option(min=3, help="Replays of each graph to trace, and to time untraced.")
+        int,
+        typer.Option(
+            metavar="N", min=3, help="Replays of each graph to trace, and to time untraced."
+        ),
     ] = 20,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Interleaved rounds of eager against replay.")
+        int, typer.Option(metavar="N", min=1, help="Interleaved rounds of eager against replay.")
     ] = 12,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Do not start another round after this long.")
+        float,
+        typer.Option(metavar="N", min=0.1, help="Do not start another round after this long."),
     ] = 60.0,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,

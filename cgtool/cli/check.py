@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 FindingsFormatOption = Annotated[
-    Literal["table", "json", "csv", "sarif"], typer.Option("--format", help="Output format.")
+    Literal["table", "json", "csv", "sarif"],
+    typer.Option("--format", help="Output format.", rich_help_panel=opt.OUTPUT),
 ]
 
 
@@ -63,9 +64,11 @@ def verify(
     entry: opt.Entry,
     replays: Annotated[
         int,
-        typer.Option(min=1, help="Back-to-back replays, compared with as many eager iterations."),
+        typer.Option(
+            metavar="N", min=1, help="Back-to-back replays, compared with as many eager iterations."
+        ),
     ] = 3,
-    trials: Annotated[int, typer.Option(min=0, help="Sets of fresh inputs.")] = 2,
+    trials: Annotated[int, typer.Option(metavar="N", min=0, help="Sets of fresh inputs.")] = 2,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
     only: opt.OnlyTable = None,

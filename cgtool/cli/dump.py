@@ -58,7 +58,8 @@ def dump(
         ),
     ] = None,
     depth: Annotated[
-        int, typer.Option(min=0, max=32, help="Module levels to draw as nested frames.")
+        int,
+        typer.Option(metavar="N", min=0, max=32, help="Module levels to draw as nested frames."),
     ] = 3,
     color: Annotated[
         Literal["type", "module", "stream", "time"],
@@ -73,6 +74,7 @@ def dump(
     limit: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=0,
             help=f"Collapse until at most this many boxes are left ({LIMIT}; {PICTURE_LIMIT} for "
             "--svg and --png); 0 never collapses.",
@@ -219,8 +221,12 @@ def pools(
     by: Annotated[
         Literal["graph", "stream", "module", "line"], typer.Option(help="Split each pool by this.")
     ] = "graph",
-    depth: Annotated[int, typer.Option(min=1, help="Module levels that --by module keeps.")] = 2,
-    holders: Annotated[int, typer.Option(min=0, help="Live blocks to list, largest first.")] = 12,
+    depth: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Module levels that --by module keeps.")
+    ] = 2,
+    holders: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Live blocks to list, largest first.")
+    ] = 12,
     exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,

@@ -58,6 +58,7 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
             f"--{name}",
             metavar="[PHASE=]N" if metric.phases else "N",
             help=f"{words} N{unit}: {metric.means.replace('`', '')}.",
+            rich_help_panel="Budgets",
         )
         annotation = Annotated[list[str] | None, option]
         options.append(opt.keyword(name.replace("-", "_"), annotation, None))
@@ -102,10 +103,16 @@ def gate(
         str | None, typer.Option(metavar="N%", help="Short for --max-increase replay-us=N%.")
     ] = None,
     max_runs: Annotated[
-        int, typer.Option(min=1, help="Maximum number of worker processes that time an ENTRY.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Maximum number of worker processes that time an ENTRY."
+        ),
     ] = MAX_RUNS,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Do not start another run of an ENTRY after this long.")
+        float,
+        typer.Option(
+            metavar="N", min=0.1, help="Do not start another run of an ENTRY after this long."
+        ),
     ] = MAX_SECONDS,
     output: opt.Output = None,
     format_: Annotated[
@@ -114,6 +121,7 @@ def gate(
             "--format",
             metavar="FORMAT[=FILE]",
             help="table, json, csv, junit, github or benchmark-action; repeatable.",
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     explain: opt.Explain = False,

@@ -29,21 +29,47 @@ Entry = Annotated[
 CaptureOrEntry = Annotated[
     str, typer.Argument(metavar="CAPTURE", help="a .cgt file, or an ENTRY to capture first")
 ]
+
+# Options are listed under these headings in the help.
+_CAPTURING = "Capture options"
+OUTPUT = "Output options"
+
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the result to FILE.")
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Write the result to FILE.", rich_help_panel=OUTPUT
+    ),
 ]
 FormatOption = Annotated[
-    Literal["table", "json", "csv"], typer.Option("--format", help="Output format.")
+    Literal["table", "json", "csv"],
+    typer.Option("--format", help="Output format.", rich_help_panel=OUTPUT),
 ]
 OnlyTable = Annotated[
     str | None,
-    typer.Option("--table", metavar="NAME", help="Only this table; in CSV, by default the first."),
+    typer.Option(
+        "--table",
+        metavar="NAME",
+        help="Only this table; in CSV, by default the first.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Explain the headings below the tables.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, no summary.", rich_help_panel=OUTPUT)
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Explain the headings below the tables.", rich_help_panel=OUTPUT
+    ),
+]
 _Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        help="End the worker process after this long.",
+        rich_help_panel=_CAPTURING,
+    ),
 ]
 
 
@@ -121,7 +147,8 @@ def _parameter(option: CaptureOption, name: str) -> inspect.Parameter:
         annotation, default = list[str] | None, None
     else:
         annotation = option.type | None
-    declared = typer.Option(flag, metavar=option.metavar, help=option.help)
+    metavar = option.metavar or ("N" if annotation == int | None else None)
+    declared = typer.Option(flag, metavar=metavar, help=option.help, rich_help_panel=_CAPTURING)
     return keyword(name, Annotated[annotation, declared], default)
 
 

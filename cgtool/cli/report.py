@@ -21,7 +21,13 @@ def report(
     ] = None,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the page to FILE."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the page to FILE.",
+            rich_help_panel=opt.OUTPUT,
+        ),
     ] = Path("report.html"),
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     worker: opt.WorkerOptions,

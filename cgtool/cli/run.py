@@ -43,7 +43,7 @@ def run(
     only: opt.OnlyTable = None,
     device: Annotated[
         str | None,
-        typer.Option(help="`simulated`: no GPU; by default a GPU if there is one."),
+        typer.Option(metavar="DEVICE", help="simulated; a GPU if there is one."),
     ] = None,
     times: Annotated[
         bool,
@@ -61,7 +61,7 @@ def run(
         typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),
     ] = 20,
     explain: opt.Explain = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table.")] = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
     from cgtool.analysis.ledger import merge

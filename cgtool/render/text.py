@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -18,18 +17,24 @@ from cgtool.model.capture import Frame
 
 _MOST_BYTES = 8 << 20
 """The limit of a source file."""
-_NOT_ASCII = re.compile(r"[^ -~]")
+
+
+class _Escapes(dict[int, str]):
+    """What is shown for each character, for ``str.translate``."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        self[code] = character if character.isprintable() else repr(character)[1:-1]
+        return self[code]
+
+
+_ESCAPES = _Escapes()
 
 
 @lru_cache(maxsize=1 << 12)
 def visible(text: str) -> str:
     """Text in which what does not print is an escape: ``\\n``, ``\\x1b``, ``\\udc80``."""
-    return text if text.isprintable() else _NOT_ASCII.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    character = found[0]
-    return character if character.isprintable() else repr(character)[1:-1]
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def cut(text: str, size: int) -> str:

@@ -40,6 +40,17 @@ def test_help_is_the_help_of_the_command(tmp_path):
     assert shown == as_module("explain", "--help", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_are_listed_under_headings_that_fit_80_columns(command, tmp_path):
+    shown = run_cgtool(command, "--help", cwd=tmp_path).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    headings = [line[:-1] for line in shown.splitlines() if line[:1].isalpha() and line[-1] == ":"]
+    order = ["Arguments", "Options", "Budgets", "Output options", "Capture options"]
+    assert headings == [heading for heading in order if heading in headings]
+    *_, capturing = shown.partition("Capture options:")
+    assert ("--warmup-iters" in capturing) == ("--warmup-iters" in shown)
+
+
 @pytest.mark.parametrize("arguments", [("captur", "model.py:build"), ("help", "captur")])
 def test_a_command_that_does_not_exist(arguments, tmp_path):
     done = run_cgtool(*arguments, cwd=tmp_path)

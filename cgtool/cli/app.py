@@ -84,7 +84,7 @@ class Command(TyperCommand):
             if (row := param.get_help_record(ctx)) is None:
                 continue
             if param.param_type_name == "argument":
-                sections["Arguments"].append((param.metavar, row[1]))
+                sections["Arguments"].append((param.metavar or row[0], row[1]))
             else:
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 sections.setdefault(panel, []).append(row)

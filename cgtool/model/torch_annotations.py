@@ -11,7 +11,7 @@ import gzip
 import io
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -22,8 +22,6 @@ from cgtool.model.failure import CgtoolError, usage
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _MOST_BYTES = 1 << 30
 _STACK = "launched at"
-_RENAMED = {"stream": "annotated_stream"}
-"""As PyTorch's exporter renames it, because a kernel already has a `stream`."""
 _HOW = "pickle.dump(dict(torch.cuda.graph_annotations.get_kernel_annotations()), file)"
 
 
@@ -52,7 +50,7 @@ class _PlainUnpickler(pickle._Unpickler):
         raise pickle.UnpicklingError(f"it contains an object, {module_name}.{global_name}")
 
 
-def read(path: Path) -> dict[int, dict[str, str]]:
+def read(path: Path) -> dict[int, dict[str, str | int]]:
     """The facts about each node, by node id. Raises CgtoolError (exit 2) for any other file."""
     try:
         with path.open("rb") as file:
@@ -82,23 +80,33 @@ def _refused(path: Path, why: str) -> CgtoolError:
     return usage(f"{path}: not PyTorch's graph annotations: {why}", fix=_HOW)
 
 
-def _facts(path: Path, content: Any) -> dict[int, dict[str, str]]:
+def _facts(path: Path, content: Any) -> dict[int, dict[str, str | int]]:
     if not isinstance(content, dict):
         raise _refused(path, "it is not a dictionary")
-    known: dict[int, dict[str, str]] = {}
+    known: dict[int, dict[str, str | int]] = {}
     for node, entry in content.items():
-        annotations = entry if isinstance(entry, list) else [entry]
-        if not isinstance(node, int) or not all(isinstance(each, dict) for each in annotations):
+        if not isinstance(node, int) or not isinstance(entry, list | dict):
             raise _refused(path, "it is not {node id: [{...}]}")
         known[node] = {
-            _RENAMED.get(key, key): str(value)
-            for annotation in annotations
-            for key, value in annotation.items()
-            # A nested value may be of any size when it is written out.
-            if isinstance(key, str)
-            and (
-                isinstance(value, str | float)
-                or (isinstance(value, int) and value.bit_length() <= 64)
-            )
+            key: value
+            for annotation in (entry if isinstance(entry, list) else [entry])
+            for key, value in _written(annotation)
         }
     return known
+
+
+def _written(annotation: Any) -> Iterator[tuple[str, str | int]]:
+    """Keys and values of an annotation as PyTorch's exporters write them. Until 2.13 it may be
+    something else than a dictionary, most likely a name."""
+    fields = annotation if isinstance(annotation, dict) else {"annotation": annotation}
+    for key, value in fields.items():
+        # A nested value may be of any size when it is written out.
+        if not isinstance(key, str) or not isinstance(value, str | float | int):
+            continue
+        if isinstance(value, int) and value.bit_length() > 64:
+            continue
+        if key == "stream" and isinstance(value, int):
+            # A kernel already has a `stream`: the one that it ran on.
+            yield "annotated_stream", value
+        else:
+            yield key, str(value)

@@ -26,7 +26,7 @@ _SORT = 4_999_999
 """PyTorch sorts GPUs from 5,000,000 on: just above them."""
 _CHUNK = 10_000
 _ANNOTATED = "cudaGraphInlineAnnotated"
-"""The key with which PyTorch marks a trace that has annotations."""
+"""The key with which PyTorch marks a trace that has annotations, ahead of the events."""
 
 
 class Annotator:
@@ -61,7 +61,7 @@ def annotated(
     trace: ChromeTrace,
     launches: Sequence[Launch],
     capture: Capture,
-    given: Mapping[int, Mapping[str, str]] | None = None,
+    given: Mapping[int, Mapping[str, str | int]] | None = None,
 ) -> Iterator[bytes]:
     """The file in parts. ``given``: what PyTorch recorded of nodes, by their ids."""
     annotator, given = Annotator(capture), given or {}
@@ -70,7 +70,9 @@ def annotated(
         for launch in launches
         for record, each in zip(launch.records, launch.fit.matches, strict=True)
     }
-    head = {**trace.head, _ANNOTATED: msgspec.Raw(b"true")}
+    head = dict(trace.head)
+    if any(known.values()):
+        head[_ANNOTATED] = msgspec.Raw(b"true")
     yield b"{"
     for key, value in head.items():
         yield msgspec.json.encode(key) + b": " + bytes(value) + b",\n"
@@ -91,7 +93,7 @@ def annotated(
     yield b"\n]}\n"
 
 
-def _with(event: bytes, arguments: dict[str, str]) -> bytes:
+def _with(event: bytes, arguments: Mapping[str, str | int]) -> bytes:
     fields: dict[str, Any] = msgspec.json.decode(event)
     fields["args"] |= arguments
     return msgspec.json.encode(fields)

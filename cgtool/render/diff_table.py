@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ Text = Callable[[float | None], str]
 def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     """One sentence; then graphs, modules, lines, dependencies, memory, times; ``rows`` of each,
     0 for all; with ``explain`` also what the headings mean."""
-    most = rows or max(len(report.changes), len(report.edges), 1)
+    most = rows or sys.maxsize
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
     screen.labelled(_sides(report))

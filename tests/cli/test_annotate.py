@@ -252,7 +252,10 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     ids = [each["args"]["graph node id"] for each in events if "graph node id" in each["args"]]
     number = ids[3]
     given = {
-        number: [{"name": "phase A", "layer": 3, "stream": 20, "op": "theirs", "sizes": (1, 2)}],
+        number: [
+            {"name": "phase A", "layer": 3, "stream": 20, "op": "theirs", "sizes": (1, 2)},
+            "no dictionary",
+        ],
         1: [{"a": "b"}],
     }
     file, out, pickled = written(events), tmp_path / "out.json", tmp_path / "a.pkl"
@@ -269,7 +272,8 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
 
     assert len(facts()) >= 1
     for args in facts():
-        assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", "20")
+        assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", 20)
+        assert args["annotation"] == "no dictionary"
         assert args["op"].startswith("aten::")
     stacks = tmp_path / "stacks.json.gz"
     stacks.write_bytes(gzip.compress(json.dumps({str(number): "m.py:3:f"}).encode()))
@@ -468,3 +472,9 @@ def attempt(file, capture, out) -> bool:
     except CgtoolError:
         return False
     return True
+
+
+def test_a_trace_without_a_match_is_not_marked_as_annotated(cgtool, tmp_path, written):
+    file, out = written(replays(recorded("transformer"), [0])), tmp_path / "out.json"
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 1
+    assert "cudaGraphInlineAnnotated" not in json.loads(out.read_text())

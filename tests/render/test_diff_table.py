@@ -108,3 +108,11 @@ def test_odd_names_and_nodes_fit_every_width(width):
         text = text_of(compare(*pair), width, rows=0)
         assert "\x1b" not in text
         assert "[bold red]rich markup[/]" in text.replace("\n", "") or width < 160
+
+
+def test_rows_0_shows_all_where_every_graph_is_another():
+    report = compare(
+        read(CAPTURES / "mlp.cgt"), read(CAPTURES / "train_step.cgt"), names=("a", "b")
+    )
+    whole = text_of(report, 80, rows=0)
+    assert all(f"\n{graph} " in whole for graph in ("forward", "backward", "step"))

@@ -11,6 +11,7 @@ from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE
+from tests.detectors.autograd_threads import backwards_on_threads
 
 _MARK = re.compile(r"# <- ([\w-]+)")
 
@@ -44,13 +45,23 @@ def marks(source: str) -> frozenset[tuple[str, int]]:
     )
 
 
-def check(path: Path) -> Outcome:
+def check_as_on_a_gpu(path: Path) -> Outcome:
+    """``check``, where autograd has a thread of its own."""
+    device = ScriptDevice()
+    with backwards_on_threads(device):
+        return check(path, device)
+
+
+def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
     """Check a script in this process, which does nothing else."""
     os.chdir(path.parent)
+    device = device or ScriptDevice()
     looked: tuple[str, ...] = ()
     failure = failed_at = None
     try:
-        findings, looked = check_script(str(path), (), lambda _phase: None, ScriptDevice())
+        findings, looked = check_script(
+            str(path), (), lambda _phase: None, device or ScriptDevice()
+        )
     except CgtoolError as error:
         findings = error.failure.findings
         failure = error.failure.message

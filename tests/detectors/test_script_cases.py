@@ -5,17 +5,20 @@ Of the corpus, the scripts whose verdict was wrong once; ``benchmarks/corpus.py`
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.corpus.catalog import Entry, entries
-from tests.detectors.scripts import Outcome, check, marks
+from tests.detectors.scripts import Outcome, check, check_as_on_a_gpu, marks
 from tests.forked_workers import in_fork
 
 _HERE = Path(__file__).parent
 INNOCENT = sorted((_HERE / "innocent").glob("*.py"))
 GUILTY = sorted((_HERE / "guilty").glob("*.py"))
+_BACKWARD = re.compile(r"backward\(|autograd\.grad|make_graphed_callables")
+BACKWARDS = [path for path in (*INNOCENT, *GUILTY) if _BACKWARD.search(path.read_text())]
 CORPUS = entries(
     "scripts:answers_wait_in_a_queue",
     "scripts:callables_with_a_strength",
@@ -45,6 +48,13 @@ def test_innocent(path: Path) -> None:
 @pytest.mark.parametrize("path", GUILTY, ids=lambda path: path.stem)
 def test_guilty(path: Path) -> None:
     outcome = checked(path)
+    assert outcome.findings == marks(path.read_text()), outcome.reasons
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize("path", [*BACKWARDS], ids=lambda path: path.stem)
+def test_backwards_on_a_thread_of_autograd(path: Path) -> None:
+    outcome = in_fork(check_as_on_a_gpu, path, timeout=120)
     assert outcome.findings == marks(path.read_text()), outcome.reasons
     assert outcome.failure is None
 

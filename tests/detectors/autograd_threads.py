@@ -1,0 +1,60 @@
+"""Autograd as it is on a GPU: a backward runs on a thread of autograd's own, which has no line of
+the program's, while the thread that called it waits. On a CPU it runs on that thread itself."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from cgtool.detectors.streams import CaptureInProgress
+from cgtool.torch_compat.op_key import watch_thread
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import BACKWARD, excluded_keys, force_keys, included_keys
+
+
+@contextlib.contextmanager
+def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
+    """While entered, backwards run as on a GPU. To be entered before the observers."""
+
+    def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return original(*args, **kwargs)  # the other thread would not know the transform
+        # The engine has the same on both threads.
+        stream, gradients = device.current, torch.is_grad_enabled()
+        keys = included_keys(), excluded_keys()
+        results: list[Any] = []
+        errors: list[BaseException] = []
+        done = _thread.allocate_lock()
+
+        def work() -> None:
+            device.current = stream
+            try:
+                with torch.set_grad_enabled(gradients), force_keys(*keys), watch_thread():
+                    results.append(original(*args, **kwargs))
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                done.release()
+
+        _as_pytorch(work)
+        done.acquire()
+        _thread.start_new_thread(work, ())
+        done.acquire()
+        for error in errors:
+            raise error
+        return results[0]
+
+    _as_pytorch(run_backward)
+    with Patches() as patches:
+        patches.wrap(*BACKWARD, run_backward)
+        yield
+
+
+def _as_pytorch(function: FunctionType) -> None:
+    """Its frames are none of the program's."""
+    function.__code__ = function.__code__.replace(co_filename=torch.__file__)

@@ -80,11 +80,11 @@ _NAMED = 6
 
 
 def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
-    """What was captured, where, and how well it is known: labels and texts."""
+    """What was captured, where, and for how many nodes the code is known: labels and texts."""
     environment, entry = capture.environment, capture.entry
-    yield "captured", f"{entry.spec} ({entry.kind})"
+    yield "entry", f"{entry.spec} ({entry.kind})"
     device = environment.device or "no device: nothing was recorded"
-    yield "on", "the simulated device" if environment.simulated else device
+    yield "device", "the simulated device" if environment.simulated else device
     versions = [
         ("torch", environment.torch),
         ("Python", environment.python),
@@ -92,10 +92,11 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
         ("driver", environment.driver),
     ]
     if software := [f"{name} {version}" for name, version in versions if version]:
-        yield "with", ", ".join(software)
+        yield "software", ", ".join(software)
     if environment.cpu:
-        yield "host", environment.cpu
-    yield "at", f"{capture.created}, by cgtool {capture.cgtool}"
+        yield "CPU", environment.cpu
+    when = capture.created.replace("T", " ").replace("+00:00", " UTC")
+    yield "captured", f"{when}, by cgtool {capture.cgtool}"
     if capture.ledger is not None:
         if reserved := total_of(each.reserved_bytes for each in capture.ledger.graphs):
             yield "memory", f"{bytes_text(reserved)} reserved by the captures"
@@ -108,7 +109,7 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
     if profile is not None and profile.memory_bytes_per_s is not None:
         peaks = [f"{peak.dtype} {rate_text(peak.flops_per_s, 'FLOP/s')}" for peak in profile.peaks]
         memory = f"memory {rate_text(profile.memory_bytes_per_s, 'B/s')}"
-        yield "peaks", ", ".join([memory, *peaks])
+        yield "measured peaks", ", ".join([memory, *peaks])
     coverage = summary.coverage
     known = [
         ("op", coverage.op, coverage.nodes),
@@ -118,7 +119,7 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
     ]
     texts = (f"{name} {share_text(part, whole)}" for name, part, whole in known if whole)
     if coverage.nodes:
-        yield "nodes with a known", ", ".join(texts)
+        yield "attribution", ", ".join(texts)
 
 
 def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -> dict[str, Any]:

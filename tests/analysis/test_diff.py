@@ -553,8 +553,8 @@ def test_findings_notes_and_eager_launches_of_one_side():
         for side, count in ((recorded, 12), (other, 13))
     )
     notes = " ".join(compare(recorded, other).notes)
-    assert "finding in B alone: forward has 1 host node" in notes
-    assert "note of the capture in B alone: take care (c)" in notes
+    assert "finding only in B: forward has 1 host node" in notes
+    assert "note only in B: take care (c)" in notes
     assert "forward: eager made 12 launches in A, 13 in B" in notes
 
 

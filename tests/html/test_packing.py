@@ -129,5 +129,5 @@ def test_nothing_can_be_loaded():
 def test_the_facts_of_a_run_without_a_device():
     nothing = structs.replace(capture([]), environment=Environment(""))
     facts = dict(pack(nothing, "x.cgt", "0/", Packer())["facts"])
-    assert facts["on"] == "no device: nothing was recorded"
+    assert facts["device"] == "no device: nothing was recorded"
     assert "with" not in facts

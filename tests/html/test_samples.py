@@ -22,7 +22,7 @@ SAMPLES = {
 PICTURES = {
     "report": ("graph", "page.opened.get('graph').view.plot.fit(); state.selectNode(25)"),
     "report-answer": ("answer", "state.clear()"),
-    "report-unneeded": ("graph", "state.showUnneeded(); state.selectNode(64)"),
+    "report-unneeded": ("graph", "page.opened.get('graph').view.plot.fit(); state.showUnneeded()"),
     "report-memory": ("memory", "state.clear()"),
 }
 """Of the first sample: a view, and what is shown of it."""

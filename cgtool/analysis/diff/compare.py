@@ -220,7 +220,7 @@ def _notes(
         ]
         yield from _one_sided("finding", *findings)
     caveats = [{caveat.code: caveat.text for caveat in side.caveats} for side in (a, b)]
-    yield from _one_sided("note of the capture", *caveats)
+    yield from _one_sided("note", *caveats)
     yield from (note for note in a.general_notes if note in b.general_notes)
 
 
@@ -257,7 +257,7 @@ def _one_sided(noun: str, in_a: dict[str, str], in_b: dict[str, str]) -> Iterato
     for side, own, other in (("A", in_a, in_b), ("B", in_b, in_a)):
         for code, text in own.items():
             if code not in other:
-                yield f"{noun} in {side} alone: {text} ({code})"
+                yield f"{noun} only in {side}: {text}" + (f" ({code})" if code != noun else "")
 
 
 def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:

@@ -44,7 +44,7 @@ class AnswerView {
     }
     const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
     return make("table.compact", {},
-      make("caption", {}, by === "layer" ? "by module, without the modules inside it" : `by ${by}`),
+      make("caption", {}, by === "layer" ? "by module, excluding submodules" : `by ${by}`),
       make("tbody", {}, ranked.map((group) => {
         const code = by === "line" ? capture.lineText(capture.frame(of.indexOf(group))) : "";
         const filled = make("span.filled");
@@ -61,7 +61,7 @@ class AnswerView {
   findings() {
     const { findings } = this.capture;
     const heading = make("h2", {}, "Findings");
-    if (!findings.length) return make("section", {}, heading, make("p.muted", {}, "None. ", make("code", {}, "cgtool check"), " and ", make("code", {}, "cgtool verify"), " look for more, by running the code."));
+    if (!findings.length) return make("section", {}, heading, make("p.muted", {}, prose("None in this capture. `cgtool check` and `cgtool verify` run the code and look for more.")));
     return make("section", {}, heading, findings.map((finding) => this.finding(finding)));
   }
 
@@ -76,21 +76,21 @@ class AnswerView {
     return make(`article.finding.${finding.severity}`, {},
       make("h3", {}, make("span.mark", { "aria-hidden": "true" }, MARKS[finding.severity]),
         make("span.severity", {}, finding.severity), " ", prose(finding.title), " ", make("code", {}, finding.code)),
-      make("p", {}, prose(finding.reason), finding.times > 1 ? ` (${finding.times} times)` : null),
+      make("p", {}, make("strong", {}, "Why: "), prose(finding.reason), finding.times > 1 ? ` (${finding.times} times)` : null),
       finding.code === "concurrency-lost-or-false-dependency" && state.showUnneeded &&
         make("p", {}, link("Show these dependencies in the graph", state.showUnneeded)),
       where(place, finding.phase ?? "at"),
       where(finding.forward, "forward"),
       finding.evidence.length > 0 && make("ul.small", {}, finding.evidence.map((text) => make("li", {}, prose(text)))),
       finding.fix && make("p", {}, make("strong", {}, "Fix: "), prose(finding.fix)),
-      nodes.length > 0 && make("p", {}, link(`Show its ${countText(nodes.length, "node")}`, () => {
+      nodes.length > 0 && make("p", {}, link(`Show the ${nodes.length === 1 ? "node" : countText(nodes.length, "node")} in the graph`, () => {
         state.select(nodes, finding.code);
         state.show("graph");
       })));
   }
 
   facts() {
-    return make("section", {}, make("h2", {}, "Captured"),
+    return make("section", {}, make("h2", {}, "Environment"),
       make("dl.wide", {}, this.capture.facts.map(([label, text]) => [make("dt", {}, label), make("dd", {}, text)])));
   }
 }

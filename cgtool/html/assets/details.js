@@ -100,7 +100,7 @@ class Details {
       ["", memory >= 0 ? bar(memory, "of peak bandwidth") : null],
       ["operations", flops >= 0 ? `${scaledText(flops, "FLOP")}${rate(flops, "FLOP/s")}` : null],
       ["", compute >= 0 ? bar(compute, "of peak FLOP/s") : null],
-      ["blocks", waves >= 0 ? bar(waves, "of those that fit on the GPU") : null],
+      ["blocks", waves >= 0 ? bar(waves, "of the blocks that fit on the GPU at once") : null],
       ["limited by", bound >= 0 ? `${capture.bounds[bound][0]}: ${capture.bounds[bound][1]}` : null],
     ];
     return this.section("Work", this.list(rows));
@@ -122,7 +122,7 @@ class Details {
     });
     return [
       this.section("Arguments", [this.list(given), this.list([...tensors.map(tensor), ...allocations.map(block)])]),
-      this.section("Allocated for it", this.list(own)),
+      this.section("Memory allocated for it", this.list(own)),
     ];
   }
 
@@ -136,8 +136,8 @@ class Details {
     const unneeded = before.filter((each) => capture.isUnneeded(each, node));
     if (unneeded.length) parts.push(make("p", {}, unneededText(capture, node, unneeded)));
     if (other.length) {
-      const name = capture.place(node)[5] >= 0 ? "Its forward" : "Its backward";
-      parts.push(make("p", {}, link(`${name}: ${countText(other.length, "node")}`, () => state.select(other, `${name.toLowerCase().slice(4)} of ${capture.title(node)}`))));
+      const phase = capture.place(node)[5] >= 0 ? "forward" : "backward";
+      parts.push(make("p", {}, link(`Select its ${phase} (${countText(other.length, "node")})`, () => state.select(other, `${phase} of ${capture.title(node)}`))));
     }
     return this.section("Dependencies", parts);
   }
@@ -249,9 +249,9 @@ function unneededText(capture, node, sources) {
   const stream = capture.streamOf[node];
   const names = [...new Set(sources.map((each) => capture.op(each) ?? capture.title(each)))].join(", ");
   const why = stream >= 0 && sources.every((each) => capture.streamOf[each] === stream)
-    ? `both were captured on one stream (${capture.streams[stream]})`
+    ? `both were captured on the same stream (${capture.streams[stream]})`
     : "their streams were joined in between";
-  return `Dashed: it waits for ${names} without using the same data, because ${why}.`;
+  return `False dependency (dashed): this node waits for ${names} only because ${why}. Neither writes what the other uses.`;
 }
 
 function drawNeighbours(capture, node, before, after) {

@@ -55,14 +55,14 @@ class DifferenceView {
       graphs.map((graph, at) => make("option", { value: at }, name(graph))));
     const way = make("select", { onchange: () => this.color(way.value) }, ["change", "time"].map((each) => make("option", {}, each)));
     append(host,
-      make("div.page", {}, make("p.sentence", {}, difference.sentence),
+      make("div.page", {}, make("p.sentence", {}, `${difference.sentence.replace(/\.$/, "")}.`),
         make("p.muted", {}, `A is ${difference.names[0]}, B is ${difference.names[1]}.`),
         difference.notes.length > 0 && make("ul", {}, difference.notes.map((note) => make("li", {}, note)))),
       graphs.length > 0 && [
         make("div.toolbar", {}, graphs.length > 1 && make("label", {}, "Graph ", pick),
           difference.timed && make("label", {}, "Color by ", way),
           make("button", { onclick: () => this.plot.fit() }, "Fit"),
-          make("span.hint", {}, "zoom: wheel, w s · move: drag, a d · next change: ← →")),
+          plotHint("change")),
         this.area, this.legend],
       make("div.page", {}, difference.tables.map((table) => tableSection(table, table.nodes ? (row) => this.select(table.nodes[row.number]) : null))));
     if (!graphs.length) return;
@@ -89,7 +89,7 @@ class DifferenceView {
     const nodes = side ? b : a;
     if (!nodes.length) return;
     state.open(this.difference.captures[side]);
-    state.select(nodes, nodes.length === 1 ? state.capture.title(nodes[0]) : "nodes of the row");
+    state.select(nodes, nodes.length === 1 ? state.capture.title(nodes[0]) : "nodes of this row");
   }
 
   choose(at) {

@@ -70,9 +70,9 @@ class GraphView {
       colorPicker(this.capture),
       toggle("critical", "Critical path", "The longest chain of nodes that wait for each other"),
       toggle("edges", "Dependencies", "What each node waits for, where there is room"),
-      this.capture.unneeded.length > 0 && toggle("unneeded", "Not needed by data", "Dependencies between nodes that do not read or write the same data: they could run at the same time"),
+      this.capture.unneeded.length > 0 && toggle("unneeded", "False dependencies", "Between nodes of which neither writes what the other uses: without them, both could run at the same time"),
       make("button", { title: "Show all (f)", onclick: () => this.plot.fit() }, "Fit"),
-      make("span.hint", {}, "zoom: wheel, w s · move: drag, a d · next: ← →"));
+      plotHint("node"));
   }
 
   /** Draws dependencies or the critical path, or no longer. */
@@ -103,7 +103,7 @@ class GraphView {
     this.colors = coloring(this.capture, state.color);
     showLegend(this.capture, this.colors, this.legend);
     if (this.extras.unneeded) {
-      this.legend.prepend(legendEntry("span.entry.wide", {}, "var(--bad)", "the node after it waits without using the same data: click it for the reason"));
+      this.legend.prepend(legendEntry("span.entry.wide", {}, "var(--bad)", "false dependency: the node behind it waits for work whose results it does not use; click it for the reason"));
     }
     this.plot.redraw();
   }
@@ -166,7 +166,7 @@ class GraphView {
     const after = 16 + context.measureText(name).width;
     context.font = `12px ${theme.font}`;
     context.fillStyle = theme.muted;
-    const length = layout.inTime ? `, ${timeText(layout.length)} from first start to last end` : ", in order: not timed";
+    const length = layout.inTime ? `, ${timeText(layout.length)} from first start to last end` : ", in execution order (not timed)";
     context.fillText(`${countText(count, "node")}${length}`, after, y + HEAD / 2);
     y += HEAD;
     for (const lane of layout.lanes) {

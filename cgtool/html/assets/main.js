@@ -23,7 +23,8 @@ class Page {
     const theme = make("button.icon", { title: "Light or dark", "aria-label": "Light or dark", onclick: () => toggleTheme() }, "◐");
     this.main = make("main");
     this.aside = make("aside", { "aria-label": "selection", hidden: true });
-    document.body.append(make("header", {}, this.title, this.sides, this.tabs, this.search.element, theme), this.main, this.aside);
+    const keys = make("button.icon", { title: "Keys (?)", "aria-label": "Keys", onclick: showKeys }, "?");
+    document.body.append(make("header", {}, this.title, this.sides, this.tabs, this.search.element, make("div", {}, keys, theme)), this.main, this.aside);
     new Details(this.aside);
     state.on("view", () => this.show());
     state.on("capture", () => this.choose());
@@ -36,10 +37,10 @@ class Page {
   choose() {
     const { capture } = state;
     const { spec, simulated, facts, number } = capture;
-    const device = facts.find(([label]) => label === "on")[1];
+    const device = facts.find(([label]) => label === "device")[1];
     // Two captures are often of one program: their files tell them apart.
-    const title = this.captures.length > 1 ? `${"AB"[number]}: ${capture.name}` : spec;
-    replace(this.title, make("strong", { title: spec }, title), make(simulated ? "span.simulated" : "span.muted", {}, device));
+    const title = this.captures.length > 1 ? `${"AB"[number]}: ${fileName(capture.name)}` : spec;
+    replace(this.title, make("strong", { title: this.captures.length > 1 ? `${capture.name}: ${spec}` : spec }, title), make(simulated ? "span.simulated" : "span.muted", {}, device));
     replace(this.sides, this.captures.map((each, at) =>
       make("button.toggle", { role: "radio", "aria-checked": String(at === number), title: each.name, onclick: () => state.open(each) }, "AB"[at])));
     this.names = Object.keys(VIEWS).filter((name) => VIEWS[name].applies(capture, this.difference));
@@ -55,9 +56,18 @@ class Page {
     this.opened.get("source").view.show(file, line);
   }
 
+  /** Marks the dependencies and selects the node behind the one that costs most: its panel has the
+      reason. */
   showUnneeded() {
+    const { capture } = state;
     state.show("graph");
     this.opened.get("graph").view.mark("unneeded", true);
+    const ends = Array.from(capture.unneeded, (edge) => {
+      const [first] = capture.graphs[capture.edgeGraph(edge)].nodes;
+      return [capture.source[edge] + first, capture.target[edge] + first];
+    });
+    const cost = (pair) => Math.min(...pair.map((node) => capture.weight(node)));
+    state.selectNode(ends.reduce((a, b) => (cost(b) > cost(a) ? b : a))[1]);
   }
 
   /** The view: one for each capture, made when it is first looked at. */
@@ -84,7 +94,7 @@ class Page {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const typing = event.target.closest("input, select, textarea");
     if (event.key === "Escape") {
       if (typing) typing.blur();
@@ -93,11 +103,69 @@ class Page {
       return;
     } else if (event.key === "/") {
       this.search.input.focus();
+    } else if (event.key === "?") {
+      showKeys();
+    } else if (toNeighbour(event)) {
+      // The arrow meant the button next to this one, not the plot.
     } else if (this.names[Number(event.key) - 1]) {
       state.show(this.names[Number(event.key) - 1]);
     } else if (!this.opened.get(state.view).view.plot?.press(event.key)) return;
     event.preventDefault();
   }
+}
+
+// --- keys
+
+const KEYS = [
+  ["Anywhere", [
+    ["1 to 9", "open a view"],
+    ["/", "search"],
+    ["Esc", "clear the selection; leave the search"],
+    ["Tab, Enter", "go to the next control; use it"],
+    ["?", "show these keys"],
+  ]],
+  ["Timelines", [
+    ["w, +", "zoom in"],
+    ["s, -", "zoom out"],
+    ["a, d", "move left, right"],
+    ["f", "show everything"],
+    ["← →", "previous or next node (Graph), change (Difference), event (Memory), graph (Run)"],
+    ["↑ ↓", "scroll, when the timeline has the focus"],
+  ]],
+  ["Mouse", [
+    ["wheel, drag", "zoom, move"],
+    ["Shift + wheel", "scroll; in Memory, zoom the addresses"],
+    ["double-click", "zoom to a node or a module"],
+  ]],
+  ["Search", [
+    ["relu", "any part of the name of a module, op, kernel or line"],
+    ["module=layers.0", "a module and everything inside it; * matches anything"],
+    ["op=mm|addmm, phase=backward", "one of these ops, in backward"],
+    ["line=model.py:40-60", "lines of a file, or those called from there"],
+  ]],
+];
+
+let keysDialog = null;
+
+function showKeys() {
+  keysDialog ??= document.body.appendChild(make("dialog.keys", { "aria-labelledby": "keys" },
+    make("h2", { id: "keys" }, "Keys"),
+    make("div.columns", {}, KEYS.map(([title, rows]) => make("section", {}, make("h3", {}, title),
+      make("dl", {}, rows.map(([key, does]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, does)]))))),
+    make("form", { method: "dialog" }, make("button", {}, "Close (Esc)"))));
+  keysDialog.showModal();
+}
+
+/** In a row of tabs or of choices, the arrows go to the next one. */
+function toNeighbour({ key, target }) {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  const group = by && target.closest("[role=tablist], [role=radiogroup]");
+  if (!group) return false;
+  const at = [...group.children].indexOf(target);
+  const next = (at + by + group.children.length) % group.children.length;
+  group.children[next].click();
+  group.children[next].focus(); // it may be another element than before the click
+  return true;
 }
 
 // --- search
@@ -112,17 +180,18 @@ class Search {
     this.input = make("input", {
       type: "search", placeholder: "Search nodes, or module=layers.0.* (/)", spellcheck: "false",
       "aria-label": "Search nodes by name, module, kernel or line",
+      role: "combobox", "aria-controls": "suggestions", "aria-expanded": "false",
       oninput: () => this.suggest(), onfocus: () => this.suggest(),
-      onblur: () => setTimeout(() => (this.list.hidden = true), 150),
+      onblur: () => setTimeout(() => this.open(false), 150),
       onkeydown: (event) => this.key(event),
     });
-    this.list = make("ul.suggestions", { hidden: true, role: "listbox" });
+    this.list = make("ul.suggestions", { id: "suggestions", hidden: true, role: "listbox", "aria-label": "matches" });
     this.element = make("div.search", { role: "search" }, this.input, this.list);
   }
 
   suggest() {
     const text = this.input.value.trim();
-    this.list.hidden = !text;
+    this.open(text !== "");
     if (!text) return;
     const { capture } = state;
     let nodes = [];
@@ -134,7 +203,7 @@ class Search {
     }
     this.matches = nodes;
     const all = make("li", { role: "option", class: "all", onpointerdown: () => this.choose(nodes, text) },
-      problem ?? (nodes.length ? `All ${countText(nodes.length, "node")}` : "No node"));
+      problem ?? (nodes.length ? `All ${countText(nodes.length, "node")}` : "No match"));
     const rows = [all];
     if (!problem && !text.includes("=")) {
       const wanted = text.toLowerCase();
@@ -154,8 +223,17 @@ class Search {
     this.mark();
   }
 
+  open(isOpen) {
+    this.list.hidden = !isOpen;
+    this.input.setAttribute("aria-expanded", String(isOpen));
+  }
+
   mark() {
-    [...this.list.children].forEach((row, at) => row.setAttribute("aria-selected", String(at === this.chosen)));
+    [...this.list.children].forEach((row, at) => {
+      row.id = `suggestion-${at}`;
+      row.setAttribute("aria-selected", String(at === this.chosen));
+    });
+    this.input.setAttribute("aria-activedescendant", `suggestion-${this.chosen}`);
   }
 
   key(event) {
@@ -170,7 +248,7 @@ class Search {
   }
 
   choose(nodes, text) {
-    this.list.hidden = true;
+    this.open(false);
     this.input.blur();
     state.select(nodes, text);
     if (nodes.length && state.view === "answer") state.show("graph");
@@ -191,7 +269,7 @@ function findNodes(capture, text) {
   }
   const terms = text.split(/,(?=\s*[a-z_]+\s*!?=)/i).map((term) => {
     const [, field, not, patterns] = /^\s*([a-z_]+)\s*(!?)=\s*(.*?)\s*$/i.exec(term) ?? [];
-    if (!FIELDS.includes(field)) throw new Error(`No field ${field}: ${FIELDS.join(", ")}`);
+    if (!FIELDS.includes(field)) throw new Error(`Unknown field ${field}; known: ${FIELDS.join(", ")}`);
     const tests = patterns.split("|").filter(Boolean).map((pattern) => fieldTest(capture, field, pattern.trim()));
     return (node) => tests.some((holds) => holds(node)) !== (not === "!");
   });

@@ -2,6 +2,7 @@
 // The Memory view: address against time for each pool. Time is the order of the allocator's events.
 
 const CURVE = 84; // height of the bytes in use
+const MOST_STREAMS = 4; // that are named
 const MOST_LIT = 20000; // selected nodes whose arguments are looked at
 
 class MemoryView {
@@ -14,6 +15,7 @@ class MemoryView {
     const pick = make("select", { "aria-label": "pool", onchange: () => this.show(Number(pick.value)) },
       capture.pools.map(({ name, reserved }, at) => make("option", { value: at }, `${name}, ${bytesText(reserved)}`)));
     this.sentence = make("p.muted");
+    this.streams = make("p.muted");
     this.area = make("div.plot-host");
     this.legend = make("div.legend");
     this.lists = make("div.lists");
@@ -23,9 +25,9 @@ class MemoryView {
         colorPicker(capture),
         make("button", { onclick: () => this.fit() }, "Fit"),
         make("button", { onclick: () => this.choose(this.peakEvent) }, "Peak"),
-        make("button.toggle", { "aria-pressed": "true", title: "Draw small segments larger than to scale", onclick: (event) => this.evenOut(event.currentTarget) }, "Even out segments"),
-        make("span.hint", {}, "zoom: wheel, w s · addresses: shift + wheel · move: drag, a d · what is in use then: click above, ← →")),
-      make("div.strip", {}, this.sentence), this.area, this.legend, this.lists);
+        make("button.toggle", { "aria-pressed": "true", title: "Draw small segments larger than to scale", onclick: (event) => this.evenOut(event.currentTarget) }, "Enlarge small segments"),
+        plotHint("event")),
+      make("div.strip", {}, this.sentence, this.streams), this.area, this.legend, this.lists);
     this.plot = new Plot(this.area, "Blocks of the pool by address and time", {
       draw: (context) => this.draw(context),
       hover: (x, y, event) => this.hover(x, y, event),
@@ -50,7 +52,7 @@ class MemoryView {
     this.members = Array.from({ length: blocks.count }, (_, block) => block).filter((block) => blocks.pool[block] === pool);
     const { reserved, live, peak, floor, untouched, peakAt, segments } = capture.pools[pool];
     this.sentence.textContent = `${bytesText(reserved)} reserved in ${countText(segments.length, "segment")}; peak ${bytesText(peak)}${peakAt ? ` at ${peakAt}` : ""}; ` +
-      `${bytesText(live)} live at the end; ${bytesText(untouched)} never used; no pool with these lifetimes is smaller than ${bytesText(floor)}.`;
+      `${bytesText(live)} live at the end; ${bytesText(untouched)} never used. With these lifetimes, no pool can be smaller than ${bytesText(floor)}.`;
     this.size = Math.max(1, reserved);
     this.begins = new Map(); // of graphs: their first event
     for (const block of this.members) {
@@ -139,7 +141,7 @@ class MemoryView {
     }
     const rows = this.colors.legend.map(([color, name, weight, group]) => [color, name, weight === null ? null : named.get(group), group]);
     const isRest = rows.some(([, , , group]) => group === null);
-    return isRest || !named.get(null) ? rows : [...rows, [theme.rest, "for no node", named.get(null), null]];
+    return isRest || !named.get(null) ? rows : [...rows, [theme.rest, "of no node", named.get(null), null]];
   }
 
   /** The blocks that selected nodes own or point into. */
@@ -179,7 +181,7 @@ class MemoryView {
       context.fillStyle = theme.faint;
       context.fillRect(0, Math.round(top), plot.width, 1);
       if (bottom - top < 40) continue;
-      const name = `${bytesText(bytes)} ${kind}${stream < 0 ? "" : `, ${capture.streams[stream]}`}`;
+      const name = `${bytesText(bytes)} segment (${kind})${stream < 0 ? "" : `, ${capture.streams[stream]}`}`;
       const wide = context.measureText(name).width;
       context.fillStyle = theme.panel;
       context.fillRect(plot.width - wide - 12, top + 1, wide + 12, 18);
@@ -226,7 +228,7 @@ class MemoryView {
       context.fillText(this.capture.graphs[graph].name, x + 5, RULER + CURVE - 9);
     }
     context.fillStyle = theme.ink;
-    const text = `in use: ${bytesText(this.usedAt(this.event))} at event ${numberText(this.event)}${this.event === this.peakEvent ? ", the peak" : ""}`;
+    const text = `${bytesText(this.usedAt(this.event))} in use at event ${numberText(this.event)}${this.event === this.peakEvent ? " (the peak)" : ""}`;
     const x = Math.max(4, Math.min(plot.px(this.event) + 6, plot.width - context.measureText(text).width - 6));
     context.fillText(text, x, RULER + 9);
   }
@@ -297,7 +299,7 @@ class MemoryView {
     if (x === null) return showTooltip(null, null);
     if (y < RULER + CURVE) {
       const at = Math.floor(this.plot.x(x));
-      return showTooltip(event, [`${bytesText(this.usedAt(at))} in use`, `event ${numberText(at)}`]);
+      return showTooltip(event, [`${bytesText(this.usedAt(at))} in use`, `event ${numberText(at)}`, "click to list what is in use here"]);
     }
     const block = this.at(x, y);
     this.plot.canvas.style.cursor = block < 0 ? "" : "pointer";
@@ -316,7 +318,7 @@ class MemoryView {
       module === null ? null : moduleText(module),
       capture.frameText(frame),
       `allocated in ${capture.graphs[graph[block]].name} at event ${numberText(from[block])}, ${to[block] < 0 ? "alive at the end" : `freed at ${numberText(to[block])}`}`,
-      stream[block] < 0 ? null : `${capture.streams[stream[block]]}: no other stream can use it again`,
+      stream[block] < 0 ? null : `once freed, only ${capture.streams[stream[block]]} can reuse it`,
     ];
   }
 
@@ -334,7 +336,8 @@ class MemoryView {
     const then = this.inUseAt(event);
     const stays = this.members.filter((block) => this.capture.blocks.to[block] < 0);
     const name = event === this.peakEvent ? "In use at the peak" : `In use at event ${numberText(event)}`;
-    replace(this.lists, this.list(name, then), this.list("Alive at the end", stays), this.byStream(then));
+    replace(this.lists, this.list(name, then), this.list("Alive at the end", stays));
+    this.streams.textContent = this.byStream(then);
     this.recolor();
   }
 
@@ -381,24 +384,22 @@ class MemoryView {
     return make("section", {}, make("h2", {}, `${title}: ${bytesText(groups.size ? total : 0)}`), table.element);
   }
 
-  /** What each stream has of the pool: a block that is free can only be used by its own stream. */
+  /** What is free for each stream: no other can use it. Empty for one stream. */
   byStream(members) {
     const { capture } = this;
     const { stream, bytes } = capture.blocks;
     const rows = new Map();
     for (const [, reserved, , of] of capture.pools[this.pool].segments) {
-      if (!rows.has(of)) rows.set(of, { name: capture.streams[of] ?? "(no stream)", reserved: 0, used: 0 });
+      if (!rows.has(of)) rows.set(of, { name: capture.streams[of] ?? "no stream", reserved: 0, used: 0 });
       rows.get(of).reserved += reserved;
     }
-    if (rows.size < 2) return null;
+    if (rows.size < 2) return "";
     for (const block of members) if (rows.has(stream[block])) rows.get(stream[block]).used += bytes[block];
-    const table = new SortedTable([
-      { name: "stream", value: (row) => row.name },
-      { name: "reserved", number: true, value: (row) => row.reserved, text: bytesText },
-      { name: "in use", number: true, value: (row) => row.used, text: bytesText },
-      { name: "free", number: true, title: "no other stream can use it", value: (row) => Math.max(0, row.reserved - row.used), text: bytesText },
-    ], [...rows.values()], { label: "memory by stream", sort: "reserved" });
-    return make("section", {}, make("h2", {}, "By stream: free memory is for the same stream only"), table.element);
+    const free = (row) => Math.max(0, row.reserved - row.used);
+    const ranked = [...rows.values()].sort((a, b) => free(b) - free(a));
+    const texts = ranked.slice(0, MOST_STREAMS).map((row) => `${bytesText(free(row))} of ${bytesText(row.reserved)} on ${row.name}`);
+    if (ranked.length > texts.length) texts.push(`and ${countText(ranked.length - texts.length, "more stream")}`);
+    return `Free at event ${numberText(this.event)}, for its own stream only: ${texts.join(", ")}.`;
   }
 
   resume() {

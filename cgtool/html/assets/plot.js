@@ -188,6 +188,11 @@ class Plot {
   }
 }
 
+/** How to move in a plot, with what the arrows go to. */
+function plotHint(step) {
+  return make("span.hint", {}, `wheel: zoom · drag: move · ← →: next ${step} · ?: all keys`);
+}
+
 /** Steps of 1, 2 or 5 with about so many pixels between two. */
 function niceStep(scale, pixels) {
   const least = pixels / scale;

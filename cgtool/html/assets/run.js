@@ -26,9 +26,9 @@ class RunView {
         KINDS.filter((kind) => this.kinds.includes(kind)).map(([name, color]) => {
           return legendEntry("span.entry", {}, `var(--series-${color})`, name);
         }),
-        make("span.muted", {}, "a row: a graph; block: its capture; bar: from its first to its last replay"),
+        make("span.muted", {}, "One row per graph: a block for its capture, a bar from its first to its last replay."),
         make("button", { onclick: () => this.plot.fit() }, "Fit"),
-        make("span.hint", {}, "zoom: wheel, w s · move: drag, a d · next: ← →")),
+        plotHint("graph")),
       this.area, this.content);
     this.place();
     this.plot = new Plot(this.area, "Captures and replays of the program over time", {

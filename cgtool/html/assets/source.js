@@ -2,10 +2,10 @@
 // The Source view: the files with nodes, time and bytes beside each line.
 
 const MEANING = {
-  time: "GPU time of the line's nodes in one replay of each graph, with that of their backward",
-  backward: "share of backward in it",
-  bytes: "read and written by its ops, each tensor once",
-  memory: "allocated for its ops; reused memory counts each time",
+  time: "GPU time of the line's nodes in one replay of each graph, including their backward",
+  backward: "share of the time spent in backward",
+  bytes: "read and written by its ops, each tensor counted once",
+  memory: "allocated for its ops; memory that is reused counts each time",
 };
 
 class SourceView {
@@ -44,9 +44,9 @@ class SourceView {
     const used = [...this.perLine.values()].filter((each) => each.file === file);
     const byNumber = new Map(used.map((each) => [each.line, each]));
     const rows = numbers.length ? numbers.map((number, at) => [number, lines[at]]) : used.map((each) => [each.line, null]).sort((a, b) => a[0] - b[0]);
-    this.note.textContent = numbers.length ? (here ? `read from ${here}, as it is now` : "") : "This file is not on the machine that wrote the report: its lines are known by number only.";
+    this.note.textContent = numbers.length ? (here ? `Read from ${here} when the report was written.` : "") : "The file was not found when the report was written: only line numbers are known.";
     const most = used.reduce((sum, each) => Math.max(sum, each.weight), 0);
-    const heads = [...(capture.timed ? ["time"] : []), "share", "nodes", "backward", "bytes", ...(capture.blocks ? ["memory"] : [])];
+    const heads = [...(capture.timed ? ["time"] : []), "share", "nodes", ...["backward", "bytes", "memory"].filter((name) => used.some((each) => each[name]))];
     let last = 0;
     const body = rows.flatMap(([number, text]) => {
       const skipped = last && number > last + 1;
@@ -75,7 +75,7 @@ class SourceView {
     const row = make("tr", { "data-line": number, class: used ? "used" : null },
       heads.map((head) => make("td.number", {}, cells[head] ?? "")),
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
-      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(not known)")));
+      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not found)")));
     if (used) {
       // The heavier the line, the stronger its colour.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));

@@ -12,7 +12,7 @@ class TablesView {
     this.only = false;
     this.buttons = make("div.choice", { role: "radiogroup", "aria-label": "group by" }, TABLES.map((by) =>
       make("button.toggle", { role: "radio", "data-by": by, onclick: () => this.choose(by) }, by)));
-    this.onlyButton = make("button.toggle", { "aria-pressed": "false", onclick: () => this.toggle() }, "Only the selection");
+    this.onlyButton = make("button.toggle", { "aria-pressed": "false", onclick: () => this.toggle() }, "Selection only");
     this.copy = make("span");
     this.icicle = make("div.plot-host.icicle");
     this.content = make("div.scroll");
@@ -74,11 +74,11 @@ class TablesView {
       capture.timed && { name: "time", number: true, value: (row) => row.weight, text: timeText },
       { name: "share", number: true, value: (row) => row.weight / this.total, text: shareText, bar: (row) => row.weight / this.total },
       { name: "nodes", number: true, value: (row) => row.nodes.length, text: numberText },
-      capture.timed && { name: "each", number: true, title: "mean time of a node", value: (row) => row.weight / row.nodes.length, text: timeText },
-      { name: "backward", number: true, title: "share of backward", value: (row) => row.backward / (row.weight || 1), text: shareText },
+      capture.timed && { name: "per node", number: true, title: "mean time of a node", value: (row) => row.weight / row.nodes.length, text: timeText },
+      { name: "backward", number: true, title: "share of the time spent in backward", value: (row) => row.backward / (row.weight || 1), text: shareText },
       has(capture.bytesOf) && { name: "bytes", number: true, value: (row) => row.bytes, text: bytesText },
       has(capture.flopsOf) && { name: "operations", number: true, value: (row) => row.flops, text: (value) => scaledText(value, "FLOP") },
-      has(capture.memoryOf) && { name: "of peak", number: true, title: "of the measured peak bandwidth or FLOP/s, whichever is nearer", value: (row) => row.roofed ? row.roof / row.roofed : null, text: shareText },
+      has(capture.memoryOf) && { name: "of peak", number: true, title: "share of the measured peak bandwidth or FLOP/s, whichever is higher", value: (row) => row.roofed ? row.roof / row.roofed : null, text: shareText },
       has(capture.boundOf) && { name: "bound", value: (row) => row.bound },
       (by === "op" || by === "kernel") && { name: "top line", value: (row) => row.line },
     ];

@@ -24,7 +24,7 @@ import tempfile
 import time
 import types
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,13 @@ TIMED_TESTS = tuple(
     f"tests/gpu/test_{name}.py" for name in ("bench", "gate", "profile", "run_times", "times")
 )
 """They compare times with each other."""
-ALARMS = ("transformers", "timm", "torchvision", "torch_geometric")
+
+
+def gpu_tests() -> list[str]:
+    """Files with other tests for a GPU. Those of findings are a job of their own."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    marked = [str(file.relative_to(ROOT)) for file in files if "mark.gpu" in file.read_text()]
+    return [file for file in marked if file not in (*TIMED_TESTS, "tests/findings/test_pages.py")]
 
 
 class Job(NamedTuple):
@@ -58,10 +64,7 @@ JOBS = {
         ("benchmarks/findings.py", "--device", "gpu", "--jobs", "{jobs}",
          "--save", "{out}/findings.json"), 900,
     ),
-    "tests": Job(
-        (*PYTEST, *AT_ONCE, "tests", "--ignore=tests/findings",
-         *(f"--ignore={file}" for file in TIMED_TESTS)), 900,
-    ),
+    "tests": Job((*PYTEST, *AT_ONCE, *gpu_tests()), 900),
     "opinfo": Job(
         ("benchmarks/opinfo.py", "--truth", "benchmarks/opinfo_sample.jsonl", "--device", "gpu",
          "--jobs", "{jobs}", "--save", "{out}/opinfo.jsonl"), 900,
@@ -71,7 +74,7 @@ JOBS = {
             ("benchmarks/verify_alarms.py", package, "--runs", "10", "--jobs", "{jobs}",
              "--save", f"{{out}}/alarms-{package}.jsonl"), 1200,
         )
-        for package in ALARMS
+        for package in ("transformers", "timm", "torchvision", "torch_geometric")
     },
     "places": Job(
         ("benchmarks/models.py", "--commands", "capture", "--jobs", "{jobs}",
@@ -107,10 +110,8 @@ def capture_samples(folder: Path) -> int:
     failed = 0
     for before in sorted((ROOT / "samples" / "captures").glob("*.cgt")):
         sample = before.stem.removeprefix("profile-").removesuffix("-bench")
-        command, option = "capture", "-o"
-        if sample != before.stem:
-            command = "profile" if before.stem.startswith("profile-") else "bench"
-            option = "--save"
+        timed = "profile" if before.stem.startswith("profile-") else "bench"
+        command, option = ("capture", "-o") if sample == before.stem else (timed, "--save")
         words = [command, f"samples/{sample}.py:build", "-q", option, str(folder / before.name)]
         print("cgtool", *words[:2], flush=True)
         failed += subprocess.run([sys.executable, *CGTOOL, *words], check=False).returncode != 0
@@ -158,8 +159,8 @@ class Running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
-        seconds = time.monotonic() - self.began
-        outcome = Outcome(self.name, None if why else code, round(seconds, 1), why)
+        seconds = round(time.monotonic() - self.began, 1)
+        outcome = Outcome(self.name, None if why else code, seconds, why)
         with (outdir / "log.txt").open("ab") as log:
             log.write(f"\n===== {text_of(outcome)}\n$ {shlex.join(self._command)}\n".encode())
             log.write(self._printed.read_bytes())
@@ -179,7 +180,7 @@ def text_of(outcome: Outcome) -> str:
     return f"{outcome.job:24}{outcome.seconds:>8.1f} s   {ended}"
 
 
-def run(wanted: dict[str, Sequence[str]], outdir: Path, at_once: int, seconds: float) -> int:
+def run(wanted: Mapping[str, Sequence[str]], outdir: Path, at_once: int, seconds: float) -> int:
     """Run jobs, each with more arguments, for at most so long; 1 if one of them failed."""
     deadline = time.monotonic() + seconds
     processes = max(1, (os.cpu_count() or 1) // max(1, min(at_once, len(wanted))))

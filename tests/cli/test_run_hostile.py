@@ -452,7 +452,9 @@ def test_torchrun_on_the_cpu(folder: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = run("-o", "ranks-run.cgt", "--", *torchrun, "--standalone", name, folder=folder)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"rank {n}: [6.0, 6.0, 6.0]" for n in (0, 1)]
+    # Gloo reports its connections on stdout in some releases.
+    printed = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert printed == [f"rank {n}: [6.0, 6.0, 6.0]" for n in (0, 1)]
     found = ledger(folder / "ranks-run.cgt")
     assert sorted(each.replays for each in found.graphs) == [3, 4]
     assert len({each.process for each in found.graphs}) == 2

@@ -316,6 +316,12 @@ def test_the_difference_says_which_nodes_are_gone(opened):
     page("state.selectNode(5)")
 
 
+def test_a_timed_capture_and_one_without_times_are_both_drawn_in_order(opened):
+    page = opened(recorded("profile-transformer"), read(SAMPLES[0].with_name("transformer.cgt")))
+    lengths = "page.opened.get('difference').view.shown.map(({length}) => length)"
+    assert page(lengths) == [50, 50]
+
+
 def test_two_runs_are_compared(opened):
     page = opened(serving(), serving())
     for view in page.views:

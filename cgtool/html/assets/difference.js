@@ -96,10 +96,12 @@ class DifferenceView {
     const { graphs, captures } = this.difference;
     this.graph = graphs[at];
     const sides = [this.graph.a, this.graph.b];
+    // One axis for both: a node takes its time in both, or as much as every other.
+    const inOrder = sides.some((graph, side) => graph !== null && !captures[side].timed);
     this.shown = sides.map((graph, side) => {
       if (graph === null) return null;
       const { layouts } = this;
-      if (!layouts[side].has(graph)) layouts[side].set(graph, new GraphLayout(captures[side], graph));
+      if (!layouts[side].has(graph)) layouts[side].set(graph, new GraphLayout(captures[side], graph, inOrder));
       return layouts[side].get(graph);
     });
     const most = Math.max(1, ...this.shown.map((layout) => layout?.length ?? 0));

@@ -6,22 +6,23 @@ const MOST_ROWS = 8; // of nodes that run at the same time in one lane
 const DEEPEST = 8; // names of a module path
 
 class GraphLayout {
-  constructor(capture, graph) {
+  /** `inOrder`: even if its nodes were timed. */
+  constructor(capture, graph, inOrder = false) {
     this.capture = capture;
     this.graph = graph;
     [this.first, this.end] = capture.graphs[graph].nodes;
-    this.place();
+    this.place(inOrder);
     this.lanes = this.streams().map(([stream, nodes]) => this.lane(stream, nodes));
   }
 
   /** The start and the end of each node. */
-  place() {
+  place(inOrder) {
     const { capture, first } = this;
     const count = this.end - first;
     this.starts = new Float64Array(count);
     this.ends = new Float64Array(count);
-    const started = capture.startOf.subarray(first, this.end).some((start) => start >= 0);
-    const timed = capture.durationOf.subarray(first, this.end).some((time) => time >= 0);
+    const started = !inOrder && capture.startOf.subarray(first, this.end).some((start) => start >= 0);
+    const timed = !inOrder && capture.durationOf.subarray(first, this.end).some((time) => time >= 0);
     this.inTime = timed;
     const { before } = capture.links(this.graph);
     for (const at of this.order()) {

@@ -322,6 +322,20 @@ def test_a_timed_capture_and_one_without_times_are_both_drawn_in_order(opened):
     assert page(lengths) == [50, 50]
 
 
+def test_graphs_with_times_are_not_shown_with_those_without(opened):
+    whole = recorded("profile-transformer")
+    nodes = (
+        msgspec.structs.replace(node, start_ns=None, duration_ns=None)
+        for node in whole.graphs[1].nodes
+    )
+    backward = msgspec.structs.replace(whole.graphs[1], nodes=tuple(nodes))
+    page = opened(msgspec.structs.replace(whole, graphs=(whole.graphs[0], backward)))
+    page.show("graph")
+    assert page("page.opened.get('graph').view.shown") == [0]
+    page("state.selectNode(60)")
+    assert page("page.opened.get('graph').view.shown") == [1]
+
+
 def test_two_runs_are_compared(opened):
     page = opened(serving(), serving())
     for view in page.views:

@@ -36,14 +36,15 @@ class GraphView {
     return capture.count > 0;
   }
 
-  /** Graphs that are shown together: forward and backward of a callable; all, if they are few. */
+  /** Graphs that are shown together: all if they are few and have one axis, times or order. */
   groups() {
-    const { graphs } = this.capture;
+    const { graphs, durationOf } = this.capture;
+    const isTimed = (at) => durationOf.subarray(...graphs[at].nodes).some((time) => time >= 0);
     const top = graphs.map((_, at) => at).filter((at) => graphs[at].parent === null);
     const bodies = graphs.map((_, at) => at).filter((at) => graphs[at].parent !== null);
     const nodes = (chosen) => countText(chosen.reduce((sum, at) => sum + graphs[at].nodes[1] - graphs[at].nodes[0], 0), "node");
     const groups = [];
-    if (top.length <= TOGETHER) groups.push({ name: `all graphs, ${nodes(top)}`, graphs: this.paired(top) });
+    if (top.length <= TOGETHER && new Set(top.map(isTimed)).size < 2) groups.push({ name: `all graphs, ${nodes(top)}`, graphs: this.paired(top) });
     for (const at of [...top, ...bodies]) {
       groups.push({ name: `${graphs[at].name || "(no name)"}, ${nodes([at])}`, graphs: [at] });
     }

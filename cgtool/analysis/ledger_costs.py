@@ -59,6 +59,11 @@ def capture_time(entries: Sequence[LedgerGraph]) -> CaptureTime:
     )
 
 
+def numbers_of(entries: Sequence[LedgerGraph]) -> tuple[int, ...]:
+    """The numbers of the graphs that can be shown, for ``Finding.graphs``."""
+    return tuple(sorted(each.graph for each in entries if each.graph is not None))
+
+
 def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> Iterator[Finding]:
     """What takes more of the captures of a line than it should, and captures that do not pay."""
     spent = capture_time(entries)
@@ -81,6 +86,7 @@ def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> 
                     f"{time_text(part)} of {time_text(whole)}, in "
                     f"{count_text(len(entries), 'capture')}",
                 ),
+                graphs=numbers_of(entries),
             )
     yield from _unpaid(entries, frames)
 
@@ -144,6 +150,7 @@ def _unpaid(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> Iterat
             f"{count_text(uses, 'replay')} saved at most {time_text(saved)}",
             _break_even(worst),
         ),
+        graphs=numbers_of([balance.entry for balance in unpaid]),
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.ledger_costs import cost_findings
+from cgtool.analysis.ledger_costs import cost_findings, numbers_of
 from cgtool.analysis.ledger_notes import (
     Padded,
     better_size,
@@ -25,7 +25,7 @@ from cgtool.analysis.units import bytes_text, count_text, number_text, percent_t
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.finding import Code, Finding
-from cgtool.model.ledger import COMPILE, Ledger, LedgerGraph, Skip
+from cgtool.model.ledger import COMPILE, RESET, Ledger, LedgerGraph, Skip
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 CUDAGRAPHS_SKIPPED = code("cudagraphs-skipped")
@@ -34,6 +34,7 @@ GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
 GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
 MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
 RECAPTURED_AFTER_RECOMPILE = code("recaptured-after-recompile")
+RECAPTURED_AFTER_RESET = code("recaptured-after-reset")
 RERECORDED_GRAPH_INPUT = code("rerecorded-graph-input")
 RERECORDED_LIVE_OUTPUT = code("rerecorded-live-output")
 RERECORDED_STATIC_INPUT = code("rerecorded-static-input")
@@ -131,8 +132,8 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
         findings += _failed(capture, line)
         findings += _rerecorded(line)
         findings += _recompiled(line)
-        findings += _unused(line)
-        findings += _repeated(line, work)
+        findings += _unused(line, ledger)
+        findings += _captured_again(line, work)
         findings += _many_shapes(line, work)
         findings += _padded(line)
         if not capture.environment.simulated:
@@ -187,12 +188,12 @@ def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
         if moved:
             inputs = (f"{tensor} ({count_text(n, 'time')})" for tensor, n in moved.most_common(5))
             evidence.append(f"inputs: {', '.join(inputs)}")
-        evidence.append(_keys(again))
-        yield Finding(
+        yield _about(
+            again,
             name,
             f"torch.compile recorded {count_text(len(again), 'graph')} again here: {reason}",
-            line.frames,
-            evidence=tuple(filter(None, evidence)),
+            line,
+            *evidence,
         )
 
 
@@ -207,30 +208,43 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
         if len(versions) > 1:
             _, *later = versions.values()
             graphs = [entry for entries in later for entry in entries]
-            yield Finding(
+            yield _about(
+                graphs,
                 RECAPTURED_AFTER_RECOMPILE,
                 f"a function was compiled {count_text(len(versions), 'time')}, and each "
                 "compilation captured graphs of its own",
-                line.frames,
-                evidence=(_cost(graphs, "capture"), f"compilations {', '.join(versions)}"),
+                line,
+                _cost(graphs, "capture"),
+                f"compilations {', '.join(versions)}",
             )
 
 
-def _unused(line: LineGraphs) -> Iterator[Finding]:
+def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
     unused = [each for each in line.entries if each.is_unused]
     if unused:
         verb = "was" if len(unused) == 1 else "were"
-        yield Finding(
+        yield _about(
+            unused,
             GRAPH_NEVER_REPLAYED,
             f"{len(unused):,} of {count_text(line.captured, 'graph')} captured here {verb} never "
             "replayed" + (" after the recording" if line.owner == COMPILE else ""),
-            line.frames,
-            evidence=tuple(filter(None, (_cost(unused, "capture"), _keys(unused)))),
+            line,
+            _cost(unused, "capture", in_unused_pools(unused, ledger)),
         )
 
 
-def _repeated(line: LineGraphs, work: _Work) -> Iterator[Finding]:
-    """The same work captured again each time that the graph of it had been dropped."""
+def in_unused_pools(unused: Iterable[LedgerGraph], ledger: Ledger) -> list[LedgerGraph]:
+    """Those whose memory nothing else uses: no graph of their pool was replayed."""
+    used = {(each.process, each.pool) for each in ledger.graphs if each.uses and each.pool}
+    return [each for each in unused if (each.process, each.pool) not in used]
+
+
+def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
+    """The same work captured again after the graph of it had ended: for every use, or because the
+    program has reset the graph."""
+    for_every_use: list[LedgerGraph] = []
+    after_reset: list[LedgerGraph] = []
+    works = 0
     for entries in work.groups(line.entries, work.identity):
         again = [
             after
@@ -238,38 +252,56 @@ def _repeated(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             if before.ended_ns is not None and before.ended_ns <= after.began_ns
         ]
         if len(again) + 1 >= _RECAPTURES and all(each.uses <= 1 for each in entries):
-            yield Finding(
-                CAPTURE_TIME_NOT_AMORTISED,
-                f"{count_text(len(entries), 'capture')} of the same work, each replayed at most "
-                "once and dropped before the next",
-                line.frames,
-                evidence=(_cost(again, "capture"),),
-            )
+            works += 1
+            for_every_use += again
+        else:
+            after_reset += (each for each in again if each.because == RESET)
+    if for_every_use:
+        of = "the same work" if works == 1 else f"{works:,} different graphs"
+        yield _about(
+            for_every_use,
+            CAPTURE_TIME_NOT_AMORTISED,
+            f"{count_text(len(for_every_use) + works, 'capture')} of {of}, each replayed at most "
+            "once and dropped before the same was captured again",
+            line,
+            _cost(for_every_use, "capture"),
+        )
+    if after_reset:
+        verb = "was" if len(after_reset) == 1 else "were"
+        yield _about(
+            after_reset,
+            RECAPTURED_AFTER_RESET,
+            f"{len(after_reset):,} of {count_text(line.captured, 'graph')} captured here {verb} "
+            "captured again after `reset()`, with the same work as before",
+            line,
+            _cost(after_reset, "capture"),
+        )
 
 
 def _many_shapes(line: LineGraphs, work: _Work) -> Iterator[Finding]:
     for entries in work.groups(line.entries, work.ops):
         shapes = len(work.groups(entries, work.identity))
         if shapes >= _MANY_SHAPES:
-            yield Finding(
+            yield _about(
+                entries,
                 MANY_GRAPHS_FOR_MANY_SHAPES,
                 f"{count_text(len(entries), 'graph')} of the same ops are captured here, for "
                 f"{shapes:,} sets of shapes",
-                line.frames,
-                evidence=(_cost(entries, "capture"),),
+                line,
+                _cost(entries, "capture"),
             )
 
 
 def _padded(line: LineGraphs) -> Iterator[Finding]:
     """Graphs that are replayed for much less than they compute."""
     found: dict[str, list[Padded]] = defaultdict(list)
-    graphs = Counter[str]()
+    graphs: dict[str, list[LedgerGraph]] = defaultdict(list)
     for entry in line.entries:
         for name, padded in padding_of([entry]).items():
             replays = sum(each.replays for each in padded)
             if replays >= _PADDED_REPLAYS and (share_of_padding(padded) or 0) >= _PADDING:
                 found[name] += padded
-                graphs[name] += 1
+                graphs[name].append(entry)
     for name, padded in found.items():
         evidence, fix = [], None
         for size in sorted({each.size for each in padded}, reverse=True)[:_SHOWN]:
@@ -283,13 +315,14 @@ def _padded(line: LineGraphs) -> Iterator[Finding]:
             left = percent_text(share_of_padding(with_graph_of(better, padded)))
             wanted = f"{name} {number_text(better)}"
             fix = f"also capture a graph with {wanted}, which leaves {left} padding"
-        yield Finding(
+        yield _about(
+            graphs[name],
             GRAPH_MOSTLY_PADDING,
             f"{percent_text(share_of_padding(padded))} of the {name} computed by "
-            f"{count_text(graphs[name], 'graph')} captured here are padding",
-            line.frames,
+            f"{count_text(len(graphs[name]), 'graph')} captured here are padding",
+            line,
+            *evidence,
             fix=fix,
-            evidence=tuple(evidence),
         )
 
 
@@ -316,16 +349,15 @@ def _of_one_topology(capture: Capture, line: LineGraphs, ledger: Ledger) -> Iter
         memory = sum(
             capture.graphs[each.graph].exec_bytes or 0 for each in again if each.graph is not None
         )
-        yield Finding(
+        yield _about(
+            again,
             GRAPHS_OF_ONE_TOPOLOGY,
             f"{len(again):,} of {count_text(line.captured, 'graph')} captured here {verb} the "
             "nodes and dependencies of an earlier graph, which is still there",
-            line.frames,
-            evidence=(
-                f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
-                + ("it" if len(again) == 1 else "them")
-                + (f", and {bytes_text(memory)} in the driver" if memory else ""),
-            ),
+            line,
+            f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
+            + ("it" if len(again) == 1 else "them")
+            + (f", and {bytes_text(memory)} in the driver" if memory else ""),
         )
 
 
@@ -353,20 +385,48 @@ def _skipped(skips: Iterable[Skip]) -> Iterator[Finding]:
 # --- sentences
 
 
-def _cost(entries: Sequence[LedgerGraph], noun: str) -> str:
-    """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has."""
+def _about(
+    entries: Sequence[LedgerGraph],
+    name: Code,
+    reason: str,
+    line: LineGraphs,
+    *evidence: str,
+    fix: str | None = None,
+) -> Finding:
+    """A finding about some graphs of a line."""
+    return Finding(
+        name,
+        reason,
+        line.frames,
+        fix=fix,
+        evidence=(*evidence, *_names(entries)),
+        graphs=numbers_of(entries),
+    )
+
+
+def _cost(
+    entries: Sequence[LedgerGraph], noun: str, holders: Iterable[LedgerGraph] | None = None
+) -> str:
+    """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has. ``holders``: those whose
+    memory counts, by default all."""
     text, spent = count_text(len(entries), noun), sum(each.capture_ns for each in entries)
     if spent:
         text += f": {time_text(spent)}"
-    reserved = sum(each.reserved_bytes or 0 for each in entries)
+    reserved = sum(each.reserved_bytes or 0 for each in (entries if holders is None else holders))
     return text + (f" and {bytes_text(reserved)} more reserved" if reserved else "")
 
 
-def _keys(entries: Sequence[LedgerGraph]) -> str:
-    """``graphs 0/0 forward, 0/1 forward``; empty where they have no names."""
-    keys = list(dict.fromkeys(each.key for each in entries if each.key))
-    more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
-    return f"graphs {', '.join(keys[:_SHOWN])}{more}" if keys else ""
+def _names(entries: Sequence[LedgerGraph]) -> Iterator[str]:
+    """``graphs 0 (0/0 forward), 3 (0/1 forward)``, by the numbers of ``cgtool dump --graph`` where
+    there is a file, and by name."""
+    names = [
+        each.key if each.graph is None else f"{each.graph}" + (f" ({each.key})" * bool(each.key))
+        for each in sorted(entries, key=lambda entry: (entry.process, entry.number))
+    ]
+    names = list(dict.fromkeys(filter(None, names)))
+    if names:
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        yield f"graph{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}{more}"
 
 
 # --- what graphs do
@@ -394,20 +454,24 @@ class _Work:
         return list(groups.values())
 
     def identity(self, entry: LedgerGraph) -> bytes:
-        """Its nodes with their sizes, and its edges; no address."""
+        """Its nodes with their ops, lines and sizes, and its edges; no address, nor from where the
+        capturing function was called."""
         nodes = [
-            (node.type, node.origin, node.shape, _sizes(node)) for node in self.of(entry).nodes
+            (node.type, self._places[node.origin], node.shape, _sizes(node))
+            for node in self.of(entry).nodes
         ]
         return msgspec.msgpack.encode((nodes, self.of(entry).edges))
 
     def ops(self, entry: LedgerGraph) -> tuple[str | None, ...]:
         """The ops that it was captured from, in their order."""
         calls = dict.fromkeys((node.call, node.origin) for node in self.of(entry).nodes)
-        return tuple(self._ops[origin] for _, origin in calls)
+        return tuple(self._places[origin][0] for _, origin in calls)
 
     @cached_property
-    def _ops(self) -> dict[int | None, str | None]:
-        return {None: None, **{at: each.op for at, each in enumerate(self._capture.origins)}}
+    def _places(self) -> dict[int | None, tuple[str | None, tuple[int, ...]]]:
+        """Op and innermost line, by origin."""
+        origins = enumerate(self._capture.origins)
+        return {None: (None, ()), **{at: (each.op, each.frames[:1]) for at, each in origins}}
 
 
 def _sizes(node: Node) -> tuple[object, ...]:

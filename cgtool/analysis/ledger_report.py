@@ -5,18 +5,24 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
-from cgtool.analysis.ledger_findings import LineGraphs, by_line, ledger_findings
+from cgtool.analysis.ledger_findings import (
+    LineGraphs,
+    by_line,
+    in_unused_pools,
+    ledger_findings,
+)
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat
+from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
 
 
@@ -37,7 +43,8 @@ class LedgerRow:
     reserved_bytes: int | None
     replays: int
     rerecords: int
-    """Graphs that were recorded again, because an earlier one did not fit."""
+    """Graphs that were captured again: by ``torch.compile``, because an earlier one did not fit, or
+    after the program had reset them."""
     unused: int
     """Graphs that were never replayed."""
     failed: int
@@ -49,6 +56,8 @@ class LedgerRow:
     """The line that replays most of them."""
     end: str | None
     """Of one graph: ``reset``, ``freed``, or the error that ended its capture."""
+    findings: tuple[str, ...]
+    """The codes of the findings that are about these graphs."""
     notes: tuple[Note, ...]
     """What the program noted for its replays."""
     gpu_ns: int | None
@@ -85,6 +94,8 @@ class LedgerReport:
     """Host time between replays."""
     pools: tuple[ProgramPoolRow, ...]
     findings: tuple[ExplainedFinding, ...]
+    failures: tuple[str, ...]
+    """Failed captures that no finding is about: line and error."""
     caveats: tuple[Caveat, ...]
     lost: tuple[str, ...]
 
@@ -95,10 +106,10 @@ def ledger_report(capture: Capture) -> LedgerReport:
     if ledger is None:
         raise ValueError("not a capture of a program")
     groups = by_line(capture, ledger)
-    gpu_ns = ledger.gpu_ns
-    lines = [_row(capture, group, group.entries, gpu_ns) for group in groups]
+    findings = explain_findings(ledger_findings(capture))
+    lines = [_row(capture, group, group.entries, findings) for group in groups]
     graphs = [
-        (entry, _row(capture, group, [entry], gpu_ns))
+        (entry, _row(capture, group, [entry], findings))
         for group in groups
         for entry in group.entries
     ]
@@ -111,22 +122,39 @@ def ledger_report(capture: Capture) -> LedgerReport:
         wall_ns=ledger.wall_ns,
         exit_status=ledger.exit_status,
         graphs_gpu_ns=ledger.graphs_gpu_ns,
-        gpu_ns=gpu_ns,
+        gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
         lines=tuple(sorted(lines, key=lambda row: (-row.replays, -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
         pools=pool_rows(capture, ledger),
-        findings=explain_findings(ledger_findings(capture)),
+        findings=findings,
+        failures=tuple(_failures(groups)),
         caveats=capture.caveats,
         lost=ledger.lost,
     )
 
 
+def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:
+    for group in groups:
+        errors = Counter(each.failure for each in group.entries if each.diagnosis is None)
+        for error, times in errors.items():
+            if error is not None:
+                place = file_line(group.place)
+                yield f"{place}: {error}" + (f" ({count_text(times, 'time')})" * (times > 1))
+
+
 def _row(
-    capture: Capture, group: LineGraphs, entries: Sequence[LedgerGraph], gpu_ns: int | None
+    capture: Capture,
+    group: LineGraphs,
+    entries: Sequence[LedgerGraph],
+    findings: Sequence[Finding],
 ) -> LedgerRow:
+    gpu_ns = capture.ledger and capture.ledger.gpu_ns
+    numbers = {each.graph for each in entries}
+    about = [finding.code for finding in findings if not numbers.isdisjoint(finding.graphs)]
+    causes = [each.diagnosis.code for each in entries if each.diagnosis is not None]
     sizes = [len(capture.graphs[each.graph].nodes) for each in entries if each.graph is not None]
     places: Counter[str] = Counter()
     for each in entries:
@@ -171,13 +199,14 @@ def _row(
         else None,
         first_host_ns=first_ns // len(firsts) if firsts else None,
         spent=capture_time(entries),
+        findings=tuple(dict.fromkeys((*causes, *about))),
         notes=notes_of(entries),
     )
 
 
 def sentence_of(ledger: Ledger) -> str:
     """``6 graphs, 249 replays, 71% of GPU time; 2 graphs were never replayed: 41.0 ms and 38.0 MiB
-    for nothing``."""
+    for nothing``. Memory of a pool that a graph in use shares is not for nothing."""
     captures = [each for each in ledger.graphs if not each.holds_a_pool]
     skips = sum(skip.times for skip in ledger.skips)
     graphs = [each for each in captures if each.failure is None]
@@ -190,7 +219,8 @@ def sentence_of(ledger: Ledger) -> str:
     unused = [each for each in graphs if each.is_unused]
     if unused:
         cost = [time_text(sum(each.capture_ns for each in unused))]
-        if reserved := sum(each.reserved_bytes or 0 for each in unused):
+        of_these = in_unused_pools(unused, ledger)
+        if reserved := sum(each.reserved_bytes or 0 for each in of_these):
             cost.append(bytes_text(reserved))
         verb = "was" if len(unused) == 1 else "were"
         parts.append(

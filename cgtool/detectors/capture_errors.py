@@ -12,11 +12,11 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from msgspec.structs import replace
+from msgspec import structs
 
 from cgtool.detectors.host_read_rules import read_by_library
 from cgtool.findings import code, page
@@ -46,6 +46,8 @@ class CaptureError:
     """``capture forward``, ``warm-up``, ..."""
     threads: tuple[threading.Thread, ...] = ()
     """Other threads that ran during the capture, without the main thread."""
+    capturing: tuple[str, ...] = ()
+    """The names of threads that entered ``torch.cuda.graph`` meanwhile."""
 
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
@@ -64,7 +66,8 @@ class Rule:
     pattern: str
     """A regular expression that the text matches somewhere, in any case."""
     reason: str
-    """``{threads}`` stands for the names of the other threads."""
+    """``{threads}`` stands for the names of the other threads, ``{capturing}`` of those that
+    captured."""
     fix: str | None = None
     """Where the page has none as close."""
     when: Callable[[CaptureError], bool] = lambda _error: True
@@ -75,14 +78,18 @@ class Rule:
 
 
 def explain(
-    exception: BaseException, phase: str, ended: Iterable[threading.Thread] = ()
+    exception: BaseException,
+    phase: str,
+    ended: Iterable[threading.Thread] = (),
+    capturing: Iterable[str] = (),
 ) -> Finding | None:
     """The finding behind an exception, without frames, which the caller knows.
 
     None when the exception is not about a capture. ``phase``: ``capture forward``, ``warm-up``, ...
-    ``ended``: threads that have ended since the capture began.
+    ``ended``: threads that have ended since the capture began; ``capturing``: names of threads that
+    entered ``torch.cuda.graph`` since then.
     """
-    error = _read(exception, phase, ended)
+    error = replace(_read(exception, phase, ended), capturing=tuple(capturing))
     rule = _rule_of(error)
     if rule is None:
         return None
@@ -94,7 +101,7 @@ def explain(
     first_line = next(iter(error.text.strip().splitlines()), "")
     return Finding(
         rule_code,
-        rule.reason.format(threads=threads),
+        rule.reason.format(threads=threads, capturing=", ".join(error.capturing[:5])),
         phase=phase,
         fix=(library and library.fix)
         or rule.fix
@@ -113,7 +120,7 @@ def at_checkpoint(finding: Finding) -> Finding:
     frames = checkpointed_at()
     if finding.code != ACTIVATION_CHECKPOINTING or not frames:
         return finding
-    return replace(finding, frames=frames)
+    return structs.replace(finding, frames=frames)
 
 
 def _read(
@@ -448,6 +455,14 @@ RULES = (
         lines=_WAITS,
     ),
     # With no error before it, something outside the captured code ended the capture.
+    Rule(
+        code("other-thread-cuda-call"),
+        _INVALIDATED,
+        "the capture was ended by code outside it (901): `torch.cuda.graph` was entered on another "
+        "thread ({capturing}), and synchronizes the device",
+        "capture the graphs one after the other, for example under one lock",
+        when=lambda error: bool(error.capturing),
+    ),
     Rule(
         code("dataloader-pin-thread"),
         _INVALIDATED,

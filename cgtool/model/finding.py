@@ -55,6 +55,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """``error``, ``warning``, ``note``; None: the page's."""
     times: Count = 1
     """How often it happened at this line."""
+    graphs: tuple[Count, ...] = ()
+    """In the ledger of a program: the graphs that it is about, by number."""
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):

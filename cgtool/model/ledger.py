@@ -24,6 +24,8 @@ from cgtool.model.schema import (
 
 COMPILE = "torch.compile"
 """The owner of graphs that compiled code captures."""
+RESET = "reset"
+"""The end of graphs that the program resets, and why it captures them again."""
 UNSEEN = "unknown"
 """The owner of graphs whose capture was not seen."""
 
@@ -87,7 +89,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
     """What its owner calls it: ``0/1 forward``, of a function compiled with ``torch.compile``."""
     because: str | None = None
-    """Why the graph that there was could not be replayed, in the words of ``torch.compile``."""
+    """Why it was captured again: why the graph before could not be replayed, in the words of
+    ``torch.compile``, or ``reset``, if the program has reset its ``CUDAGraph``."""
     graph: GraphIndex | None = None
     """Its nodes; None if the capture failed, or nobody could read them."""
     frames: tuple[FrameIndex, ...] = ()

@@ -91,19 +91,19 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
-    """A capture has ended."""
+    """A capture has ended, or was refused."""
 
     number: int
-    capture_ns: int
-    instantiate_ns: int
-    collector_ns: int
-    cgtool_ns: int
-    pool: tuple[int, int] | None
-    reserved_bytes: int | None
-    failure: str | None
-    diagnosis: Finding | None
-    nodes: tuple[Node, ...] | None
-    edges: tuple[Edge, ...]
+    capture_ns: int = 0
+    instantiate_ns: int = 0
+    collector_ns: int = 0
+    cgtool_ns: int = 0
+    pool: tuple[int, int] | None = None
+    reserved_bytes: int | None = None
+    failure: str | None = None
+    diagnosis: Finding | None = None
+    nodes: tuple[Node, ...] | None = None
+    edges: tuple[Edge, ...] = ()
     prepare_ns: int | None = None
     warm_up_ns: int | None = None
     compile_ns: int = 0

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from cgtool.model.ledger import COMPILE
+from cgtool.model.ledger import COMPILE, RESET
 from cgtool.observe.frames import Chain, call_user, callers, chain_or_waiting, package_part
 from cgtool.observe.graph_trees import GraphTrees
 from cgtool.torch_compat.imports import after_import
@@ -42,7 +42,8 @@ class Beginning(NamedTuple):
     key: str
     """What ``torch.compile`` calls the graph: ``0/1 forward``."""
     because: str | None
-    """Why ``torch.compile`` captures it again."""
+    """Why it is captured again: the reason of ``torch.compile``, or ``RESET``, if the ``CUDAGraph``
+    was reset after an earlier capture."""
     warm_up_ns: int | None = None
     """Host time of the warm-up that ``torch.compile`` ran for this capture."""
 
@@ -60,6 +61,10 @@ class Subscriber(Protocol[State]):
 
     def capture_began(self, beginning: Beginning, before: Any, /) -> State | None:
         """``capture_begin`` has returned. None if this graph is not followed any further."""
+
+    def capture_refused(self, beginning: Beginning, before: Any, error: BaseException, /) -> None:
+        """``capture_begin`` has raised."""
+        return
 
     def capture_ends(self, state: State, raised: BaseException | None, /) -> None:
         """``capture_end`` is about to run. ``raised``: the error that ends the captured code."""
@@ -81,7 +86,7 @@ class Subscriber(Protocol[State]):
         """
 
     def gone(self, state: State, end: str, /) -> None:
-        """A captured graph is about to be reset (``reset``), or is ``freed``."""
+        """A captured graph is about to be reset (``RESET``), or is ``freed``."""
 
     def skipped(self, reason: str, /) -> None:
         """Compiled code captures nothing."""
@@ -107,6 +112,8 @@ class GraphFollower(Generic[State]):
         patches.callback(after_import(TRACE_RULES, self._leave_out_ours))
         self._captures: dict[int, _Capture[State]] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
+        self._reset_graphs: set[int] = set()
+        """Those that were reset after a capture, by id."""
         patches.set(graph_class, "replay", subscriber.replay(graph_class.replay, self.graphs))
         for name, wrapper in (
             ("capture_begin", self._capture_begin),
@@ -127,7 +134,7 @@ class GraphFollower(Generic[State]):
     def forget(self) -> list[State]:
         """Follow none of the graphs that there are; returns those whose capture is in progress."""
         captures = [capture.state for capture in self._captures.values()]
-        for table in (self.graphs, self._captures, self._references):
+        for table in (self.graphs, self._captures, self._references, self._reset_graphs):
             table.clear()
         return captures
 
@@ -140,28 +147,34 @@ class GraphFollower(Generic[State]):
         before = None
         with self._protected():
             before = self._subscriber.capture_begins()
-        call_user(original, graph, *args, **kwargs)
+        try:
+            call_user(original, graph, *args, **kwargs)
+        except BaseException as error:
+            with self._protected():
+                beginning = self._beginning(graph, *args, **kwargs)
+                self._subscriber.capture_refused(beginning, before, error)
+            raise
         with self._protected():
-            self._begun(before, graph, *args, **kwargs)
+            state = self._subscriber.capture_began(self._beginning(graph, *args, **kwargs), before)
+            if state is not None:
+                self._refer(graph)
+                self._captures[id(graph)] = _Capture(state, sys.exc_info()[1])
 
-    def _begun(
+    def _beginning(
         self,
-        before: Any,
         graph: Any,
         pool: Any = None,
         capture_error_mode: str = "global",
         *_args: Any,
         **_kwargs: Any,
-    ) -> None:
+    ) -> Beginning:
         frame = sys._getframe(2)
         chain = chain_or_waiting(frame)
-        of_tree = self._trees.current()
-        owner = COMPILE if of_tree.key else _owner(frame, chain)
-        beginning = Beginning(graph, pool, capture_error_mode, chain, owner, *of_tree)
-        state = self._subscriber.capture_began(beginning, before)
-        if state is not None:
-            self._refer(graph)
-            self._captures[id(graph)] = _Capture(state, sys.exc_info()[1])
+        key, because, warm_up_ns = self._trees.current()
+        owner = COMPILE if key else _owner(frame, chain)
+        if because is None and id(graph) in self._reset_graphs:
+            because = RESET
+        return Beginning(graph, pool, capture_error_mode, chain, owner, key, because, warm_up_ns)
 
     def _refer(self, graph: Any) -> None:
         known = id(graph)
@@ -190,24 +203,28 @@ class GraphFollower(Generic[State]):
                 self._subscriber.capture_failed(state, raised, None)
 
     def _reset(self, original: Any, graph: Any) -> None:
-        self._gone(id(graph), "reset")
+        if self._gone(id(graph), RESET):
+            self._reset_graphs.add(id(graph))
         call_user(original, graph)
 
     def _freed(self, known: int, reference: weakref.ref[Any]) -> None:
         if self._references.get(known) is not reference:
             return  # another graph has its id
         del self._references[known]
+        self._reset_graphs.discard(known)
         self._gone(known, "freed")
         capture = self._captures.pop(known, None)
         if capture is not None:
             with self._protected():
                 self._subscriber.capture_failed(capture.state, None, None)
 
-    def _gone(self, known: int, end: str) -> None:
+    def _gone(self, known: int, end: str) -> bool:
+        """Whether the graph could be replayed until now."""
         state = self.graphs.pop(known, None)
         if state is not None:
             with self._protected():
                 self._subscriber.gone(state, end)
+        return state is not None
 
 
 def _owner(frame: FrameType | None, chain: Chain) -> str:

@@ -15,7 +15,6 @@ from typing import Literal
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, version_of
-from cgtool.model.ledger import Ledger
 from cgtool.model.part_files import Command, new_folder, read_lost, read_parts
 
 _BLOCK = 3
@@ -30,17 +29,12 @@ class Recording:
 
     path: Path | None = None
     """The file, once it is written; None if the block adds nothing to another recording."""
-    _ledger: Ledger | None = None
-
-    @property
-    def sentence(self) -> str:
-        """What the ledger says first: ``6 graphs, 249 replays``; empty until there is a file."""
-        from cgtool.analysis.ledger_report import sentence_of
-
-        return "" if self._ledger is None else sentence_of(self._ledger)
+    sentence = ""
+    """What the ledger says first: ``6 graphs, 249 replays``; empty until there is a file."""
+    _state = "not finished"
 
     def __repr__(self) -> str:
-        return f"<recording {self.path or 'without a file'}: {self.sentence or 'not finished'}>"
+        return f"<recording {self.path or 'without a file'}: {self.sentence or self._state}>"
 
 
 @contextlib.contextmanager
@@ -77,6 +71,7 @@ def recording(
                     "`cgtool run` or by another block"
                 )
                 warnings.warn(_said[0], stacklevel=_BLOCK)
+            result._state = "adds nothing to the one in progress"
             yield result
             return
         if device is None and not has_gpu():
@@ -111,6 +106,7 @@ def _write(
         return
     # Slow to import, and nothing of it is needed before the end.
     from cgtool.analysis.ledger import merge
+    from cgtool.analysis.ledger_report import sentence_of
     from cgtool.model import capture_file
     from cgtool.model.capture import created_now
 
@@ -131,5 +127,6 @@ def _write(
             raise
         warnings.warn(hint, stacklevel=_BLOCK + 1)
         return
-    result.path, result._ledger = target, capture.ledger
+    if capture.ledger is not None:
+        result.path, result.sentence = target, sentence_of(capture.ledger)
     shutil.rmtree(folder, ignore_errors=True)

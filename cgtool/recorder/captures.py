@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Start(NamedTuple):
 
     before: Before
     reserved_bytes: int | None = None
+    time_ns: int = 0
 
 
 class Capture:
@@ -95,13 +97,26 @@ class Captures:
 
     def begins(self) -> Start:
         """A capture is about to begin."""
-        before = self._costs.begins()
+        before, now = self._costs.begins(), _now()
         if not self._has_captured:
             self._device.prepare()
-        return Start(before, self._device.reserved_bytes())
+        return Start(before, self._device.reserved_bytes(), now)
 
-    def began(self, number: int, key: str, beginning: Beginning, start: Start | None) -> Capture:
+    def began(self, number: int, beginning: Beginning, start: Start | None) -> Capture:
         """A capture has begun. ``start`` is what ``begins`` returned; None if that failed."""
+        self._write_beginning(number, beginning)
+        start = start or Start(Before(None, None, self._costs.compiled_ns))
+        if beginning.warm_up_ns is not None:
+            start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
+        return Capture(number, start, self._device.watch(beginning.graph, self._table))
+
+    def refused(self, number: int, beginning: Beginning, error: BaseException) -> None:
+        """``capture_begin`` has raised."""
+        self._write_beginning(number, beginning)
+        diagnosis = _diagnosis(error)
+        self._part.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
+
+    def _write_beginning(self, number: int, beginning: Beginning) -> None:
         with self._lock:
             is_first, self._has_captured = not self._has_captured, True
         if is_first:
@@ -112,7 +127,7 @@ class Captures:
                 time.time_ns(),
                 number,
                 beginning.owner,
-                key,
+                beginning.key,
                 beginning.because,
                 frames_of(beginning.chain),
                 threading.current_thread().name,
@@ -120,11 +135,6 @@ class Captures:
                 self._device.stream(),
             )
         )
-        before, reserved = start or Start(Before(None, None, self._costs.compiled_ns))
-        if beginning.warm_up_ns is not None:
-            before = before._replace(warm_up_ns=beginning.warm_up_ns)
-        watch = self._device.watch(beginning.graph, self._table)
-        return Capture(number, Start(before, reserved), watch)
 
     def ends(self, capture: Capture, raised: BaseException | None) -> None:
         """``capture_end`` is about to be called. ``raised``: what the captured code did."""
@@ -148,10 +158,9 @@ class Captures:
             capture.read_ns = capture.end_ns = over_ns
             self._over(capture, over_ns, None, None, reason, None)
         else:
-            reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            self._over(
-                capture, over_ns, None, None, reason, _diagnosis(error, capture.ended_threads())
-            )
+            others = self._costs.others_entering(capture.start.time_ns)
+            diagnosis = _diagnosis(error, capture.ended_threads(), others)
+            self._over(capture, over_ns, None, None, _first_line(error), diagnosis)
 
     def _over(
         self,
@@ -163,7 +172,7 @@ class Captures:
         diagnosis: Finding | None,
     ) -> None:
         capture.stop()
-        before, reserved_before = capture.start
+        before = capture.start.before
         reserved = self._device.reserved_bytes()
         done_ns = _now()
         captured = Captured(
@@ -173,7 +182,7 @@ class Captures:
             capture.collector_ns,
             (capture.end_ns - capture.read_ns) + (done_ns - over_ns),
             pool,
-            _growth(reserved_before, reserved),
+            _growth(capture.start.reserved_bytes, reserved),
             failure,
             diagnosis,
             None if capture.contents is None else capture.contents[0],
@@ -191,6 +200,10 @@ class Captures:
             if self._part.append(Tables(frames, origins, functions), captured):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".split("\n")[0]
 
 
 def _ended_threads() -> list[threading.Thread]:
@@ -218,14 +231,16 @@ def _is_ours(file: str) -> bool:
     return package_part(file).startswith("/cgtool/")
 
 
-def _diagnosis(raised: BaseException, ended: list[threading.Thread]) -> Finding | None:
+def _diagnosis(
+    raised: BaseException, ended: Sequence[threading.Thread] = (), capturing: Sequence[str] = ()
+) -> Finding | None:
     """What the error that ended a capture means, at the line that raised it; None if it is not
     about the capture."""
     # Slow to import, and most programs never need it.
     from cgtool.detectors.capture_errors import explain
 
     with contextlib.suppress(Exception):  # methods of the user's exception may raise
-        finding = explain(raised, "capture", ended)
+        finding = explain(raised, "capture", ended, capturing)
         if finding is not None:
             return msgspec.structs.replace(finding, frames=exception_frames(raised))
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import get_ident
+from collections import deque
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +45,9 @@ class CaptureCosts:
     def __init__(self, patches: Patches) -> None:
         self._thread = _Thread()
         self.compiled_ns = 0
+        self._entering = deque[list[Any]](maxlen=16)
+        """The last calls of ``torch.cuda.graph.__enter__``: the thread, its name, and when it
+        returned."""
         patches.wrap(torch.cuda.graph, "__enter__", self._enter)
         for owner in (torch.cuda, torch.cuda.graphs):
             patches.wrap(owner, _CALLABLES, self._make_callables)
@@ -57,12 +62,22 @@ class CaptureCosts:
         thread.called = None
         return Before(None if entered is None else now - entered, warm_up, self.compiled_ns)
 
+    def others_entering(self, since_ns: int) -> list[str]:
+        """The names of other threads that were in ``torch.cuda.graph.__enter__`` since then."""
+        return [
+            name
+            for thread, name, left_ns in list(self._entering)
+            if thread != get_ident() and (left_ns is None or left_ns > since_ns)
+        ]
+
     def _enter(self, original: Any, context: Any) -> Any:
+        call: list[Any] = [get_ident(), threading.current_thread().name, None]
+        self._entering.append(call)
         self._thread.entered = _now()
         try:
             return original(context)
         finally:
-            self._thread.entered = None
+            self._thread.entered, call[-1] = None, _now()
 
     def _make_callables(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._thread.called = _now()

@@ -151,12 +151,13 @@ class Recorder(Subscriber[_Graph]):
         return self._captures.begins()
 
     def capture_began(self, beginning: Beginning, start: Start | None) -> _Graph:
-        key = beginning.key
-        # Those of torch.compile have a name, or none: the note is for the replay that follows.
-        if beginning.owner != COMPILE and (noted := notes.pending.pop(get_ident(), None)):
-            key = notes.key_of({name: size for name, size in noted.items() if is_number(size)})
         number = next(self._numbers)
-        return _Graph(number, self._captures.began(number, key, beginning, start))
+        return _Graph(number, self._captures.began(number, _with_note(beginning), start))
+
+    def capture_refused(
+        self, beginning: Beginning, start: Start | None, error: BaseException
+    ) -> None:
+        self._captures.refused(next(self._numbers), _with_note(beginning), error)
 
     def capture_ends(self, graph: _Graph, raised: BaseException | None) -> None:
         if graph.capture is not None:
@@ -226,6 +227,15 @@ class Recorder(Subscriber[_Graph]):
     def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
         if pools:
             self.part.append(Pools(time.time_ns(), self._device.pool_sizes(pools)))
+
+
+def _with_note(beginning: Beginning) -> Beginning:
+    """With what the program noted for it as its key."""
+    # Those of torch.compile have a name, or none: the note is for the replay that follows.
+    if beginning.owner == COMPILE or not (noted := notes.pending.pop(get_ident(), None)):
+        return beginning
+    sizes = {name: size for name, size in noted.items() if is_number(size)}
+    return beginning._replace(key=notes.key_of(sizes))
 
 
 def _taken(graph: _Graph) -> Capture:

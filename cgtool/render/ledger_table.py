@@ -101,6 +101,18 @@ _TIMES: Sequence[Column[LedgerRow]] = (
 _REPLAYED_AT: Column[LedgerRow] = Column(
     "replayed at", lambda row: row.replayed_at or "", wrap="cut", optional=True, priority=3
 )
+
+
+def _findings(priority: int) -> Column[LedgerRow]:
+    return Column(
+        "findings",
+        lambda row: ", ".join(row.findings),
+        wrap="cut",
+        optional=True,
+        priority=priority,
+    )
+
+
 LINES: Sequence[Column[LedgerRow]] = (
     _OWNER,
     Column("line"),
@@ -109,7 +121,7 @@ LINES: Sequence[Column[LedgerRow]] = (
         "again",
         lambda row: row.rerecords,
         WARNING,
-        "graphs that torch.compile recorded because an earlier one did not fit",
+        "captured by torch.compile because an earlier one did not fit, or after `reset()`",
     ),
     _count("unused", lambda row: row.unused, WARNING, "graphs that were never replayed"),
     _count("failed", lambda row: row.failed, BAD, "captures that ended with an error"),
@@ -119,6 +131,7 @@ LINES: Sequence[Column[LedgerRow]] = (
     *_TIMES,
     _REPLAYED_AT,
     _key(4),
+    _findings(5),
 )
 GRAPHS: Sequence[Column[LedgerRow]] = (
     _NUMBER,
@@ -131,6 +144,7 @@ GRAPHS: Sequence[Column[LedgerRow]] = (
     *_TIMES,
     _REPLAYED_AT,
     Column("end", lambda row: row.end or "", wrap="cut", optional=True, priority=2),
+    _findings(2),
 )
 
 _NotedRow = tuple[LedgerRow, Note]
@@ -348,6 +362,10 @@ def render(
     screen.add(Findings(findings))
     if more := len(report.findings) - len(findings):
         screen.line(f"{count_text(more, 'more finding')}: --rows 0 shows all", "dim")
+    if report.failures:
+        screen.parts.append("")
+    failures = report.failures[: rows or None]
+    screen.labelled((("capture failed", failure) for failure in failures), BAD)
     _notes(screen, report)
     return screen
 

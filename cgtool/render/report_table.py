@@ -62,6 +62,7 @@ COLUMNS: Sequence[Column[ExplainedFinding]] = (
     Column("times", lambda finding: finding.times),
     Column("why", lambda finding: finding.reason),
     Column("fix", lambda finding: finding.fix),
+    Column("graphs", lambda finding: " ".join(map(str, finding.graphs)), optional=True),
 )
 
 

@@ -6,9 +6,10 @@ import pytest
 from msgspec import structs
 
 from cgtool.analysis.ledger_findings import by_line, ledger_findings
+from cgtool.analysis.ledger_report import ledger_report, sentence_of
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import COMPILE, LedgerGraph, Skip
+from cgtool.model.ledger import COMPILE, RESET, LedgerGraph, Skip
 from tests.builders import program
 
 ENGINE = LedgerGraph(0, 0, "Engine.capture", frames=(0, 2), capture_ns=2_000_000, replays=9)
@@ -77,6 +78,48 @@ def test_the_same_work_captured_again_and_again() -> None:
     assert "capture-time-not-amortised" not in found(program(kept))
 
 
+def test_graphs_that_are_dropped_for_each_other_are_one_finding() -> None:
+    capture = program([ENGINE] * 10)
+    assert capture.ledger is not None
+    entries = [
+        structs.replace(each, replays=1, began_ns=10 * at, ended_ns=10 * at + 9)
+        for at, each in enumerate(capture.ledger.graphs)
+    ]
+    graphs = tuple(
+        Graph(f"{at}", "step", nodes=(Node(0, "op", 0, shape=f"[{at % 2}]"),)) for at in range(10)
+    )
+    ledger = structs.replace(capture.ledger, graphs=tuple(entries))
+    (finding,) = ledger_findings(structs.replace(capture, graphs=graphs, ledger=ledger))
+    assert finding.reason.startswith("10 captures of 2 different graphs")
+    assert finding.graphs == tuple(range(2, 10))
+
+
+def test_the_same_work_captured_again_after_a_reset() -> None:
+    first = structs.replace(ENGINE, ended_ns=9, end=RESET)
+    again = structs.replace(ENGINE, began_ns=10, because=RESET)
+    finding = found(program([first, again]))["recaptured-after-reset"]
+    assert finding.graphs == (1,)
+    assert finding.evidence[-1] == "graph 1"
+    # A new graph, or other work.
+    assert "recaptured-after-reset" not in found(
+        program([first, structs.replace(again, because=None)])
+    )
+    other = program([first, again])
+    graphs = (other.graphs[0], structs.replace(other.graphs[1], nodes=other.graphs[1].nodes[:1]))
+    assert "recaptured-after-reset" not in found(structs.replace(other, graphs=graphs))
+
+
+def test_memory_that_a_graph_in_use_shares_is_not_for_nothing() -> None:
+    largest = structs.replace(ENGINE, replays=0, pool=(0, 1), reserved_bytes=1 << 21)
+    used = structs.replace(ENGINE, pool=(0, 1))
+    for entries, is_reported in (([largest, used], False), ([largest], True)):
+        capture = program(entries)
+        assert capture.ledger is not None
+        assert ("2.0 MiB for nothing" in sentence_of(capture.ledger)) == is_reported
+        evidence = found(capture)["graph-never-replayed"].evidence
+        assert ("2.0 MiB" in evidence[0]) == is_reported
+
+
 def test_a_graph_for_every_shape() -> None:
     def of_shapes(count: int) -> Capture:
         capture = program([ENGINE] * count)
@@ -97,6 +140,22 @@ def test_one_topology_counts_while_the_other_graph_is_there() -> None:
     assert code not in found(program([structs.replace(ENGINE, ended_ns=5), alike]))
     # Nobody can update a graph of torch.compile.
     assert code not in found(program([TREE, structs.replace(TREE, same_as=0)]))
+
+
+def test_rows_name_the_findings_about_their_graphs() -> None:
+    report = ledger_report(program([structs.replace(ENGINE, replays=0), ENGINE]))
+    assert [row.findings for row in report.graphs] == [("graph-never-replayed",), ()]
+    assert [row.findings for row in report.lines] == [("graph-never-replayed",)]
+    assert report.findings[0].graphs == (0,)
+
+
+def test_a_failed_capture_without_a_finding_says_its_error() -> None:
+    failed = structs.replace(ENGINE, replays=0, failure="ValueError: of the user's")
+    report = ledger_report(program([ENGINE, failed, failed]))
+    assert report.findings == ()
+    assert [text.partition(": ")[2] for text in report.failures] == [
+        "ValueError: of the user's (2 times)"
+    ]
 
 
 def test_skips_are_counted_by_reason() -> None:

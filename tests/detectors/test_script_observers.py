@@ -642,7 +642,7 @@ def test_what_compiled_code_records_again_or_does_not_capture(
     assert findings.all()[0].evidence == (
         "1 recording",
         "inputs: primals_1 (1 time)",
-        "graphs 0/0 forward",
+        "graph 0/0 forward",
     )
 
 

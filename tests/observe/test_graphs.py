@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from cgtool.model.ledger import COMPILE
+from cgtool.model.ledger import COMPILE, RESET
 from cgtool.observe import graph_trees
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
 from cgtool.torch_compat import inductor
@@ -22,7 +22,9 @@ from cgtool.torch_compat.patches import Patches
 class Graph:
     refuses = False
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None: ...
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if capture_error_mode == "refused":
+            raise RuntimeError(capture_error_mode)
 
     def capture_end(self) -> None:
         if self.refuses:
@@ -44,6 +46,9 @@ class Log(Subscriber[str]):
         # A graph that is kept would never be freed.
         self.beginnings.append(beginning._replace(graph=None))
         return None if beginning.owner == COMPILE else f"graph {len(self.beginnings)}"
+
+    def capture_refused(self, beginning: Beginning, before: Any, error: BaseException) -> None:
+        self.lines.append(f"{beginning.owner} refused {error}")
 
     def capture_ends(self, graph: str, raised: BaseException | None) -> None:
         self.lines.append(f"{graph} ends {type(raised).__name__}")
@@ -105,6 +110,7 @@ def test_the_life_of_a_graph(log: Log) -> None:
     first, second = log.beginnings
     assert (first.pool, first.mode, second.pool, second.mode) == ((0, 1), "relaxed", None, "global")
     assert first.owner == first.chain[0][0].co_qualname == "captured"
+    assert (first.because, second.because) == (None, RESET)
 
 
 def test_captures_that_fail(log: Log) -> None:
@@ -116,6 +122,8 @@ def test_captures_that_fail(log: Log) -> None:
         pass
     with pytest.raises(RuntimeError):
         graph.capture_end()
+    with pytest.raises(RuntimeError), captured(graph, capture_error_mode="refused"):
+        pass
     other = Graph()
     other.capture_begin()
     del other
@@ -123,8 +131,19 @@ def test_captures_that_fail(log: Log) -> None:
     assert log.lines == [
         "graph 1 ends KeyError", "graph 1 failed KeyError None",
         "graph 2 ends NoneType", "graph 2 failed NoneType refused",
-        "graph 3 failed NoneType None", "None replayed",
+        "captured refused refused", "graph 3 failed NoneType None", "None replayed",
     ]  # fmt: skip
+
+
+def test_a_reset_of_what_was_never_captured_is_no_reason(log: Log) -> None:
+    graph = Graph()
+    graph.reset()
+    with pytest.raises(KeyError), captured(graph):
+        raise KeyError
+    graph.reset()
+    with captured(graph):
+        pass
+    assert [each.because for each in log.beginnings] == [None, None]
 
 
 def test_an_exception_that_was_handled_before_is_none_of_the_capture(log: Log) -> None:

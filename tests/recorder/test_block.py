@@ -226,13 +226,17 @@ def test_under_run_a_block_adds_nothing(tmp_path: Path) -> None:
             cgtool.note(rows=3)
             graph.replay()
     print(block.path)
+    print(block)
     """
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
     done = subprocess.run(
         [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "program.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        "None\n<recording without a file: adds nothing to the one in progress>\n",
+    ), done.stderr
     assert done.stderr.count("adds nothing") == 1
     assert [noted(each) for each in ledger(tmp_path, "program-run.cgt").graphs] == [
         {(("rows", 3.0),): 1}

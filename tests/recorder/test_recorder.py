@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import Counter
@@ -14,15 +15,22 @@ import torch
 import cgtool
 from cgtool.analysis.ledger import merge
 from cgtool.model.capture import Environment
-from cgtool.model.ledger import COMPILE, UNSEEN, Ledger, LedgerGraph
+from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
 from cgtool.model.part_files import Began, Command, PartWriter, read_parts
 from cgtool.recorder import eager_breaks
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches
 
 
+def driver_raises(text: str) -> None:
+    """Not by a line that says ``raise``, whose text would be the user's."""
+    (_ for _ in ()).throw(RuntimeError(text))
+
+
 class Graph:
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None: ...
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if pool is not None:
+            driver_raises("CUDA graphs must be captured on a non-default stream.")
 
     def capture_end(self) -> None: ...
 
@@ -146,7 +154,7 @@ def test_a_thread_that_has_ended_may_have_broken_the_capture(recorded: Recorded)
     text = "CUDA error: operation failed due to a previous error during capture"
     with pytest.raises(RuntimeError):
         try:
-            (_ for _ in ()).throw(RuntimeError(text))
+            driver_raises(text)
         finally:
             graph.capture_end()
     (failed,) = recorded.ledger().graphs
@@ -154,6 +162,62 @@ def test_a_thread_that_has_ended_may_have_broken_the_capture(recorded: Recorded)
     assert failed.diagnosis.code == "other-thread-cuda-call"
     assert "loader" in failed.diagnosis.reason
     assert "before" not in failed.diagnosis.reason
+
+
+def test_captures_at_once_break_each_other(recorded: Recorded) -> None:
+    def enter() -> None:
+        with contextlib.suppress(Exception):
+            torch.cuda.graph.__enter__(None)  # type: ignore[arg-type]
+
+    def failed() -> None:
+        graph = Graph()
+        graph.capture_begin()
+        with pytest.raises(RuntimeError):
+            try:
+                driver_raises("operation failed due to a previous error during capture")
+            finally:
+                graph.capture_end()
+
+    def on_a_thread() -> None:
+        thread = threading.Thread(target=enter, name="other engine")
+        thread.start()
+        thread.join()
+
+    on_a_thread()  # before: does not matter
+    enter()  # nor does the own thread
+    failed()
+    begin = Graph.capture_begin
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "capture_begin", lambda graph: (begin(graph), on_a_thread()))
+        failed()
+    causes = [each.diagnosis for each in recorded.ledger().graphs]
+    assert ["other engine" in str(cause and cause.reason) for cause in causes] == [False, True]
+    assert causes[1] is not None
+    assert causes[1].code == "other-thread-cuda-call"
+    assert "one after the other" in str(causes[1].fix)
+
+
+def test_a_capture_that_is_refused_at_its_beginning_has_failed(recorded: Recorded) -> None:
+    cgtool.note(batch=4)
+    with pytest.raises(RuntimeError):
+        Graph().capture_begin(pool=(0, 1))
+    captured().replay()
+    refused, after = recorded.ledger().graphs
+    assert (refused.number, refused.key, refused.graph) == (0, "batch 4", None)
+    assert refused.failure == "RuntimeError: CUDA graphs must be captured on a non-default stream."
+    assert refused.diagnosis is not None
+    assert refused.diagnosis.code == "api-order-misuse"
+    assert (after.number, after.replays, after.failure) == (1, 1, None)
+
+
+def test_a_graph_that_is_captured_again_after_a_reset(recorded: Recorded) -> None:
+    graph = captured()
+    graph.replay()
+    graph.reset()
+    graph.capture_begin()
+    graph.capture_end()
+    first, again = recorded.ledger().graphs
+    assert (first.end, first.because, again.because) == (RESET, None, RESET)
 
 
 def test_notes_of_a_killed_process_are_there(recorded: Recorded) -> None:

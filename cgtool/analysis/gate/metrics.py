@@ -275,7 +275,7 @@ METRICS = (
     ),
     _of_program(
         "rerecords",
-        "graphs that `torch.compile` recorded again (`cgtool run`)",
+        "graphs recorded again, by `torch.compile` or after `reset()` (`cgtool run`)",
         lambda entry: entry.because is not None,
     ),
     _of_program(

@@ -414,16 +414,16 @@ if sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize(
-    ("broken", "captures"), [("torch._utils", True), ("torch.nn", False)], ids=["early", "late"]
-)
-def test_an_import_of_torch_fails_halfway(folder: Path, broken: str, captures: bool) -> None:
-    """After an early failure a second import succeeds, after a late one it cannot."""
+@pytest.mark.parametrize("broken", ["torch._utils", "torch.nn"], ids=["early", "late"])
+def test_an_import_of_torch_fails_halfway(folder: Path, broken: str) -> None:
+    """After an early failure a second import succeeds, unless PyTorch refuses it; after a late one
+    it cannot."""
     name = program(folder, "half.py", HALF)
     plain = subprocess.run(
         [sys.executable, name, broken],
         cwd=folder, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+    captures = "Loader 2.0" in plain.stdout
     done = run(name, broken, *(["capture"] if captures else []), folder=folder)
     assert done.returncode == plain.returncode == 0, done.stderr
     assert done.stdout == plain.stdout

@@ -259,9 +259,11 @@ class _Comparison:
             )
             if not names and self.frozen.explain_branch([after.call], shown):
                 continue
+            # A parameter that other ops read as well was not rebound: another one is chosen.
+            is_rebound = new.parameter and new.storage not in self.first.storages
             yield self._at(
                 after.call,
-                PARAMETER_REBOUND if new.parameter else METADATA_ADDRESS_CHANGED,
+                PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
                 f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
                 "tensor in the next call; a graph always reads the tensor of the capture",
                 shown,

@@ -84,6 +84,25 @@ def _calls(target: ast.expr, statement: ast.AST) -> bool:
     )
 
 
+def _place(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
+    """What a value is kept as; ``kept.get("key")`` reads ``kept["key"]``."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+        is_get = node.func.attr == "get"
+        node = ast.Subscript(node.func.value, node.args[0], ast.Load()) if is_get else node
+    return name_chain(node)
+
+
+def _is_kept(kept: ast.expr, value: ast.expr, body: Iterable[ast.AST]) -> bool:
+    """Whether statements assign a value to where another expression reads it."""
+    place, text = _place(kept), ast.dump(value)
+    return place is not None and any(
+        isinstance(statement, ast.Assign)
+        and ast.dump(statement.value) == text
+        and place in map(name_chain, statement.targets)
+        for statement in body
+    )
+
+
 def _items(sources: Sources, key: str) -> Sources:
     """For containers among the sources, only the items of one key, or the size."""
     return frozenset(
@@ -529,7 +548,7 @@ class _Reader:
 
     def _do_If(self, node: ast.If) -> None:  # noqa: N802
         guarded: list[ast.AST] = [*node.body, *node.orelse]
-        decision = self._decide(node.test, guarded)
+        decision = self._decide(self._compared_with_last(node) or node.test, guarded)
         before, names = self.control, self.names
         joined: dict[str, Sources] = {}
         self.control = before | decision
@@ -540,6 +559,37 @@ class _Reader:
                 joined[name] = joined.get(name, NOTHING) | sources
         self.names, self.control = joined, before
         self._leave_early(guarded, decision)
+
+    def _compared_with_last(self, node: ast.If) -> ast.expr | None:
+        """The value whose change since the last call is the condition: ``x.shape`` of ``if
+        self.shape != x.shape:`` if ``self.shape = x.shape`` follows, and nothing else assigns to
+        that. What was kept does not matter."""
+        tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        test = tests[-1]
+        if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+            return None
+        if not isinstance(test.ops[0], ast.NotEq | ast.IsNot):
+            return None
+        kept, value = test.left, test.comparators[0]
+        if not _is_kept(kept, value, node.body):
+            kept, value = value, kept
+        first = tests[0]
+        is_empty = (
+            isinstance(first, ast.Compare)
+            and isinstance(first.ops[0], ast.Is)
+            and _place(first.left) == _place(kept)
+        )
+        if not _is_kept(kept, value, node.body) or tests[:-1] not in ([], [first] * is_empty):
+            return None
+        keys = set(self._keys(*(_place(kept) or ("", ()))))
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        elsewhere = any(
+            watched.key in keys
+            and watched.use.written
+            and not (watched.frame.file == self.code.co_filename and watched.use.line in lines)
+            for watched in self.flows.reads.watched
+        )
+        return value if keys and not elsewhere else None
 
     def _leave_early(self, guarded: list[ast.AST], decision: Sources) -> None:
         """What follows a branch with a `return`, `break` or `continue` depends on it."""

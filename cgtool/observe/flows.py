@@ -16,6 +16,7 @@ import torch
 
 from cgtool.observe.frames import is_internal, package_part
 from cgtool.observe.host_reads import HostReads
+from cgtool.observe.lookup import undecorated
 from cgtool.observe.source import Position, function_of, inner_nodes, name_chain
 from cgtool.observe.tensors import on_host
 
@@ -199,9 +200,10 @@ class Flows:
         for value in self._values(code, function) if depth else ():
             if isinstance(value, torch.nn.Module):
                 return True
-            inner = getattr(getattr(value, "__func__", value), "__code__", None)
-            if not isinstance(inner, CodeType):
+            helper = undecorated(value)
+            if helper is None:
                 continue
+            inner = helper.__code__
             if is_internal(inner) and not package_part(inner.co_filename).startswith("/torch/"):
                 continue
             if self._changes(inner, depth - 1):

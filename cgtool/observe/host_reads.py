@@ -32,10 +32,12 @@ from cgtool.observe.host_values import (
 from cgtool.observe.lookup import (
     MISSING,
     Identity,
+    behind,
     cells_of,
     content_of,
     is_immutable,
     resolve,
+    undecorated,
     weakly,
 )
 from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
@@ -177,6 +179,7 @@ class HostReads:
         keys: list[Any] = [(owner, use.root)]
         base = root()
         for kind, part in use.steps:
+            base = behind(base)
             is_part = isinstance(base, torch.nn.Module) and _is_of_pytorch(base)
             if base is None or base is MISSING:
                 keys.append(None)
@@ -220,17 +223,16 @@ class HostReads:
 
     def _follow(self, function: Any, depth: int) -> None:
         """Add what a helper of the user reads, which may run no op."""
+        helper = undecorated(function)
+        if helper is None or is_internal(code := helper.__code__):
+            return
+        if "-packages/" in code.co_filename:
+            return
         values: dict[str, Any] = {}
         if isinstance(function, types.MethodType):
-            first = function.__func__.__code__.co_varnames[:1]
-            values = dict.fromkeys(first, function.__self__)
-            function = function.__func__
-        if not isinstance(function, types.FunctionType) or is_internal(function.__code__):
-            return
-        if "-packages/" in function.__code__.co_filename:
-            return
-        if self._is_new(function.__code__, next(iter(values.values()), None)):
-            self._add_code(function.__code__, function.__globals__, values, depth)
+            values = dict.fromkeys(code.co_varnames[:1], function.__self__)
+        if self._is_new(code, next(iter(values.values()), None)):
+            self._add_code(code, helper.__globals__, values, depth)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
         weak = weakly(value)

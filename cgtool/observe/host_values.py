@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import ctypes
 import enum
 import itertools
 import random
@@ -18,7 +20,11 @@ import torch
 from cgtool.observe.lookup import MISSING, Identity, attribute_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function, version_of_tensor
+from cgtool.torch_compat.private import (
+    attributes_of_script,
+    no_torch_function,
+    version_of_tensor,
+)
 from cgtool.torch_compat.storages import StorageRef
 
 _SMALL = 64
@@ -105,12 +111,20 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         return None if is_constant else Value("iterator", object(), _short(value))
     if isinstance(value, types.MethodType):
         return Value("function", _Method(value), _short(value))
+    if isinstance(value, torch.jit.ScriptModule):
+        script = Identity(value), attributes_of_script(value)
+        return Value("function", script, "a scripted module")
     if isinstance(value, types.FunctionType | torch.nn.Module):
         return Value("function", Identity(value), getattr(value, "__name__", type(value).__name__))
     module = type(value).__module__.partition(".")[0]
     if module == "numpy" and hasattr(value, "tobytes"):
         content = value.dtype.str, zlib.crc32(value.tobytes())
         return Value("number", content, str(value)[:60] if value.size <= _SMALL else "an array")
+    if module.startswith("_") and hasattr(type(value), "hexdigest"):
+        # An object of `hashlib`; those of its functions with results of any length say 0.
+        return Value("number", value.hexdigest(*([32] if value.digest_size == 0 else [])), "a hash")
+    if isinstance(value, bytearray | array.array | ctypes.Array):
+        return Value("number", zlib.crc32(bytes(value)), _short(value))
     return None
 
 
@@ -221,8 +235,9 @@ def random_state(value: Any) -> Any:
     if not type(owner).__module__.startswith("numpy.random") or isinstance(owner, type):
         return None
     generator: Any = owner
-    bits = getattr(generator, "bit_generator", None)
-    return repr(generator.get_state() if bits is None else bits.state)
+    generator = getattr(generator, "bit_generator", generator)
+    # A bit generator and a sequence of seeds have ``state``, the old `RandomState` a method.
+    return repr(generator.state if hasattr(generator, "state") else generator.get_state())
 
 
 def _tensor(value: torch.Tensor) -> Value | None:

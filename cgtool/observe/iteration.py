@@ -9,6 +9,7 @@ import random
 import sys
 import types
 from collections.abc import Callable
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -27,7 +28,7 @@ from cgtool.observe.frames import (
     position_of,
 )
 from cgtool.observe.host_reads import HostReads, Snapshot
-from cgtool.observe.host_values import random_state
+from cgtool.observe.host_values import random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.source import Position
@@ -58,7 +59,8 @@ class Iteration:
     """The values on the host that the code reads, after the iteration."""
     record: Record = field(default_factory=Record)
     generators: dict[Position, Any] = field(default_factory=dict)
-    """By the call that drew a random number: the state of its generator after the iteration."""
+    """By the call that drew a random number: the state of its generator after the iteration; by one
+    that read a context variable: its value."""
     storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
     filled: set[int] = field(default_factory=set)
@@ -77,6 +79,8 @@ class CallProfile:
         self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
+        self._contexts = 0
+        """The calls of `Context.run` that run, one inside the other."""
         self._imports = 0
         """The imports that run, one inside the other: what they run is not the iteration's."""
 
@@ -108,9 +112,20 @@ class CallProfile:
                     parts = argument if isinstance(argument, tuple) else (argument,)
                     self.ran.outputs[id(code)] = tuple(bool([*tensors_in(part)]) for part in parts)
         elif event == "c_call":
+            owner = getattr(argument, "__self__", None)
             kind = _kind_of_source(argument)
             if kind is not None:
-                self._draw(kind, frame, getattr(argument, "__self__", None))
+                self._draw(kind, frame, owner)
+            elif isinstance(owner, Context) and argument.__name__ == "run":
+                self._contexts += 1
+            elif self._contexts > 0 and isinstance(owner, ContextVar):
+                # Outside a context of its own, a variable is watched by its name.
+                position = position_of((code, frame.f_lasti))
+                self.ran.drawn[position] = "host"
+                value = value_of(owner)
+                self.iteration.generators[position] = value.content if value else None
+        elif self._contexts > 0 and isinstance(getattr(argument, "__self__", None), Context):
+            self._contexts -= 1
 
     def _note_call(self, frame: types.FrameType) -> None:
         """A function of the user's begins: which expression called it?"""
@@ -162,7 +177,7 @@ class CallProfile:
 
     def finish(self) -> None:
         """Complete the iteration, whose ops are known by now."""
-        self.iteration.generators = {
+        self.iteration.generators |= {
             position: state
             for position, owner in self.owners.items()
             if (state := random_state(owner)) is not None
@@ -175,7 +190,11 @@ class CallProfile:
                 if op.fills_host:
                     self.ran.drawn.update(dict.fromkeys(positions[:1], "copied"))
             elif op.random and op.call.chain:
-                self.ran.drawn[position_of(op.call.chain[0])] = "random"
+                position = position_of(op.call.chain[0])
+                self.ran.drawn[position] = "random"
+                if op.drawn_from is not None:
+                    earlier = self.iteration.generators.get(position)
+                    self.iteration.generators[position] = hash((earlier, op.drawn_from))
 
 
 _IMPORT_FILE = "<frozen importlib._bootstrap>"

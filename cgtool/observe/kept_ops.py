@@ -18,11 +18,13 @@ from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_interna
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.tensors import has_memory, on_host, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.op_key import Observer, may_have_python_kernel
-from cgtool.torch_compat.private import pytree, storage_address
+from cgtool.torch_compat.op_key import Observer, may_have_python_kernel, unobserved
+from cgtool.torch_compat.private import no_torch_function, pytree, storage_address
 from cgtool.torch_compat.shared_kernels import copies_to_device
 from cgtool.torch_compat.storages import StorageRef
 
+_GENERATOR = type(torch.default_generator)
+"""The class itself: the simulated device replaces `torch.Generator`."""
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
 SKIPPED = (
@@ -69,6 +71,8 @@ class Op:
     """It copies from the device to the host, and does not wait."""
     random: bool = False
     """It draws random numbers."""
+    drawn_from: bytes | None = None
+    """The state of the host's generator that it was given."""
     in_optimizer: bool = False
     """An optimizer of PyTorch runs it."""
     host_input: bool = False
@@ -184,6 +188,7 @@ class KeptOpRecorder(OpRecorder):
         outside: list[OutsideTensor] = []
         places: list[bool] = []
         host_scalar = host_input = False
+        drawn_from: bytes | None = None
         for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
             if isinstance(argument, torch.Tensor):
                 if not has_memory(argument):
@@ -207,6 +212,9 @@ class KeptOpRecorder(OpRecorder):
             elif type(argument) in (bool, int, float, complex, str):
                 # A number that is none differs from itself.
                 numbers.append((position, argument if argument == argument else "nan"))
+            elif isinstance(argument, _GENERATOR) and argument.device.type == "cpu":
+                with unobserved(), no_torch_function():
+                    drawn_from = bytes(argument.get_state().tolist())
         all_host = bool(places) and all(places)
         host_scalar = host_scalar and not all_host
         return Op(
@@ -217,6 +225,7 @@ class KeptOpRecorder(OpRecorder):
             host_scalar and not copies_to_device(func, args, kwargs, on_host),
             read_on_host,
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
+            drawn_from=drawn_from,
             host_input=host_input,
             in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import gc
+import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -92,35 +94,49 @@ def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
     return value
 
 
+def behind(value: Any) -> Any:
+    """The dict that a view of it (`types.MappingProxyType`) shows; anything else is itself."""
+    return gc.get_referents(value)[0] if isinstance(value, types.MappingProxyType) else value
+
+
 def _item(value: Any, key: str | int) -> Any:
+    value = behind(value)
     if isinstance(value, dict):
         return dict.get(value, key, MISSING)
-    is_array = type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0
-    is_sequence = is_array or isinstance(value, list | tuple | collections.deque)
-    if is_sequence and isinstance(key, int):
-        return value[key] if -len(value) <= key < len(value) else MISSING
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
         return children_of(value).get(str(key), MISSING)
+    kind = type(value)
+    base = next((base for base in kind.__mro__ if "__getitem__" in base.__dict__), None)
+    if kind.__module__ == "numpy" or _is_of_python(base):
+        try:
+            return value[key]
+        except Exception:  # no such key, or of another type
+            return MISSING
     return MISSING
 
 
+def _is_of_python(kind: type | None) -> bool:
+    """Whether a type belongs to Python or to its own modules."""
+    return str(getattr(kind, "__module__", "")).split(".")[0] in sys.stdlib_module_names
+
+
 def attribute_of(value: Any, name: str) -> Any:
-    """What Python finds, without running the user's code: properties are not called. The first
-    of: a field in C of its type (a slot, a field of a named tuple), an attribute of its own, one of
-    its types."""
+    """What Python finds, without running the user's code: of properties, only those of Python's
+    own modules are called. The first of: a field in C of its type (a slot, a field of a named
+    tuple), an attribute of its own, one of its types."""
     if name == "__class__":
         return type(value)
     table = _table_of(value)
     if name == "__dict__":
         return table
     is_type = isinstance(value, type)
-    member = next(
-        (base.__dict__[name] for base in type(value).__mro__ if name in base.__dict__), MISSING
-    )
-    if isinstance(member, _FIELDS) and not is_type:
+    base = next((base for base in type(value).__mro__ if name in base.__dict__), None)
+    member: Any = MISSING if base is None else base.__dict__[name]
+    is_read = isinstance(member, (*_FIELDS, *(_COMPUTED if _is_of_python(base) else ())))
+    if is_read and not is_type:
         try:
             return member.__get__(value)
-        except AttributeError:
+        except Exception:  # an empty slot, a closed file
             return MISSING
     for part in value.__mro__ if is_type else ():
         if name in part.__dict__:
@@ -139,6 +155,8 @@ def attribute_of(value: Any, name: str) -> Any:
 
 
 _FIELDS = types.MemberDescriptorType, type(vars(collections.namedtuple("_Pair", "a"))["a"])
+_COMPUTED = property, types.GetSetDescriptorType
+"""What computes an attribute: ``value`` of a shared number and of one of `ctypes`."""
 _BY_PYTHON = types.FunctionType, classmethod, staticmethod
 
 
@@ -159,6 +177,16 @@ def _table_of(value: Any) -> Any:
             except Exception:  # slots, builtins, and objects whose attributes raise
                 return MISSING
     return MISSING
+
+
+def undecorated(value: Any) -> types.FunctionType | None:
+    """The function behind a method, and behind the wrappers of decorators; None for anything
+    else."""
+    function = value.__func__ if isinstance(value, types.MethodType) else value
+    if not isinstance(function, types.FunctionType):
+        return None
+    function = inspect.unwrap(function)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def is_immutable(value: Any) -> bool:

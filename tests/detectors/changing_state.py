@@ -1,13 +1,17 @@
 """Entry points whose host state changes, and two calls in a row may not show it. The line to blame
 carries its code."""
 
+import array
 import collections
 import contextvars
+import ctypes
 import datetime
 import enum
+import hashlib
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import pathlib
 import queue
@@ -17,7 +21,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -1299,3 +1303,159 @@ def callbacks_of_a_late_step(device):
         return weight * 2
 
     return step
+
+
+class Refreshing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8))
+        self.calls = 0
+
+    @torch.no_grad()
+    def refresh(self, x):
+        self.mask.copy_((x.mean(0) > 0).float())
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls % 700 == 0:  # <- control-flow-frozen
+            self.refresh(x)
+        return x * self.mask
+
+
+def mask_refreshed_by_a_decorated_method(device):
+    return Refreshing().to(device), (rows(device),)
+
+
+def shared_step(device):
+    step = multiprocessing.Value("i", 0)
+
+    def forward(x):
+        step.value += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (step.value // 1000)
+
+    return forward, (rows(device),)
+
+
+def steps_in_an_array(device):
+    steps = array.array("q", [0])
+
+    def forward(x):
+        steps[0] += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (steps[0] // 1000)
+
+    return forward, (rows(device),)
+
+
+def step_of_ctypes(device):
+    step = ctypes.c_long(0)
+
+    def forward(x):
+        step.value += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (step.value // 1000)
+
+    return forward, (rows(device),)
+
+
+def position_in_a_context_of_its_own(device):
+    context = contextvars.copy_context()
+
+    def inner(x):
+        position.set(position.get() + 1)
+        return x * (1 + position.get() // 1000)  # <- cpu-work-in-region
+
+    def forward(x):
+        return context.run(inner, x)
+
+    return forward, (rows(device),)
+
+
+def spawned_generators(device):
+    seeds = np.random.SeedSequence(7)
+
+    def forward(x):
+        (seed,) = seeds.spawn(1)  # <- rng-frozen-seed
+        return x * float(np.random.default_rng(seed).uniform())
+
+    return forward, (rows(device),)
+
+
+def step_of_a_digest(device):
+    digest = hashlib.sha256()
+
+    def forward(x):
+        digest.update(b"step")  # <- cpu-state-step-counter
+        return x * digest.digest()[0]
+
+    return forward, (rows(device),)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x) * (1.0 + float(self.calls // 1000))
+
+
+def scripted_module_that_counts(device):
+    model = torch.jit.script(Scripted().to(device))
+
+    def forward(x):
+        return model(x)  # <- control-flow-frozen
+
+    return forward, (rows(device),)
+
+
+def remembered_key_of_a_counter(device):
+    memory = SimpleNamespace(key=None, scale=1.0, calls=0)
+
+    def forward(x):
+        memory.calls += 1  # <- cpu-state-step-counter
+        key = memory.calls // 1000
+        if memory.key is None or memory.key != key:
+            memory.key = key
+            memory.scale = 0.5**key
+        return x * memory.scale
+
+    return forward, (rows(device),)
+
+
+def remembered_key_is_forgotten(device):
+    memory = SimpleNamespace(key=None, scale=1.0, table=None, calls=0)
+
+    def forward(x):
+        memory.calls += 1  # <- cpu-state-step-counter
+        if memory.calls % 1000 == 0:
+            memory.key = None
+            memory.scale *= 0.5
+        if memory.key != x.shape:
+            memory.key = x.shape
+            memory.table = torch.full((8,), memory.scale, device=x.device)
+        return x * memory.table
+
+    return forward, (rows(device),)
+
+
+def scale_behind_a_view(device):
+    settings = {"step": 0, "scale": 1.0}
+    view = MappingProxyType(settings)
+
+    def forward(x):
+        settings["step"] += 1  # <- cpu-state-step-counter
+        if settings["step"] % 1000 == 0:
+            settings["scale"] *= 0.5
+        return x * view["scale"]
+
+    return forward, (rows(device),)
+
+
+def step_in_chained_settings(device):
+    settings = collections.ChainMap({}, {"step": 0})
+
+    def forward(x):
+        settings["step"] += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (settings["step"] // 1000)
+
+    return forward, (rows(device),)

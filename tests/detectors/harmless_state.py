@@ -2,9 +2,11 @@
 
 import collections
 import contextlib
+import contextvars
 import functools
 import itertools
 import logging
+import multiprocessing
 import pathlib
 import random
 import tempfile
@@ -21,6 +23,7 @@ from torch.nn import functional
 
 log = logging.getLogger("harmless")
 CALLS = 0
+POSITION = contextvars.ContextVar("POSITION", default=0)
 TIMES = collections.defaultdict(list)
 CONFIG = {"scale": 0.5, "layers": (1, 2), "act": "relu", "nested": {"eps": 1e-5}}
 
@@ -939,5 +942,65 @@ def callbacks_of_each_step(device):
         for callback in callbacks:
             callback(calls["n"])
         return x * 2
+
+    return forward, (rows(device),)
+
+
+def remembered_version_of_a_weight(device):
+    weight, memory = rows(device, 8), {}
+
+    def step():
+        if memory.get("version") != weight._version:
+            memory["version"] = weight._version
+            memory["sign"] = weight.sign()
+        weight.sub_(memory["sign"] * 0.1)
+        return weight * 2
+
+    return step
+
+
+def position_in_a_copied_context(device):
+    def inner(x):
+        POSITION.set(POSITION.get() + 1)
+        return x * POSITION.get()
+
+    def forward(x):
+        return contextvars.copy_context().run(inner, x)
+
+    return forward, (rows(device),)
+
+
+def shared_table(device):
+    table, counts = multiprocessing.Array("d", [0.5, 2.0]), multiprocessing.Value("i", 0)
+
+    def forward(x):
+        counts.value += 1
+        return x * table.get_obj()[1]
+
+    return forward, (rows(device),)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(8, 8), 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * float(self.scale)
+
+
+def scripted_module_with_a_number(device):
+    model = torch.jit.script(Scripted().to(device))
+
+    def forward(x):
+        return model(x)
+
+    return forward, (rows(device),)
+
+
+def order_drawn_from_one_seed(device):
+    def forward(x):
+        order = torch.randperm(4, generator=torch.Generator().manual_seed(3)).tolist()
+        return torch.stack([x[i] * n for n, i in enumerate(order)])
 
     return forward, (rows(device),)

@@ -6,6 +6,8 @@ so that other work on the machine counts little.
 
 - ``kernel``: an observer that does nothing: the way of an op into Python and back.
 - ``places``: an op recorder, as in a capture of ``cgtool run``: op, line, module, autograd node.
+- ``native``: the same by the kernel in C++, where it is compiled (``cgtool doctor --build``). The
+  stream's position is that of a function that does nothing.
 - ``record``: an op recorder that also notes reads and writes, as in ``cgtool capture``.
 - ``mode``: the same by a ``TorchDispatchMode``, where PyTorch has no key to watch. It sees more
   ops in training: ``detach``.
@@ -14,6 +16,8 @@ so that other work on the machine counts little.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import itertools
 import sys
 import time
@@ -21,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import quantiles
 from types import FrameType
+from typing import Any
 from unittest import mock
 
 import torch
@@ -31,7 +36,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, Site
 from cgtool.observe.ops import OpRecorder, RootedModuleStack
-from cgtool.torch_compat import op_key
+from cgtool.torch_compat import op_key, op_watch
 
 ROUNDS = 200
 encoder = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
@@ -93,6 +98,16 @@ class PlaceRecorder(OpRecorder):
         return self.modules.chain(caller)
 
 
+@contextlib.contextmanager
+def native(module: Any) -> Iterator[None]:
+    """As ``PlaceRecorder``, but the calls are not read from the log."""
+    nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
+    log = module.Log(nothing, False, int, int, frozenset())
+    hooks = RootedModuleStack(Chains(), lambda _place, frame: log.enter_module(0, frame))
+    with hooks, op_key.watch_natively(module, log):
+        yield
+
+
 def record(by_mode: bool = False) -> Callable[[], Watching]:
     """A recorder for which every op has a launch."""
     accesses = AccessLog()
@@ -114,6 +129,9 @@ def measure(program: Callable[[], None]) -> str:
         "record": record(),
         "mode": record(by_mode=True),
     }
+    module = op_watch.load() if op_key.can_watch_natively() else None
+    if module is not None:
+        ways["native"] = functools.partial(native, module)
     times: dict[str, list[float]] = {name: [] for name in ways}
     ops: dict[str, int] = {}
     for _ in range(ROUNDS):
@@ -134,7 +152,7 @@ def measure(program: Callable[[], None]) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     print(f"PyTorch {torch.__version__}: us an op")
-    print(f"{'':10} {'ops':>5} {'plain':>7}  +kernel +places +record   +mode")
+    print(f"{'':10} {'ops':>5} {'plain':>7}  +kernel +places +record   +mode +native")
     for name in sys.argv[1:] or PROGRAMS:
         print(f"{name:10} {measure(PROGRAMS[name])}", flush=True)
 

@@ -13,6 +13,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import show_report
+from cgtool.model.failure import machine
 from cgtool.model.finding import Capability
 
 SECONDS = 300
@@ -70,10 +71,34 @@ def _with_torch() -> list[Capability]:
     return msgspec.json.decode(lines[-1], type=list[Capability])
 
 
+def _build() -> None:
+    """Compile what ``torch_compat.op_watch`` needs, in a process of its own."""
+    process = subprocess.run(
+        [sys.executable, "-m", "cgtool.torch_compat.op_watch"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines()
+        raise machine(
+            "the op recorder in C++ was not compiled",
+            why=lines[-1] if lines else f"the compilation ended with {process.returncode}",
+            fix="cgtool run works without it; its captures take longer",
+        )
+
+
 def doctor(
     no_torch: Annotated[
         bool,
         typer.Option("--no-torch", help="Do not import torch; show what is available without it."),
+    ] = False,
+    build: Annotated[
+        bool,
+        typer.Option(
+            "--build",
+            help="First compile the op recorder in C++, so that `cgtool run` captures faster.",
+        ),
     ] = False,
     format_: opt.FormatOption = "table",
     output: opt.Output = None,
@@ -81,6 +106,8 @@ def doctor(
     """List the features that this machine supports, and how to enable the missing ones."""
     from cgtool.render.report_table import render_doctor
 
+    if build:
+        _build()
     rows = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
     rows += [_installed()] if no_torch else _with_torch()
     report = {"capabilities": rows}

@@ -234,11 +234,19 @@ class RootedModuleStack(ModuleStack):
     further than to the innermost one.
     """
 
-    def __init__(self, chains: Chains) -> None:
+    def __init__(
+        self, chains: Chains, entered: Callable[[Any, FrameType | None], None] | None = None
+    ) -> None:
+        """``entered``: called with ``place()`` and its frame when that changes."""
         super().__init__({})
         self._chains = chains
+        self._entered = entered
         self._running: list[tuple[FrameType, tuple[Site, ...]]] = []
         """The frame that runs a module, and the chain outside it, which stays what it is."""
+
+    def place(self) -> tuple[Running | None, tuple[Site, ...]]:
+        """The innermost module that is running on this thread, and the chain that leads to it."""
+        return self.current(), self._running[-1][1] if self._running else ()
 
     def chain(self, frame: FrameType | None) -> tuple[Site, ...]:
         """``chain_of``, one of ``chains``."""
@@ -260,12 +268,16 @@ class RootedModuleStack(ModuleStack):
         super()._push(module, args)
         frame = sys._getframe(1)
         self._running.append((frame, self.chain(frame)))
+        if self._entered is not None:
+            self._entered(self.place(), frame)
 
     def _pop(self, module: torch.nn.Module, args: Any, out: Any) -> None:
         super()._pop(module, args, out)
         running = self._running
         if running:
             running.pop()
+        if self._entered is not None:
+            self._entered(self.place(), running[-1][0] if running else None)
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
@@ -299,7 +311,7 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
         yield
 
 
-class _Running:
+class ThreadState:
     """What a thread is running."""
 
     __slots__ = ("call", "next_sequence", "previous", "run")
@@ -319,7 +331,7 @@ class _Threads(threading.local):
     """One attribute rather than several: reading or writing one is what takes the time."""
 
     def __init__(self) -> None:
-        self.running = _Running()
+        self.running = ThreadState()
 
 
 class OpRecorder:
@@ -353,7 +365,7 @@ class OpRecorder:
         self.running.next_sequence = next_sequence_number()
 
     @property
-    def running(self) -> _Running:
+    def running(self) -> ThreadState:
         """What this thread is running."""
         return self._threads.running
 
@@ -408,8 +420,10 @@ class OpRecorder:
 
     def note_made(self, call: OpCall) -> None:
         """Autograd nodes were made if the next number has changed."""
-        following = next_sequence_number()
-        running = self._threads.running
+        self.note_made_by(call, self._threads.running, next_sequence_number())
+
+    def note_made_by(self, call: OpCall, running: ThreadState, following: int) -> None:
+        """As ``note_made``, of a thread that runs ``running``; ``following`` is the next number."""
         before = running.next_sequence
         if before != following:
             running.next_sequence = following

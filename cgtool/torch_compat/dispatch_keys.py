@@ -47,6 +47,8 @@ class Kernels:
         self.kernel = kernel
         self._libraries: dict[str, Any] = {}
         """The libraries that hold the kernels, by namespace."""
+        self._installed: Callable[[int], Any] | None = None
+        """What installed the kernel for all ops, if it is not that in Python."""
         self._named: set[str] = set()
         """Ops that have a kernel of their own."""
         self._listed: tuple[int, ...] | None = None
@@ -81,12 +83,21 @@ class Kernels:
             for name in names:
                 self._implement(name, torch.library.fallthrough_kernel, False)
 
+    def replace(self, install: Callable[[int], Any] | None) -> None:
+        """``install(key)`` puts another kernel for all ops in place of that in Python, for as long
+        as what it returns exists. None: that in Python. No thread may have the key switched on."""
+        if install is not self._installed:
+            self._libraries.pop("_", None)
+            if install is not None:
+                self._libraries["_"] = install(int(self.key))
+            self._installed = install
+
     def _pass(self, fallback: Any) -> None:
         if "_" not in self._libraries:
             self._library("_", self.name).fallback(self.key, fallback, fallback is self.kernel)
             # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
             # object yet: the results of ops that pass through Python have one.
-            for name in ("aten::detach", "aten::alias"):
+            for name in {"aten::detach", "aten::alias"} - self._named:
                 self._implement(name, torch.library.fallthrough_kernel, False)
 
     def _implement_each(self, names: Iterable[str]) -> None:

@@ -381,11 +381,41 @@ def watch(observer: Observer) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as entered:
             if outer is None:
+                _kernels.replace(None)
                 entered.enter_context(watch_thread())
                 entered.enter_context(watch_new_threads())
             yield
     finally:
         _observer = outer
+
+
+def can_watch_natively() -> bool:
+    """Whether ``watch_natively`` can be entered: modes and tensor subclasses come before the key,
+    and nothing in Python stands between an op and its kernel."""
+    return is_supported() and not _IS_ABOVE_PYTHON and _observer is None and _placer is None
+
+
+@contextlib.contextmanager
+def watch_natively(native: Any, log: Any) -> Iterator[None]:
+    """While entered, ``log`` notes the ops that an observer of ``watch`` would run. ``native``: the
+    module of ``torch_compat.op_watch``. No ``watch`` may be entered meanwhile."""
+    global _observer
+
+    def observe(op: Any, args: Any, kwargs: Any, run: Run, _caller: FrameType | None) -> Any:
+        return native.watch_call(str(getattr(op, "__name__", op)), lambda: run(*args, **kwargs))
+
+    if not can_watch_natively():
+        raise RuntimeError("this thread's ops cannot be watched natively")
+    # For the ops that PyTorch dispatches in Python; all others reach the kernel.
+    _observer = observe
+    try:
+        _kernels.replace(native.Kernel)
+        native.watch(log)
+        with watch_thread(), watch_new_threads():
+            yield
+    finally:
+        native.watch(None)
+        _observer = None
 
 
 @contextlib.contextmanager

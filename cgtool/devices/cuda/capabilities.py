@@ -122,6 +122,22 @@ def _op_recorder(_torch: Any) -> str:
     return "a dispatch key below autograd"
 
 
+def _op_watch(_torch: Any) -> str:
+    from cgtool.torch_compat import op_key, op_watch
+
+    if not op_key.can_watch_natively():
+        raise Missing(
+            "cgtool run watches the ops of a capture in Python, which takes longer",
+            "a PyTorch whose unused dispatch key comes after modes (2.13)",
+        )
+    if op_watch.load() is None:
+        raise Missing(
+            "cgtool run watches the ops of a capture in Python, which takes longer",
+            "cgtool doctor --build (needs a C++ compiler)",
+        )
+    return f"compiled: {op_watch.library()}"
+
+
 def _annotations(torch: Any) -> str:
     if "enable_annotations" in inspect.signature(torch.cuda.graph).parameters:
         return "record_function, NVTX and PyTorch's mark_kernels"
@@ -157,6 +173,7 @@ TESTS: tuple[tuple[str, Callable[[Any], str], bool], ...] = (
     ("node times (cupti-python)", _node_times, True),
     ("kernel arguments", _parameter_layout, True),
     ("op recorder", _op_recorder, False),
+    ("op recorder in C++", _op_watch, False),
     ("annotations", _annotations, False),
     ("input liveness", _liveness, True),
     ("clock watch", _clock, True),

@@ -65,12 +65,9 @@ them; () if there is none, or the stream is not capturing."""
 def capture_query() -> Callable[[int], Position]:
     """A function that returns the position of a stream. Through ``ctypes``, with arguments that
     need no conversion: it is called twice an op, and takes a tenth of the time of the bindings."""
-    library = ctypes.CDLL("libcuda.so.1")
+    info, with_edges = capture_info()
     status, count = ctypes.c_int(), ctypes.c_size_t()
     nodes, edges = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_void_p()
-    # The version without edges fails where one of them is programmatic.
-    with_edges = hasattr(library, "cuStreamGetCaptureInfo_v3")
-    name = f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"
     results = (nodes, edges, count) if with_edges else (nodes, count)
     references = (ctypes.byref(status), None, None, *map(ctypes.byref, results))
     queries: dict[int, Callable[[], int]] = {}
@@ -78,13 +75,21 @@ def capture_query() -> Callable[[int], Position]:
     def position(stream: int) -> Position:
         query = queries.get(stream)
         if query is None:
-            query = queries[stream] = partial(library[name], ctypes.c_void_p(stream), *references)
+            query = queries[stream] = partial(info, ctypes.c_void_p(stream), *references)
         if query() != 0 or status.value != _ACTIVE:
             return ()
         length = count.value
         return nodes[0] if length == 1 else tuple(nodes[:length])
 
     return position
+
+
+def capture_info() -> tuple[Any, bool]:
+    """The driver's function ``cuStreamGetCaptureInfo``, and whether it also returns edges."""
+    library = ctypes.CDLL("libcuda.so.1")
+    # The version without edges fails where one of them is programmatic.
+    with_edges = hasattr(library, "cuStreamGetCaptureInfo_v3")
+    return library[f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"], with_edges
 
 
 _ACTIVE = 1

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache, partial
 from types import FrameType
 from typing import Any
 
 import torch
 
-from cgtool.devices.cuda.driver import Position, capture_query, capturing_graph, relaxed
+from cgtool.devices.cuda.driver import (
+    Position,
+    capture_info,
+    capture_query,
+    capturing_graph,
+    relaxed,
+)
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
 from cgtool.model.capture import Contents
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
-from cgtool.observe.frames import Chains, Site, chain_or_waiting, is_generated, is_internal_file
+from cgtool.observe.frames import (
+    MAX_CHAIN,
+    Chains,
+    Site,
+    callers,
+    chain_or_waiting,
+    is_generated,
+    is_internal,
+    is_internal_file,
+)
 from cgtool.observe.generated import GeneratedCode, Source
-from cgtool.observe.ops import OpCall, OpRecorder, RootedModuleStack
+from cgtool.observe.ops import OpCall, OpRecorder, RootedModuleStack, ThreadState
 from cgtool.observe.origins import OriginTable
-from cgtool.torch_compat import op_key
+from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
@@ -56,13 +76,13 @@ class _Positions:
     def __init__(self) -> None:
         self._query = capture_query()
         self._device = torch.cuda.current_device()
-        self._seen: list[Position] = []
-        self.note()
+        self.seen: list[Position] = [()]
+        """Number 0 is that of calls that launch nothing."""
 
     def note(self) -> int:
         """Note the position of the current stream; its number among those noted."""
-        self._seen.append(self._query(current_raw_stream(self._device)))
-        return len(self._seen) - 1
+        self.seen.append(self._query(current_raw_stream(self._device)))
+        return len(self.seen) - 1
 
     def counts(self, handles: Sequence[int]) -> list[int]:
         """For each position noted, how many of the nodes with these handles, in order of their
@@ -70,7 +90,7 @@ class _Positions:
         number = {handle: index + 1 for index, handle in enumerate(handles)}
         counts: list[int] = []
         before = 0
-        for nodes in self._seen:
+        for nodes in self.seen:
             if isinstance(nodes, int):
                 known = number.get(nodes, 0)
             else:
@@ -112,7 +132,7 @@ class _Recorder(OpRecorder):
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         call = super().begin(func, caller)
-        site = _generated_site(caller) if self._may_be_generated else None
+        site = _generated_site(_sites(caller)) if self._may_be_generated else None
         if site is not None:
             self.generated[call.index] = site
         return call
@@ -155,18 +175,123 @@ class _Recorder(OpRecorder):
         finally:
             launches = start, self.launch_count()
             frame = sys._getframe(1)
-            self.kernels.append(_Launch(_generated_site(frame), chain_or_waiting(frame), launches))
+            site = _generated_site(_sites(frame))
+            self.kernels.append(_Launch(site, chain_or_waiting(frame), launches))
+
+    def watching(self) -> AbstractContextManager[None]:
+        """While entered, the ops are recorded."""
+        return op_key.watch(self.observe)
+
+    def finish(self) -> None:
+        """The capture is over: complete the record."""
 
 
-def _generated_site(frame: FrameType | None) -> Site | None:
-    """The frame of generated code that calls PyTorch; None if the user's code does."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_generated(file):
-            return frame.f_code, frame.f_lasti
-        if not is_internal_file(file):
+class _NativeRecorder(_Recorder):
+    """Has the ops noted in C++, and makes the same record of that when the capture is over."""
+
+    def __init__(self, chains: Chains, native: Any) -> None:
+        super().__init__(chains)
+        self._native = native
+        self._waitings: list[tuple[Site, ...]] = []
+        self._places: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        """Where modules ran, and their numbers: by the module, and the id of the chain."""
+        function, with_edges = capture_info()
+        # The garbage collector does not see what a log refers to.
+        this = weakref.ref(self)
+        self._log = native.Log(
+            ctypes.cast(function, ctypes.c_void_p).value,
+            with_edges,
+            partial(current_raw_stream, torch.cuda.current_device()),
+            lambda: this()._number_waiting(),  # type: ignore[union-attr]
+            _LAUNCH_NOTHING,
+        )
+        self.launch_count = self._log.note
+        self.modules = RootedModuleStack(chains, self._enter)
+
+    def _enter(self, place: Any, frame: FrameType | None) -> None:
+        module, chain = place
+        number = -1
+        if module is not None:
+            number = self._numbers.setdefault((module, id(chain)), len(self._places))
+            if number == len(self._places):
+                self._places.append(place)
+        self._log.enter_module(number, frame)
+
+    def _number_waiting(self) -> int:
+        self._waitings.append(self.waiting_chain())
+        return len(self._waitings) - 1
+
+    def watching(self) -> AbstractContextManager[None]:
+        return op_key.watch_natively(self._native, self._log)
+
+    def finish(self) -> None:
+        self.positions.seen = list(map(tuple, self._log.positions()))
+        frames = self._log.frames()
+        autograd_nodes = self._log.autograd_nodes()
+        threads: dict[int, ThreadState] = defaultdict(ThreadState)
+        threads[self._home] = self.running
+
+        def sites(frame: int) -> Iterator[Site]:
+            while frame >= 0:
+                code, instruction, frame = frames[frame]
+                yield code, instruction
+
+        @cache
+        def chain(frame: int, outer: int) -> tuple[Site, ...]:
+            inner = [site for site in sites(frame) if not is_internal(site[0])][:MAX_CHAIN]
+            is_whole = outer >= 0 and len(inner) < MAX_CHAIN
+            return self._chains.extended(
+                reversed(inner), self._places[outer][1] if is_whole else ()
+            )
+
+        @cache
+        def generated(frame: int) -> Site | None:
+            return _generated_site(sites(frame))
+
+        calls = self.record.calls
+        for (
+            name, frame, in_module, module, thread, waiting,
+            node, sequence, before, after, *launches,
+        ) in self._log.calls():  # fmt: skip
+            call = OpCall(
+                len(calls),
+                name,
+                chain(frame, module if in_module else -1)
+                or (self._waitings[waiting] if waiting >= 0 else ()),
+                None,  # no capture of a run needs its innermost frame
+                self._places[module][0] if module >= 0 else None,
+                (),
+                thread,
+                launches=(launches[0], launches[1]),
+            )
+            if node >= 0:
+                call.autograd_node, call.autograd_sequence = autograd_nodes[node], sequence
+            if self._may_be_generated and (site := generated(frame)) is not None:
+                self.generated[call.index] = site
+            self.note_made_by(call, threads[thread], before)
+            calls.append(call)
+            if after is not None:  # the op succeeded
+                self.note_made_by(call, threads[thread], after)
+
+
+def _new_recorder(chains: Chains) -> _Recorder:
+    native = op_watch.load() if op_key.can_watch_natively() else None
+    return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
+
+
+def _sites(frame: FrameType | None) -> Iterator[Site]:
+    return ((each.f_code, each.f_lasti) for each in callers(frame))
+
+
+def _generated_site(sites: Iterable[Site]) -> Site | None:
+    """The frame of generated code that calls PyTorch; None if the user's code does. ``sites``: the
+    frames, innermost first."""
+    for code, instruction in sites:
+        if is_generated(code.co_filename):
+            return code, instruction
+        if not is_internal_file(code.co_filename):
             break
-        frame = frame.f_back
     return None
 
 
@@ -194,7 +319,7 @@ class _Watch:
             self._watching = watching.pop_all()
 
     def _observe(self, watching: contextlib.ExitStack, *, compiled: bool) -> None:
-        recorder = self._recorder = _Recorder(self._captures.chains)
+        recorder = self._recorder = _new_recorder(self._captures.chains)
         patches = watching.enter_context(Patches())
         if not compiled:
             pause_in_compiled_code(patches, op_key.paused, generated=False)
@@ -204,7 +329,7 @@ class _Watch:
         point = kernel_launch()
         if point is not None:
             patches.wrap(*point, recorder.launch)
-        watching.enter_context(op_key.watch(recorder.observe))
+        watching.enter_context(recorder.watching())
 
     def read(self) -> Contents | None:
         graph = capturing_graph(self._stream)
@@ -223,6 +348,7 @@ class _Watch:
         recorder = self._recorder
         if recorder is None:
             return origins
+        recorder.finish()
         counts = recorder.positions.counts(handles)
         for kernel in recorder.kernels:
             start, end = (counts[position] for position in kernel.launches)

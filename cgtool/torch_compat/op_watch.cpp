@@ -1,0 +1,400 @@
+// Notes the ops of a capture without the way into Python: op_watch.py.
+//
+// The same kernel for all ops as that of op_key.py, on the same dispatch key. The GIL is held while
+// the frames of an op are noted, and released while it runs and while the driver is called.
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <typeindex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace py = pybind11;
+using c10::DispatchKey;
+
+namespace {
+
+// cuStreamGetCaptureInfo_v2 has no argument for edges.
+using Query = int (*)(void*, int*, void*, void*, const uint64_t**, size_t*);
+using QueryWithEdges = int (*)(void*, int*, void*, void*, const uint64_t**, const void**, size_t*);
+constexpr int kActive = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr int kMostFrames = 256;
+
+struct Frame {
+  PyObject* code;  // Owned. Frames themselves are not kept: they keep the user's variables alive.
+  int instruction;
+  int outer;  // Index of the frame that called it; -1 for none.
+};
+
+struct Op {
+  std::string name;
+  bool launches;
+};
+
+struct Call {
+  int op;
+  int frame = -1;          // The innermost.
+  bool in_module = false;  // Whether the frames end at the module that runs.
+  int module = -1;
+  unsigned long thread;
+  int waiting = -1;  // What `waiting` returned, on other threads than the one that is recorded.
+  int autograd_node = -1;
+  uint64_t autograd_sequence = 0;
+  uint64_t next_sequence;                     // Of autograd, on this thread, before the op.
+  std::optional<uint64_t> next_sequence_end;  // And after it; none if the op failed.
+  int start = 0, end = 0;                     // Numbers of positions.
+};
+
+std::atomic<uint64_t> logs{0};
+
+// The module that runs on a thread, and the frame that runs it, which is only compared.
+struct Running {
+  uint64_t log = 0;
+  int module = -1;
+  PyObject* frame = nullptr;
+};
+thread_local Running running;
+
+class Log {
+ public:
+  Log(uintptr_t query, bool with_edges, py::function stream, py::function waiting,
+      std::unordered_set<std::string> launch_nothing)
+      : query_(query), with_edges_(with_edges), home_(PyThread_get_thread_ident()),
+        launch_nothing_(std::move(launch_nothing)), stream_(std::move(stream)),
+        waiting_(std::move(waiting)) {}
+
+  // Dropped where a log is, with the GIL.
+  ~Log() {
+    for (const Frame& frame : frames_) Py_DECREF(frame.code);
+  }
+
+  void enter_module(int module, const py::object& frame) {
+    running = {number_, module, frame.is_none() ? nullptr : frame.ptr()};
+  }
+
+  // With the GIL. What happens in Python here raises nothing into the program.
+  std::pair<Call*, void*> begin(int op) {
+    Call call{op};
+    call.thread = PyThread_get_thread_ident();
+    bool is_here = running.log == number_;
+    if (is_here) call.module = running.module;
+    call.frame = frames_until(is_here ? running.frame : nullptr, call.in_module);
+    if (call.thread != home_) call.waiting = waiting();
+    if (auto node = torch::autograd::get_current_node()) {
+      call.autograd_node = name_of(*node);
+      call.autograd_sequence = node->sequence_nr();
+    }
+    call.next_sequence = at::sequence_number::peek();
+    void* stream = launches(op) ? current_stream() : nullptr;
+    std::lock_guard lock(mutex_);
+    calls_.push_back(call);
+    return {&calls_.back(), stream};
+  }
+
+  bool launches(int op) const { return ops_[op].launches; }
+
+  int op_of(const c10::OperatorHandle& op) {
+    auto [known, is_new] = op_numbers_.try_emplace(&op.schema(), ops_.size());
+    if (is_new) {
+      const std::string& overload = op.schema().overload_name();
+      op_named(op.schema().name() + (overload.empty() ? "" : "." + overload));
+    }
+    return known->second;
+  }
+
+  int op_named(std::string name) {
+    bool launches = launch_nothing_.count(name) == 0;
+    ops_.push_back({std::move(name), launches});
+    return static_cast<int>(ops_.size()) - 1;
+  }
+
+  // Without the GIL. The number of the position of a stream among those noted.
+  int note(void* stream) {
+    int status = 0;
+    size_t count = 0;
+    const uint64_t* nodes = nullptr;
+    const void* edges = nullptr;
+    int error = with_edges_
+        ? reinterpret_cast<QueryWithEdges>(query_)(
+              stream, &status, nullptr, nullptr, &nodes, &edges, &count)
+        : reinterpret_cast<Query>(query_)(stream, &status, nullptr, nullptr, &nodes, &count);
+    if (error != 0 || status != kActive) count = 0;
+    std::lock_guard lock(mutex_);
+    nodes_.insert(nodes_.end(), nodes, nodes + count);
+    ends_.push_back(nodes_.size());
+    return static_cast<int>(ends_.size()) - 1;
+  }
+
+  int note_current() {
+    void* stream = current_stream();
+    py::gil_scoped_release released;
+    return note(stream);
+  }
+
+  void end(Call* call, int start, int end, std::optional<uint64_t> next_sequence) {
+    std::lock_guard lock(mutex_);
+    call->start = start;
+    call->end = end;
+    call->next_sequence_end = next_sequence;
+  }
+
+  py::list calls() {
+    std::lock_guard lock(mutex_);
+    py::list result;
+    for (const Call& call : calls_) {
+      result.append(py::make_tuple(
+          ops_[call.op].name, call.frame, call.in_module, call.module, call.thread, call.waiting,
+          call.autograd_node, call.autograd_sequence, call.next_sequence, call.next_sequence_end,
+          call.start, call.end));
+    }
+    return result;
+  }
+
+  py::list frames() {
+    py::list result;
+    for (const Frame& frame : frames_) {
+      result.append(py::make_tuple(
+          py::reinterpret_borrow<py::object>(frame.code), frame.instruction, frame.outer));
+    }
+    return result;
+  }
+
+  std::deque<std::string> autograd_nodes() { return node_names_; }
+
+  std::vector<std::vector<uint64_t>> positions() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::vector<uint64_t>> result;
+    size_t begin = 0;
+    for (size_t end : ends_) {
+      result.emplace_back(nodes_.begin() + begin, nodes_.begin() + end);
+      begin = end;
+    }
+    return result;
+  }
+
+ private:
+  int frames_until(PyObject* last, bool& is_reached) {
+    std::pair<PyObject*, int> sites[kMostFrames];  // Innermost first; each code is owned.
+    int count = 0;
+    PyFrameObject* frame = PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame != nullptr && reinterpret_cast<PyObject*>(frame) != last && count < kMostFrames) {
+      sites[count++] = {reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)),
+                        PyFrame_GetLasti(frame)};
+      PyFrameObject* outer = PyFrame_GetBack(frame);
+      Py_DECREF(frame);
+      frame = outer;
+    }
+    is_reached = frame != nullptr && reinterpret_cast<PyObject*>(frame) == last;
+    Py_XDECREF(frame);
+    int outer = -1;
+    while (count-- > 0) {
+      auto [code, instruction] = sites[count];
+      auto [known, is_new] = frame_numbers_.try_emplace({code, instruction, outer}, frames_.size());
+      if (is_new) {
+        frames_.push_back({code, instruction, outer});
+      } else {
+        Py_DECREF(code);
+      }
+      outer = known->second;
+    }
+    return outer;
+  }
+
+  // Once for each backward, because all of its ops wait for the same.
+  int waiting() {
+    int task = torch::autograd::get_current_graph_task_id();
+    if (task < 0 || task != waiting_task_) {
+      try {
+        waiting_number_ = waiting_().cast<int>();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("cgtool");
+        return -1;
+      }
+      waiting_task_ = task;
+    }
+    return waiting_number_;
+  }
+
+  int name_of(const torch::autograd::Node& node) {
+    std::type_index type = typeid(node);
+    auto known = node_numbers_.find(type);
+    if (known != node_numbers_.end()) return known->second;
+    node_names_.push_back(node.name());
+    int number = static_cast<int>(node_names_.size()) - 1;
+    // All functions in Python have one type.
+    if (std::strstr(type.name(), "PyNode") == nullptr) node_numbers_.emplace(type, number);
+    return number;
+  }
+
+  void* current_stream() {
+    try {
+      return reinterpret_cast<void*>(stream_().cast<uintptr_t>());
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("cgtool");
+      return nullptr;
+    }
+  }
+
+  const uint64_t number_ = ++logs;
+  const uintptr_t query_;
+  const bool with_edges_;
+  const unsigned long home_;
+  const std::unordered_set<std::string> launch_nothing_;
+
+  // With the GIL.
+  py::function stream_, waiting_;
+  std::deque<Op> ops_;
+  std::unordered_map<const void*, int> op_numbers_;
+  std::vector<Frame> frames_;
+  struct HashFrame {
+    size_t operator()(const std::tuple<PyObject*, int, int>& frame) const {
+      auto [code, instruction, outer] = frame;
+      size_t hash = reinterpret_cast<size_t>(code) >> 4;
+      return (hash * 1000003 + instruction) * 1000003 + outer;
+    }
+  };
+  std::unordered_map<std::tuple<PyObject*, int, int>, int, HashFrame> frame_numbers_;
+  std::unordered_map<std::type_index, int> node_numbers_;  // Of autograd.
+  std::deque<std::string> node_names_;
+  int waiting_task_ = -1, waiting_number_ = -1;
+
+  // With the mutex, and never the GIL after it.
+  std::mutex mutex_;
+  std::deque<Call> calls_;
+  std::vector<uint64_t> nodes_;
+  std::vector<size_t> ends_{0};  // Number 0 is that of calls that launch nothing.
+};
+
+DispatchKey watched_key;
+std::atomic<bool> is_watching{false};
+std::shared_ptr<Log> current;  // With the GIL.
+
+// A call of an op, from its beginning to its end.
+class Watched {
+ public:
+  // `number_of` gives the op its number in a log.
+  template <typename NumberOf>
+  explicit Watched(NumberOf number_of) {
+    {
+      py::gil_scoped_acquire acquired;
+      log_ = current;
+      if (log_ == nullptr) return;
+      int op = number_of(*log_);
+      launches_ = log_->launches(op);
+      std::tie(call_, stream_) = log_->begin(op);
+    }
+    if (launches_) start_ = log_->note(stream_);
+  }
+
+  void returned() { next_sequence_ = at::sequence_number::peek(); }
+
+  ~Watched() {
+    if (log_ == nullptr) return;
+    log_->end(call_, start_, launches_ ? log_->note(stream_) : 0, next_sequence_);
+    if (log_.use_count() == 1) {  // The watch has ended in this op.
+      py::gil_scoped_acquire acquired;
+      log_.reset();
+    }
+  }
+
+ private:
+  std::shared_ptr<Log> log_;
+  Call* call_ = nullptr;
+  void* stream_ = nullptr;
+  bool launches_ = false;
+  int start_ = 0;
+  std::optional<uint64_t> next_sequence_;
+};
+
+// As in op_key.py.
+bool is_composite(const c10::OperatorHandle& op, c10::DispatchKeySet below) {
+  if (!op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return false;
+  DispatchKey key = below.highestPriorityTypeId();
+  if (key == DispatchKey::BackendSelect) {
+    DispatchKey next = below.remove(DispatchKey::BackendSelect).highestPriorityTypeId();
+    if (next == DispatchKey::CPU || next == DispatchKey::CUDA) key = next;
+  }
+  return !op.hasKernelForDispatchKey(key) &&
+      !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd);
+}
+
+void kernel(
+    const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto below = keys.remove(watched_key);
+  if (!is_watching.load(std::memory_order_relaxed)) {
+    // The watch has ended on another thread, which could not switch off the key of this one.
+    c10::impl::tls_set_dispatch_key_included(watched_key, false);
+    op.redispatchBoxed(below, stack);
+  } else if (is_composite(op, below)) {
+    op.redispatchBoxed(below, stack);
+  } else {
+    c10::impl::ExcludeDispatchKeyGuard inside(watched_key);
+    Watched watched([&op](Log& log) { return log.op_of(op); });
+    op.redispatchBoxed(below, stack);
+    watched.returned();
+  }
+}
+
+// An op that PyTorch dispatches in Python.
+py::object watch_call(const std::string& name, const py::function& run) {
+  std::optional<Watched> watched;
+  {
+    py::gil_scoped_release released;
+    watched.emplace([&name](Log& log) { return log.op_named(name); });
+  }
+  py::object result = run();
+  watched->returned();
+  return result;
+}
+
+// The kernel is on the key as long as this exists.
+class Kernel {
+ public:
+  explicit Kernel(int key)
+      : library_(torch::Library::IMPL, "_", watched_key = static_cast<DispatchKey>(key), __FILE__,
+                 __LINE__) {
+    library_.fallback(torch::CppFunction::makeFromBoxedFunction<&kernel>());
+  }
+
+ private:
+  torch::Library library_;
+};
+
+void watch(std::shared_ptr<Log> log) {
+  current.swap(log);  // What was there is dropped afterwards: that may run Python.
+  is_watching = current != nullptr;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(cgtool_op_watch, module) {
+  py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
+      .def(py::init<uintptr_t, bool, py::function, py::function, std::unordered_set<std::string>>())
+      .def("enter_module", &Log::enter_module)
+      .def("note", &Log::note_current)
+      .def("calls", &Log::calls)
+      .def("frames", &Log::frames)
+      .def("autograd_nodes", &Log::autograd_nodes)
+      .def("positions", &Log::positions);
+  py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
+  module.def("watch_call", &watch_call);
+  module.def("watch", &watch, py::arg("log").none(true));
+  // A log holds what must not outlive Python.
+  py::module_::import("atexit").attr("register")(py::cpp_function([] { watch(nullptr); }));
+}

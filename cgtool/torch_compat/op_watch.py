@@ -1,0 +1,105 @@
+"""The ops of a capture, noted in C++: ``op_watch.cpp``, compiled for the installed PyTorch.
+
+Most of what it costs to watch an op with ``op_key`` is its way into Python and back. The kernel in
+C++ goes on the same key, so the same ops reach it. ``python -m cgtool.torch_compat.op_watch``
+(``cgtool doctor --build``) compiles it; where that was not done, ops are watched in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+_NAME = "cgtool_op_watch"
+
+
+class BuildError(Exception):
+    """The kernel cannot be compiled here."""
+
+
+def library() -> Path:
+    """Where the kernel is, or would be, for this PyTorch, this Python and this source."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    build = f"{torch.__version__} {torch.version.git_version} {sysconfig.get_config_var('SOABI')}"
+    digest = hashlib.sha256(SOURCE.read_bytes() + build.encode()).hexdigest()[:16]
+    return Path(cache, "cgtool", f"op_watch-{torch.__version__}-{digest}.so")
+
+
+@functools.cache
+def load() -> Any:
+    """The kernel's module; None if it was not compiled, or this process cannot load it."""
+    try:
+        path = library()
+        if not path.is_file():
+            return None
+        loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+        spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except (ImportError, OSError, RuntimeError):
+        return None
+    return module
+
+
+def build() -> Path:
+    """Compile it, which takes half a minute. Raises BuildError, or OSError if the file cannot be
+    written."""
+    root = Path(torch.__file__).parent
+    path = library()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        output = Path(folder, path.name)
+        command = [
+            *shlex.split(os.environ.get("CXX", "c++")),
+            *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden"),
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            *(f"-I{root / 'include' / part}" for part in ("", "torch/csrc/api/include")),
+            f"-I{sysconfig.get_path('include')}",
+            str(SOURCE),
+            *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
+            *("-o", str(output)),
+        ]
+        try:
+            compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise BuildError(
+                f"there is no C++ compiler `{command[0]}` ({error.strerror}); install one, "
+                "for example g++, or name one in the environment variable CXX"
+            ) from error
+        if compiled.returncode != 0:
+            lines = compiled.stderr.splitlines() or ["it says nothing"]
+            first = next((line for line in lines if "error" in line), lines[-1])
+            raise BuildError(f"`{command[0]}` does not compile it: {first.strip()}")
+        output.replace(path)
+    return path
+
+
+def main() -> int:
+    """Compile it, and print where it is; on failure, the reason."""
+    try:
+        path = build()
+        if load() is None:
+            raise BuildError(f"{path} was compiled, but cannot be loaded")
+    except (BuildError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,393 @@
+"""The ops of a capture as noted in C++, against those noted in Python and those that PyTorch's
+profiler sees. No GPU: the stream's position is counted by a function in the driver's place."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from cgtool.devices.cuda import driver, recording
+from cgtool.observe.frames import Chains, frames_of
+from cgtool.torch_compat import op_key, op_watch
+
+STREAM = 7
+
+
+@pytest.fixture(scope="session")
+def cache():
+    """A folder with the kernel, compiled once for all sessions."""
+    folder = Path(tempfile.gettempdir(), f"cgtool-tests-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patched, (folder / "lock").open("w") as lock:
+        patched.setenv("XDG_CACHE_HOME", str(folder))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not op_watch.library().is_file():
+            try:
+                op_watch.build()
+            except op_watch.BuildError as error:
+                pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def native(cache):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(cache))
+        module = op_watch.load.__wrapped__()
+    assert module is not None
+    return module
+
+
+@pytest.fixture(params=[False, True], ids=["v2", "v3"], autouse=True)
+def position(request, monkeypatch):
+    """Ops that are watched launch one node each: every second query finds one more."""
+    count, nodes = [0], (ctypes.c_uint64 * 1)()
+    with_edges = request.param
+
+    def query(stream, status, _id, _graph, found, *more):
+        assert stream == STREAM
+        ctypes.cast(status, ctypes.POINTER(ctypes.c_int))[0] = 1
+        nodes[0] = (count[0] + 1) // 2
+        ctypes.cast(found, ctypes.POINTER(ctypes.c_void_p))[0] = ctypes.addressof(nodes)
+        ctypes.cast(more[-1], ctypes.POINTER(ctypes.c_size_t))[0] = int(count[0] > 0)
+        count[0] += 1
+        return 0
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * (6 + with_edges))(query)
+    for module in (driver, recording):
+        monkeypatch.setattr(module, "capture_info", lambda: (function, with_edges))
+    monkeypatch.setattr(recording, "current_raw_stream", lambda _device: STREAM)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return count
+
+
+@contextlib.contextmanager
+def recorded(recorder):
+    with recorder.modules, recorder.watching():
+        yield recorder
+    recorder.finish()
+
+
+def facts_of(recorder):
+    record = recorder.record
+    counts = recorder.positions.counts(range(1, 100_000))
+    facts = []
+    for call in record.calls:
+        start, end = call.launches
+        forward = record.forward_of(call)
+        facts.append(
+            (
+                call.name,
+                frames_of(call.chain),
+                call.module,
+                call.autograd_node,
+                forward and forward.index,
+                call.thread == recorder._home,
+                counts[end] - counts[start],
+            )
+        )
+    return facts
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        hidden = self.up(x).view(2, 2, 4).transpose(0, 1)
+        hidden = nn.functional.silu(hidden.reshape(2, 8), inplace=True)
+        return self.norm(x + self.down(hidden))
+
+
+torch.manual_seed(0)
+MODEL = nn.Sequential(Block(), Block())
+ENCODER = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.1)
+LSTM = nn.LSTM(4, 4, 2)
+CONVOLUTION = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2))
+X = torch.randn(2, 4)
+SPACE = "cgtool_op_watch_tests"
+
+
+@torch.library.custom_op(f"{SPACE}::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 0
+
+
+twice.register_autograd(lambda _context, gradient: gradient * 2)
+LIBRARY = torch.library.Library(SPACE, "FRAGMENT")
+LIBRARY.define("composite(Tensor x) -> Tensor")
+LIBRARY.impl("composite", lambda x: x.sin().cos(), "CompositeImplicitAutograd")
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(context, gradient):
+        (x,) = context.saved_tensors
+        return gradient * 3 * x**2
+
+
+def training():
+    optimizers = [
+        kind(MODEL.parameters(), lr=1e-3) for kind in (torch.optim.SGD, torch.optim.AdamW)
+    ]
+    for _ in range(2):
+        loss = checkpoint(MODEL, X, use_reentrant=False).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+
+def layers():
+    ENCODER(torch.randn(1, 4, 16)).sum().backward()
+    LSTM(torch.randn(3, 2, 4))[0].sum().backward()
+    CONVOLUTION(torch.randn(2, 3, 8, 8)).sum().backward()
+    with torch.no_grad():
+        ENCODER.eval()(torch.randn(1, 4, 16))
+    ENCODER.train()
+    with torch.inference_mode():
+        MODEL(X)
+    with torch.autocast("cpu", torch.bfloat16):
+        MODEL(X).sum().backward()
+
+
+def views_and_numbers():
+    x = torch.randn(4, 4, requires_grad=True)
+    y = x * 2
+    y[1:3].mul_(2)
+    y[:, 0] = 1
+    (2**y + 3 * y.t() + torch.where(y > 0, y, 0.0)).sum().backward()
+    torch.einsum("ij,jk->ik", y, y)[torch.tensor([0, 1])].max().item()
+    torch.fft.rfft(torch.arange(8.0)).abs().sum().tolist()
+    y.new_empty(3).fill_(1).nonzero()
+    torch._foreach_add([x.detach(), y.detach()], 1.0)
+    torch.isin(2, torch.tensor([1, 2]))
+
+
+def custom():
+    x = X.clone().requires_grad_()
+    twice(x).sum().backward()
+    Cube.apply(torch.ops.cgtool_op_watch_tests.composite(x)).sum().backward()
+    (gradient,) = torch.autograd.grad(x.sin().sum(), x, create_graph=True)
+    gradient.sum().backward()
+
+
+def transforms():
+    torch.func.vmap(lambda row: row.sin() * 2)(X)
+    torch.func.grad(lambda x: (x**2).sum())(X)
+    torch.func.jvp(torch.cos, (X,), (X,))
+
+
+def subclass_and_mode():
+    (TwoTensor(X, X) + 1).sum()
+    with FlopCounterMode(display=False):
+        MODEL(X)
+
+
+def control_flow():
+    torch.ops.higher_order.cond(torch.tensor(True), torch.sin, torch.cos, (X,))
+
+
+def failures():
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            X @ X
+        with pytest.raises(IndexError):
+            X.requires_grad_(False).sum(dim=7)
+        X.neg()
+
+
+def other_threads():
+    thread = threading.Thread(target=training)
+    thread.start()
+    thread.join()
+    X.neg()
+
+
+def deep_recursion(depth=60):
+    return X.neg() if depth == 0 else deep_recursion(depth - 1)
+
+
+PROGRAMS = [
+    training, layers, views_and_numbers, custom, transforms, subclass_and_mode, control_flow,
+    failures, other_threads, deep_recursion,
+]  # fmt: skip
+
+
+@pytest.fixture
+def unchanged():
+    """Programs change no parameter that another run begins with."""
+    states = [
+        (module, {name: value.clone() for name, value in module.state_dict().items()})
+        for module in (MODEL, ENCODER, LSTM, CONVOLUTION)
+    ]
+
+    def restore():
+        torch.manual_seed(0)
+        for module, state in states:
+            module.load_state_dict(state)
+            module.zero_grad()
+
+    return restore
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_both_ways_make_the_same_record(native, position, unchanged, program):
+    unchanged()
+    program()
+    results = []
+    for kind in (recording._Recorder, lambda chains: recording._NativeRecorder(chains, native)):
+        recorder = kind(Chains())
+        position[0] = 0
+        unchanged()
+        with recorded(recorder):
+            program()
+        results.append(facts_of(recorder))
+    python, in_cpp = results
+    for expected, noted in zip(python, in_cpp, strict=False):
+        assert noted == expected
+    assert len(in_cpp) == len(python)
+    assert any(fact[-1] for fact in python)
+
+
+def profiled(program):
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        program()
+    return [event for event in profiler.events() if event.name.startswith("aten::")]
+
+
+@pytest.mark.parametrize(
+    "program", [training, layers, views_and_numbers], ids=lambda each: each.__name__
+)
+def test_the_profiler_sees_the_same_ops(native, unchanged, program):
+    unchanged()
+    program()
+    unchanged()
+    plain = [event.name for event in profiled(program)]
+    unchanged()
+    with recorded(recording._NativeRecorder(Chains(), native)) as recorder:
+        events = profiled(program)
+    assert [event.name for event in events] == plain
+    # The profiler also sees what is inside ops, and an op before what autograd calls for it.
+    names = [call.name.split(".")[0] for call in recorder.record.calls]
+    noted = Counter(name for name in names if name.startswith("aten::"))
+    assert noted <= Counter(plain)
+    assert noted
+
+
+def test_nothing_that_the_program_drops_is_kept(native):
+    class Local:
+        pass
+
+    def function():
+        local = Local()
+        kept.append(weakref.ref(local))
+        result = X.neg()
+        kept.append(weakref.ref(result))
+
+    kept, code = [], function.__code__
+    references = sys.getrefcount(code)
+    with recorded(recording._NativeRecorder(Chains(), native)) as recorder:
+        function()
+        assert [reference() for reference in kept] == [None, None]
+    assert sys.getrefcount(code) > references
+    del recorder
+    gc.collect()
+    assert sys.getrefcount(code) == references
+
+
+def test_a_watch_that_ends_inside_an_op(native):
+    @torch.library.custom_op(f"{SPACE}::ends_watch", mutates_args=())
+    def ends_watch(x: torch.Tensor) -> torch.Tensor:
+        watching.close()
+        return x + 1
+
+    recorder = recording._NativeRecorder(Chains(), native)
+    with contextlib.ExitStack() as watching:
+        watching.enter_context(recorder.watching())
+        assert ends_watch(X).equal(X + 1)
+    X.neg()
+    recorder.finish()
+    assert [call.name for call in recorder.record.calls] == [f"{SPACE}::ends_watch"]
+
+
+def test_ops_are_watched_in_python_afterwards(native):
+    names = []
+
+    def observe(op, args, kwargs, run, _caller):
+        names.append(str(op))
+        return run(*args, **kwargs)
+
+    with recorded(recording._NativeRecorder(Chains(), native)) as recorder:
+        X.neg()
+    with op_key.watch(observe):
+        assert not op_key.can_watch_natively()
+        X.sin()
+    assert op_key.can_watch_natively()
+    with recorded(recording._NativeRecorder(Chains(), native)):
+        X.cos()
+    assert ([call.name for call in recorder.record.calls], names) == (
+        ["aten::neg"], ["aten.sin.default"],
+    )  # fmt: skip
+
+
+def test_the_end_of_a_process_that_is_still_watched(cache):
+    script = """
+import ctypes, torch
+from cgtool.torch_compat import op_key, op_watch
+native = op_watch.load()
+address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
+log = native.Log(address, False, int, int, set())
+assert op_key.can_watch_natively()
+watching = op_key.watch_natively(native, log)
+watching.__enter__()
+x = torch.ones(4)
+x.sin()
+print(log.calls()[-1][0])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "aten::sin\n", "")
+
+
+def test_a_machine_without_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(op_watch.BuildError, match="no C\\+\\+ compiler `no-such-compiler`"):
+        op_watch.build()
+    monkeypatch.setenv("CXX", f"{sys.executable} -c 'import sys; sys.exit(\"error: too old\")'")
+    with pytest.raises(op_watch.BuildError, match="error: too old"):
+        op_watch.build()
+    assert op_watch.load.__wrapped__() is None
+    op_watch.library().write_bytes(b"no library")
+    assert op_watch.load.__wrapped__() is None

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
-from cgtool.model.finding import WARNING, Finding
+from cgtool.model.finding import WARNING, Code, Finding
 from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Branch, Source, contains
 from cgtool.observe.frames import Chain, frames_of, position_of
@@ -110,6 +111,27 @@ class FrozenValues:
         sources = self.flows.facts.get((kind, key), set())
         changing = [source for source in sources if source in self.causes]
         return sorted(changing, key=lambda source: self._rank[self.causes[source]])
+
+    def reaching(self) -> dict[Any, Code]:
+        """The keys of all state that reaches an op or decides which ops run, whether it changes or
+        not, each with what a change of it would mean."""
+        numbers: set[Source] = set()
+        decisions: set[Source] = set()
+        for (kind, key), sources in self.flows.facts.items():
+            if kind == "decision" and self._decides_ops(key):
+                decisions |= sources
+            elif kind in ("op", "output"):
+                deciding = {
+                    each
+                    for each in sources
+                    if each.kind == "decision" and self._decides_ops(each.key, True)
+                }
+                decisions |= deciding
+                numbers |= sources - deciding if kind == "op" else set()
+        reached = dict.fromkeys(self.flows.behind(numbers), PYTHON_SCALAR_FROZEN)
+        reached |= dict.fromkeys(self.flows.behind(decisions), CONTROL_FLOW_FROZEN)
+        states = (source for source in reached if source.kind == "state")
+        return {source.key: reached[source] for source in states}
 
     def explain_number(self, call: OpCall, evidence: str) -> bool:
         """Whether a value that changes reaches this op, which gets another number in the second

@@ -33,7 +33,9 @@ from cgtool.observe.source import (
 def read_flows(ran: Ran, reads: HostReads) -> Flows:
     """The facts about all functions that ran."""
     flows = Flows(ran, reads)
-    nodes = [(code, function_of(code)) for code in ran.codes.values()]
+    nodes: list[tuple[CodeType, ast.AST | None]] = [
+        (code, ran.blocks.get(number) or function_of(code)) for number, code in ran.codes.items()
+    ]
     while flows.changed:
         flows.changed = False
         for code, node in nodes:
@@ -210,6 +212,9 @@ class _Reader:
 
     def _store(self, target: ast.expr, sources: Sources) -> None:
         """Values with these sources become part of what an expression names."""
+        if id(self.code) in self.ran.blocks:
+            # It may be read after the replay.
+            self._add("output", id(self.code), sources)
         chain = name_chain(target)
         if chain is None:
             if isinstance(target, ast.Attribute | ast.Subscript):

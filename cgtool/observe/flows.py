@@ -43,7 +43,7 @@ NOTHING: Sources = frozenset()
 Fact = tuple[str, Any]
 """Where values go: ``op`` at a position, ``decision`` at a position, ``state`` by its key,
 ``setting`` of a PyTorch object at a position, ``return`` of a code object by its id, ``output`` of
-the outermost function."""
+the outermost function or block."""
 
 
 @dataclass
@@ -64,6 +64,8 @@ class Ran:
     """By id of a function: its local names that held tensors on the device when it returned."""
     hidden: set[int] = field(default_factory=set)
     """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
+    blocks: dict[int, ast.With] = field(default_factory=dict)
+    """By id of a function: the only part of it that ran."""
     outputs: dict[int, tuple[bool, ...] | None] = field(default_factory=dict)
     """By id of the outermost functions: whether each value that it returned holds tensors."""
 
@@ -147,6 +149,22 @@ class Flows:
                     causes[result] = min(behind, key=rank.__getitem__)
                     growing = True
         return causes
+
+    def behind(self, results: Iterable[Source]) -> set[Source]:
+        """These sources, and all that they depend on."""
+        known: set[Source] = set()
+        waiting = set(results)
+        while waiting:
+            source = waiting.pop()
+            if source in known:
+                continue
+            known.add(source)
+            if source.kind == "item":
+                waiting.add(source.key[0])
+            else:
+                kind = "state" if source.kind == "whole" else source.kind
+                waiting |= self.facts.get((kind, source.key), set())
+        return known
 
     def change_tensors(
         self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS

@@ -144,6 +144,19 @@ def sites_until(
     return chain, frame
 
 
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """A copy, after which the frame holds no more than it did.
+
+    In CPython before 3.13 ``f_locals`` of a function is a dict that stays with the frame, and would
+    keep alive what the function deletes.
+    """
+    table = frame.f_locals
+    copy = dict(table)
+    if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
+        table.clear()
+    return copy
+
+
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and those that called it, innermost first."""
     while frame is not None:

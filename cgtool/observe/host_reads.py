@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import callers, is_internal
+from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.host_values import (
     SIZE,
     Value,
@@ -27,6 +27,7 @@ from cgtool.observe.host_values import (
     attributes_of,
     differing,
     has_only_slots,
+    random_state,
     value_of,
 )
 from cgtool.observe.lookup import (
@@ -40,7 +41,7 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
+from cgtool.observe.source import ATTRIBUTES, Step, Use, runs_after, uses_of
 from cgtool.observe.tensors import has_memory, on_host
 
 _HELPERS = 4
@@ -142,6 +143,17 @@ class HostReads:
             if root is not None:
                 self._add(code, use, root, id(value))
 
+    def add_block(self, frame: types.FrameType, uses: list[Use]) -> None:
+        """Add the names that a part of a running function uses, its locals included."""
+        for use in uses:
+            look_up = partial(_name_in, frame, use.root)
+            value = look_up()
+            # Tensors are the static inputs.
+            if value is not MISSING and not isinstance(value, torch.Tensor):
+                is_global = use.scope == "global" or frame.f_locals is frame.f_globals
+                owner = id(frame.f_globals) if is_global else id(frame)
+                self._add(frame.f_code, use, look_up, owner)
+
     def _is_new(self, subject: types.CodeType | Use, owner: Any) -> bool:
         """Whether a code object, or a use, runs with this object for the first time."""
         known = id(subject), Identity(owner)
@@ -191,7 +203,9 @@ class HostReads:
             base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
-        value = watched.value() if use.written else None
+        # Methods in C of NumPy's generators are not seen when they are called.
+        is_generator = random_state(watched.look_up()) is not None
+        value = watched.value() if use.written or is_generator else None
         if value is not None:
             self._first[len(self.watched)] = value
         self.watched.append(watched)
@@ -264,20 +278,23 @@ class HostReads:
                 yield change
 
     def changing(self) -> Iterator[Change]:
-        """The values that change in every call, after a single one: iterators, and the numbers that
-        it has counted on (``self.n += 1``). Others may have been set once and for all."""
+        """The values that change in every call, after a single one: iterators, generators of random
+        numbers, and the numbers that it has counted on (``self.n += 1``). Others may have been set
+        once and for all."""
         now = self.snapshot()
         # Of two looks at the same moment only iterators differ: they move on when they are read.
         yield from self.changes(now, self.snapshot())
         read = {(each.key, each.frame) for each in self.watched if not each.use.written}
         for change in self.changes(self._first, now):
             is_number = change.before.kind == change.after.kind == "number"
-            if is_number and (change.watched.key, change.watched.frame) in read:
+            counts = is_number and (change.watched.key, change.watched.frame) in read
+            if counts or change.after.kind == "random":
                 yield change
 
     def written_by_threads(self) -> set[Any]:
-        """The keys of values that the running functions of other threads write."""
+        """The keys of values that the running functions of other threads still write."""
         others = HostReads()
+        running_at: dict[tuple[str, str], list[tuple[types.CodeType, int]]] = {}
         frames = sys._current_frames()
         # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
         del frames[threading.get_ident()]
@@ -285,11 +302,27 @@ class HostReads:
             for running in callers(frame):
                 if not is_internal(running.f_code):
                     others.add_frame(running)
+                    code = running.f_code
+                    site = code, line_of((code, running.f_lasti))
+                    running_at.setdefault((code.co_filename, code.co_qualname), []).append(site)
                 elif running.f_code.co_filename == threading.__file__:
                     # The function of a `Timer`, which is still to be called.
                     thread = running.f_locals.get("self")
                     others._follow(getattr(thread, "function", None), _HELPERS)
-        return {watched.key for watched in others.watched if watched.use.written}
+        return {
+            watched.key
+            for watched in others.watched
+            if watched.use.written
+            and any(
+                site is None or runs_after(watched.use.line, *site)
+                for site in running_at.get((watched.frame.file, watched.frame.function), [None])
+            )
+        }
+
+
+def _name_in(frame: types.FrameType, name: str) -> Any:
+    """What a name means in a running function."""
+    return locals_of(frame).get(name, frame.f_globals.get(name, MISSING))
 
 
 def _is_of_pytorch(module: torch.nn.Module) -> bool:

@@ -110,7 +110,8 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         is_constant = isinstance(value, itertools.repeat)
         return None if is_constant else Value("iterator", object(), _short(value))
     if isinstance(value, types.MethodType):
-        return Value("function", _Method(value), _short(value))
+        # Its `repr` has that of its owner, which reads the values of a tensor.
+        return Value("function", _Method(value), value.__name__)
     if isinstance(value, torch.jit.ScriptModule):
         script = Identity(value), attributes_of_script(value)
         return Value("function", script, "a scripted module")

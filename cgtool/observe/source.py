@@ -262,14 +262,32 @@ def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
     return tuple(use for use in known[1] if (use.scope == scope if scope else use.scope != "local"))
 
 
+def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
+    """The ``with`` statement at these lines."""
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.With) and (node.lineno, node.end_lineno) == lines:
+            return node
+    return None
+
+
 def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
     """What the ``with`` statement at these lines reads and writes, locals included."""
     visitor = _Uses(code)
-    for node in ast.walk(tree_of(code.co_filename)):
-        if isinstance(node, ast.With) and (node.lineno, node.end_lineno) == lines:
-            for statement in node.body:
-                visitor.visit(statement)
+    block = block_at(code.co_filename, lines)
+    for statement in [] if block is None else block.body:
+        visitor.visit(statement)
     return visitor.uses
+
+
+def runs_after(line: int, code: CodeType, now: int) -> bool:
+    """Whether a line of a function that has come to the line ``now`` may still run."""
+    return line >= now or any(
+        isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        and node.lineno <= min(line, now)
+        and max(line, now) <= (node.end_lineno or 0)
+        for function in functions_of(code)
+        for node in inner_nodes(function)
+    )
 
 
 def branches_of(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:

@@ -1,79 +1,86 @@
-"""Random numbers, times, items of iterators and counters that a capture takes, and that reach its
-ops.
+"""Where values of the host go in a capture: the functions that it calls, and the lines of its own
+block, are observed as one iteration of an entry is (``observe.iteration``), and judged by the same
+flows (``frozen_values``).
 
-They are never the same, so nothing has to change before a replay: what the functions of a capture
-call is observed as in two eager iterations of an entry (``observe.iteration``), and judged by the
-same flows (``frozen_values``).
+Random numbers, times, items of iterators and counters that a capture takes are never the same:
+nothing has to change before a replay.
 """
 
 from __future__ import annotations
 
 import sys
 
-from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
-from cgtool.detectors.reporting import Detector
-from cgtool.observe.frames import callers
+import torch
+
+from cgtool.detectors.frozen_values import FrozenValues
+from cgtool.observe.frames import callers, locals_of
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.iteration import CallProfile, Iteration
 from cgtool.observe.kept_ops import Op, inside
-from cgtool.observe.script import events
-from cgtool.observe.script.names import locals_of
+from cgtool.observe.ops import OpCall
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import block_at, uses_of_block
+from cgtool.observe.tensors import on_host
 
 
-class FrozenFlows(Detector):
+class CaptureFlows:
     """Follows each capture as an iteration."""
 
-    phase = "capture"
-
-    def start(self) -> None:
+    def __init__(self, script: ObservedScript) -> None:
+        self.script = script
         self._profile: CallProfile | None = None
         """Of the capture in progress."""
 
-    def on_capture_began(self, _event: events.CaptureBegan) -> None:
+    def begin(self, graph: WatchedGraph) -> None:
         recorder = self.script.device.recorder
-        if recorder is not None:
-            iteration = Iteration(record=recorder.record)
-            self._profile = CallProfile(HostReads(), iteration, recorder)
-            self._profile.__enter__()
+        if recorder is None:
+            return
+        iteration = Iteration(record=recorder.record)
+        self._profile = CallProfile(HostReads(), iteration, recorder)
+        frame = self.script.frame()
+        block = None if frame is None else block_at(frame.f_code.co_filename, graph.lines)
+        if frame is not None and block is not None:
+            code = frame.f_code
+            iteration.ran.codes[id(code)] = code
+            iteration.ran.blocks[id(code)] = block
+            self._profile.reads.add_block(frame, uses_of_block(code, graph.lines))
+        self._profile.__enter__()
 
-    def on_op_captured(self, event: events.OpCaptured) -> None:
-        if self._profile is not None and event.op.call is not None:
+    def note(self, call: OpCall | None) -> None:
+        """An op was captured."""
+        if self._profile is not None and call is not None:
             in_optimizer = inside(sys._getframe(1), "/torch/optim/")
-            op = Op(event.op.call, (), (), False, False, in_optimizer=in_optimizer)
+            op = Op(call, (), (), False, False, in_optimizer=in_optimizer)
             self._profile.iteration.ops.append(op)
 
-    def on_capture_ends(self, _event: events.CaptureEnds) -> None:
-        if self._profile is not None:
-            self._profile.__exit__()
-            # In CPython before 3.13 each function that was profiled keeps a dict of its locals.
-            for frame in callers(sys._getframe(1)):
-                locals_of(frame)
+    def end(self) -> None:
+        """The captured code has run."""
+        if self._profile is None:
+            return
+        self._profile.__exit__()
+        ran = self._profile.ran
+        # In CPython before 3.13 each function that was profiled keeps a dict of its locals.
+        for frame in callers(sys._getframe(1)):
+            values = locals_of(frame)
+            if id(frame.f_code) in ran.blocks:
+                ran.tensors[id(frame.f_code)] = {
+                    name
+                    for name, value in values.items()
+                    if isinstance(value, torch.Tensor) and not on_host(value)
+                }
 
-    def on_capture_ended(self, _event: events.CaptureEnded) -> None:
+    def judge(self) -> FrozenValues | None:
+        """Where the values of the capture that has ended go."""
         profile, self._profile = self._profile, None
         if profile is None:
-            return
+            return None
         profile.finish()
         reads = profile.reads
-        frozen = FrozenValues(Iteration(), profile.iteration, reads, list(reads.changing()))
-        for finding in frozen.findings():
-            self.report(
-                finding.code,
-                finding.reason,
-                finding.frames,
-                fix=finding.fix,
-                evidence=finding.evidence,
-                # The capture itself has shown that it changes.
-                severity=None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity,
-            )
+        return FrozenValues(Iteration(), profile.iteration, reads, list(reads.changing()))
 
-    def on_capture_failed(self, _event: events.CaptureFailed) -> None:
-        self._stop()
-
-    def on_script_ended(self, _event: events.ScriptEnded) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """There is no capture any more."""
         if self._profile is not None:
             self._profile.__exit__()
             self._profile = None

@@ -7,24 +7,34 @@ locals do too.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.detectors.frozen_values import FrozenValues
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import Code
-from cgtool.observe.frames import frames_of, is_internal, is_internal_file, line_of, package_part
+from cgtool.observe.frames import (
+    frames_of,
+    is_internal,
+    is_internal_file,
+    line_of,
+    locals_of,
+    package_part,
+)
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.lookup import MISSING, Identity, resolve
 from cgtool.observe.script.changes import Target
-from cgtool.observe.script.names import Stack, captured_names, locals_of, stack_of
+from cgtool.observe.script.names import Stack, captured_names, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.source import Use
@@ -35,6 +45,9 @@ PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
 _ITEMS = 4096
 """Items of a container that are looked at."""
+_SIMPLE = (bool, int, float, complex, str, bytes)
+_FOLLOWED = ("value", "table", "partial")
+"""Kinds of state whose way to an op the flows know."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
@@ -43,23 +56,27 @@ class State(NamedTuple):
 
     kind: str
     """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
-    ``function``."""
+    ``function``; ``partial`` (a function and arguments)."""
     content: tuple[Hashable, ...]
     """Values, or identities of objects."""
 
     def __str__(self) -> str:
         if self.kind not in ("value", "table"):
-            return f"{len(self.content)} items" if self.kind == "items" else "a function"
+            return f"{len(self.content)} items" if self.kind == "items" else f"a {self.kind}"
         shown = repr(self.content[0] if self.kind == "value" else list(self.content))
         return shown if len(shown) < 60 else shown[:57] + "..."
 
 
 def state_of(value: Any) -> State | None:
     """None for what is compared elsewhere (tensors, modules) or cannot be."""
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+    if value is None or type(value) in _SIMPLE:
         return State("value", (value,))
     if isinstance(value, _FUNCTIONS):
         return State("function", (Identity(getattr(value, "__func__", value)),))
+    if isinstance(value, functools.partial):
+        parts = (value.func, *value.args, *itertools.chain(*value.keywords.items()))
+        simple = (part if type(part) in _SIMPLE else Identity(part) for part in parts)
+        return State("partial", tuple(simple))
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
         return State("items", tuple(map(Identity, children_of(value).values())))
     if isinstance(value, dict):
@@ -89,6 +106,18 @@ class Reads:
     forwards: dict[tuple[str, str], Frames] = field(default_factory=dict)
     """The user's line that called a ``forward`` of PyTorch's, by the file and function of that
     ``forward``."""
+    reaching: dict[Any, Code] = field(default_factory=dict)
+    """What a change of a state would mean, by its key, for all that reach an op."""
+    flows: HostReads = field(default_factory=HostReads)
+    """What the functions that ran and the lines of the capture read, for which that is known."""
+    followed: set[tuple[str, str]] = field(default_factory=set)
+    """The file and the function of those."""
+
+    def follow(self, values: FrozenValues) -> None:
+        """The capture has ended: where do its values go?"""
+        self.flows, self.reaching = values.reads, values.reaching()
+        codes = values.second.ran.codes.values()
+        self.followed = {(each.co_filename, each.co_qualname) for each in codes}
 
     def note(self, op: Op, frame: types.FrameType | None, outer: dict[int, int]) -> None:
         """An op was captured; ``frame`` called it."""
@@ -109,8 +138,23 @@ class Reads:
             function = site[0].co_filename, site[0].co_qualname
             self.numbers.setdefault(function, set()).update(numbers)
 
-    def code_of(self, use: Use, state: State, frame: Frame) -> Code | None:
-        """What it would mean if the value that ``frame`` reads were another one at a replay."""
+    def code_of(
+        self, use: Use, state: State, frame: Frame, keys: Iterable[Hashable]
+    ) -> Code | None:
+        """What it would mean if the value that ``frame`` reads were another one at a replay.
+        ``keys``: what the flows call it."""
+        guess = self._guess(use, state, frame)
+        if use.written or use.text.endswith(".training") or state.kind not in _FOLLOWED:
+            return guess
+        if use.called and state.kind != "partial":
+            return guess
+        if (frame.file, frame.function) not in self.followed:
+            return guess
+        reached = next((self.reaching[key] for key in keys if key in self.reaching), None)
+        return reached if guess in (None, CONTROL_FLOW_FROZEN) else guess
+
+    def _guess(self, use: Use, state: State, frame: Frame) -> Code | None:
+        """By the line and by the numbers that ops got."""
         in_forward = is_internal_file(frame.file)
         if use.written or use.text.endswith(".training"):
             return None
@@ -133,10 +177,15 @@ class Reads:
 
     def names(self) -> Iterator[Frozen]:
         """What functions of the captured code read by name."""
-        for watched in self.host.watched:
+        known: set[tuple[Frame, str, int]] = set()
+        for watched in (*self.host.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
+            place = frame, use.text, watched.owner
+            if place in known or use.scope == "local":
+                continue
+            known.add(place)
             state = state_of(resolve(root(), use.steps))
-            meaning = None if state is None else self.code_of(use, state, frame)
+            meaning = None if state is None else self.code_of(use, state, frame, [watched.key])
             if state is None or meaning is None:
                 continue
             is_weak = isinstance(root, weakref.ref)
@@ -193,7 +242,8 @@ def captured_locals(reads: Reads, script: ObservedScript, graph: WatchedGraph) -
     stack = stack_of(frame)
     for name in captured_names(frame, graph.lines):
         state, place = state_of(name.look_up(stack)), name.place
-        meaning = None if state is None else reads.code_of(name.use, state, place)
+        keys = [each.key for each in reads.flows.named(name.code, name.use.root, name.use.steps)]
+        meaning = None if state is None else reads.code_of(name.use, state, place, keys)
         if state is not None and meaning is not None:
             read_at = reads.chains.get((place.file, place.line)) or (place,)
             is_global = frame.f_locals is frame.f_globals or name.use.scope == "global"

@@ -18,8 +18,10 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
+from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.frozen import Frozen
+from cgtool.detectors.script.frozen_flows import CaptureFlows
 from cgtool.detectors.script.frozen_names import Reads, captured_locals
 from cgtool.detectors.script.frozen_objects import (
     flags,
@@ -54,6 +56,7 @@ class HostState(Detector):
         """By number of the graph."""
         self._captured: set[tuple[object, object]] = set()
         """Subjects, and the values with which graphs were captured."""
+        self._flows = CaptureFlows(self.script)
         self._forget()
 
     def _forget(self) -> None:
@@ -65,14 +68,16 @@ class HostState(Detector):
         self._others: dict[object, tuple[Frozen, ...]] = {}
         """Its environment variables by name, modes by module, and steps by optimizer."""
 
-    def on_capture_began(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, event: events.CaptureBegan) -> None:
         self._forget()
+        self._flows.begin(event.graph)
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         # On autograd's threads the frames of the call that waits for them.
         own = threading.get_ident() == self.script.capture_thread
         frame = sys._getframe(1) if own else self.script.frame()
         self._reads.note(event.op, frame, event.graph.outer_frames)
+        self._flows.note(event.op.call)
 
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)
@@ -98,8 +103,21 @@ class HostState(Detector):
                 stepped(event.optimizer, place),
             )
 
+    def on_capture_ends(self, _event: events.CaptureEnds) -> None:
+        self._flows.end()
+
+    def on_capture_failed(self, _event: events.CaptureFailed) -> None:
+        self._flows.stop()
+
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        self._flows.stop()
+
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph, reads = event.graph, self._reads
+        flows = self._flows.judge()
+        if flows is not None:
+            reads.follow(flows)
+            self._report_changing(flows)
         self._frozen[graph.number] = [
             *reads.names(),
             *captured_locals(reads, self.script, graph),
@@ -113,6 +131,20 @@ class HostState(Detector):
             if each.subject is not None
         }
         self._forget()
+
+    def _report_changing(self, flows: FrozenValues) -> None:
+        """What is another value in every call."""
+        for finding in flows.findings():
+            self.report(
+                finding.code,
+                finding.reason,
+                finding.frames,
+                phase="capture",
+                fix=finding.fix,
+                evidence=finding.evidence,
+                # The capture itself has shown that it changes.
+                severity=None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity,
+            )
 
     def _captured_parts(self, graph: WatchedGraph) -> Iterator[Frozen]:
         backward = any(call.autograd_node for call in graph.record.calls)
@@ -144,7 +176,7 @@ class HostState(Detector):
 
     def _report(self, frozen: Frozen, now: object, stack: Stack, graph: WatchedGraph) -> None:
         place = frozen.changed_at() or changed_at(
-            frozen.targets, stack.values(), graph.outer_frames, local_to=frozen.local_to
+            frozen.targets, stack.values(), graph, local_to=frozen.local_to
         )
         evidence = frozen.evidence(now)
         if place and frozen.read_at:

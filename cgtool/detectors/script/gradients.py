@@ -33,6 +33,8 @@ class _Gradient:
     """Of its storage."""
     adds: bool
     """The graph adds to it; else each replay overwrites it."""
+    updates: bool
+    """The graph changes the leaf itself: what an optimizer in it does with the gradient."""
     stepped: int = 0
     """At the last eager step of the optimizer; 0 before the first."""
     replays_at_step: int = 0
@@ -65,7 +67,9 @@ class Gradients(Detector):
                 outside = graph.external.get(key)
                 if key in graph.allocated or (outside is not None and outside.written):
                     adds = outside is not None and not outside.first_is_write
-                    self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds))
+                    self._gradients.append(
+                        _Gradient(graph, weakref.ref(leaf), key, adds, use.written)
+                    )
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         if not self._gradients:
@@ -120,6 +124,8 @@ class Gradients(Detector):
     def _look_at_overwritten(self, gradient: _Gradient, replays: int) -> None:
         """Several replays before a step are a mistake if each got its own batch."""
         graph = gradient.graph
+        if gradient.updates:
+            return
         writes = [use.buffer.last_write for use in graph.external.values()]
         if graph.last_replay is None or not any(
             write.graph is None and gradient.stepped < write.time < graph.last_replay.time

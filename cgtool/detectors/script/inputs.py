@@ -13,7 +13,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import Target, changed_at
+from cgtool.observe.script.changes import Target, changed_at, rebound_in
 from cgtool.observe.script.names import Holders, Path, Stack, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
@@ -75,6 +75,10 @@ class Inputs(Detector):
         """Where each autocast region was entered, outermost first."""
         self._casts: set[ExternalUse] = set()
         """Reported as casts of a weight."""
+        self._functions: dict[tuple[str, str], None] = {}
+        """The files and names of the functions that run ops in the capture."""
+        self._rebound: dict[ExternalUse, Frames] = {}
+        """The line of the captured code that binds the name to another tensor."""
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
@@ -82,8 +86,11 @@ class Inputs(Detector):
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._holders = Holders()
+        self._functions = {}
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
+        chain = () if event.op.call is None else event.op.call.chain
+        self._functions |= {(code.co_filename, code.co_qualname): None for code, _ in chain}
         for use in event.first_uses:
             tensor = use.tensor()
             if use.buffer.place != "host":
@@ -92,6 +99,14 @@ class Inputs(Detector):
             elif tensor is not None and tensor.numel() == 1:
                 self._values[use] = _value(tensor)
         self._look_for_casts(event)
+
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
+        stack = stack_of(self.script.frame())
+        for key, use in event.graph.external.items():
+            for path in self._paths.get(use, ()):
+                now = path.look(stack) if path.steps else None
+                if isinstance(now, torch.Tensor) and key_of(now) != key:
+                    self._rebound[use] = rebound_in(path.steps[::-1], self._functions)
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
@@ -143,11 +158,29 @@ class Inputs(Detector):
             new_key = key_of(now) if isinstance(now, torch.Tensor) else None
             if new_key is None or new_key == use.buffer.key:
                 continue
-            if path.kind != "parameter" and not self._replaces(graph, use, now, new_key):
+            is_moved = self._is_moved(graph, path, new_key, stack)
+            if not (
+                path.kind == "parameter" or is_moved or self._replaces(graph, use, now, new_key)
+            ):
                 continue
             self._report_rebound(graph, path, use, now, stack)
             return True
         return False
+
+    def _is_moved(self, graph: WatchedGraph, path: Path, key: int, stack: Stack) -> bool:
+        """Whether its container has another tensor of the graph in this place: the order of the
+        items has changed."""
+        other = graph.external.get(key)
+        several = any(map(graph.is_alternative_to, self.script.graphs))
+        if path.kind != "item" or other is None or several:
+            return False
+        container = path.root(stack)
+        return any(
+            each.kind == "item"
+            and each.steps[:-1] == path.steps[:-1]
+            and each.root(stack) is container
+            for each in self._paths.get(other, ())
+        )
 
     def _report_taken(self, path: Path) -> None:
         """A parametrization, or pruning, has put other parameters in its place."""
@@ -175,12 +208,11 @@ class Inputs(Detector):
     def _report_rebound(
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
     ) -> None:
-        if path.module is None:
-            frames = _bound_at(path, stack, graph)
-        else:
-            module = path.module()
-            frames = self._moved.since(module, graph) if module is not None else ()
-            frames = frames or _bound_at(path, stack, graph)
+        module = None if path.module is None else path.module()
+        frames = self._rebound.get(use, ())
+        if not frames and module is not None:
+            frames = self._moved.since(module, graph)
+        frames = frames or _bound_at(path, stack, graph)
         with no_torch_function():
             address = now.data_ptr()
         self.report(
@@ -250,9 +282,12 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
     """The line that bound the path to another tensor since the capture; () if it is not known."""
     targets = (*path.steps[::-1], *_REBINDS) if path.steps else (("name", path.text),)
     local_to = None if path.steps else path.frame
-    return changed_at(
-        targets, stack.values(), graph.outer_frames, local_to=local_to, only_bound=True
-    )
+    frames = changed_at(targets, stack.values(), graph, local_to=local_to, only_bound=True)
+    if frames or path.kind != "item":
+        return frames
+    # A method has changed the container: `reverse`, `insert`, `rotate`.
+    container = path.steps[-2] if len(path.steps) > 1 else ("name", path.text.partition("[")[0])
+    return changed_at((container,), stack.values(), graph)
 
 
 def _value(tensor: torch.Tensor) -> Any:

@@ -16,6 +16,7 @@ import torch
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
+from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, put_at
 from cgtool.observe.script.names import names_of, stack_of
@@ -45,6 +46,9 @@ class Outputs(Detector):
     def start(self) -> None:
         self._looked_at: dict[int, int] = {}
         """By key of an output: replays of its graph at the last search for copies."""
+        self._kept: dict[int, int] = {}
+        """By key of a buffer of the script that a graph writes: how many items of one container
+        were its memory at the last search."""
         self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
         """Where an output was read before the first replay, by its key and the name of the op."""
 
@@ -64,6 +68,9 @@ class Outputs(Detector):
             if op.read and isinstance(value, list | tuple):
                 self._look_for_one_buffer(list(tensors_in(value)))
 
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._look_for_copies(event.tensor)
+
     def on_host_waited(self, event: events.HostWaited) -> None:
         if event.tensor is None:
             return
@@ -74,12 +81,18 @@ class Outputs(Detector):
         """An output that is read, and that a container holds several times."""
         buffer = self.script.buffers.find(tensor)
         graph = None if buffer is None else buffer.allocated_in
+        if buffer is not None and graph is None and buffer.last_write is not None:
+            graph = buffer.last_write.graph
         if buffer is None or graph is None or graph.replays < 2:
             return
         if self._looked_at.get(buffer.key) != graph.replays:
             self._looked_at[buffer.key] = graph.replays
-            frames = self._kept_at(tensor)
-            if frames is not None:
+            frames, items = self._kept_at(tensor) or ((), 1)
+            # Of its own memory the script may keep several names; a result is kept once more after
+            # each replay.
+            before = 1 if buffer.allocated_in is graph else self._kept.get(buffer.key, items)
+            self._kept[buffer.key] = items
+            if before < items:
                 self._report_overwritten(graph, frames or None)
 
     def _look_at_read(self, tensor: torch.Tensor, call: str) -> None:
@@ -120,7 +133,8 @@ class Outputs(Detector):
             known = first.setdefault((tensor.data_ptr(), tuple(tensor.shape)), tensor)
             if known is tensor and sum(other is tensor for other in tensors) < 2:
                 continue
-            self._report_overwritten(graph, self._kept_at(tensor) or None)
+            kept = self._kept_at(tensor)
+            self._report_overwritten(graph, None if kept is None else kept[0] or None)
             return
 
     def _report_overwritten(self, graph: WatchedGraph, frames: Frames | None) -> None:
@@ -132,20 +146,26 @@ class Outputs(Detector):
                 frames,
             )
 
-    def _kept_at(self, tensor: torch.Tensor) -> Frames | None:
-        """The line that puts tensors of one memory, again and again, into a container; () if some
-        line does; None if none is kept several times. ``tensor`` is such a tensor, or a view."""
+    def _kept_at(self, tensor: torch.Tensor) -> tuple[Frames, int] | None:
+        """The line that puts tensors of one memory, again and again, into a container, or () if
+        some line does, and how many are there; None if none is kept several times. ``tensor`` is
+        such a tensor, or a view. Arrays of NumPy may have the memory too."""
         buffer = self.script.buffers.find(tensor)
+        storage = StorageRef(tensor)
 
-        def memory(item: torch.Tensor) -> Hashable:
-            own = self.script.buffers.find(item) is buffer
-            return (item.data_ptr(), tuple(item.shape)) if own else None
+        def memory(item: Any) -> Hashable:
+            if isinstance(item, torch.Tensor):
+                own = self.script.buffers.find(item) is buffer
+                return (item.data_ptr(), tuple(item.shape)) if own else None
+            address = array_address(item) or 0
+            own = storage.address <= address < storage.address + storage.bytes
+            return (address, tuple(item.shape)) if own else None
 
         for frame in stack_of(self.script.frame()).values():
             for name, value, _ in names_of(frame):
-                container = _holder_of(("name", name), value, memory)
-                if container is not None:
-                    return put_at(frame.f_code.co_filename, container)
+                holder = _holder_of(("name", name), value, memory)
+                if holder is not None:
+                    return put_at(frame.f_code.co_filename, holder[0]), holder[1]
         return None
 
 
@@ -188,20 +208,23 @@ def _items(value: Any) -> list[tuple[Target | None, Any]]:
     return [(("attribute", name), item) for name, item in table.items()]
 
 
-_MemoryOf = Callable[[torch.Tensor], Hashable]
-"""Names the memory of a tensor; None for tensors that do not matter."""
+_MemoryOf = Callable[[Any], Hashable]
+"""Names the memory of a tensor or an array; None for those that do not matter."""
 
 
 def _memories(value: Any, memory: _MemoryOf, depth: int) -> set[Hashable]:
-    """Of the tensors in a value."""
-    if isinstance(value, torch.Tensor):
+    """Of the tensors and arrays in a value."""
+    if isinstance(value, torch.Tensor) or array_address(value) is not None:
         return {memory(value)} - {None}
     inner = _items(value) if depth > 0 else ()
     return set().union(*(_memories(item, memory, depth - 1) for _, item in inner))
 
 
-def _holder_of(target: Target, value: Any, memory: _MemoryOf, depth: int = _DEPTH) -> Target | None:
-    """How the container is written, in ``value``, that holds one memory in several of its items."""
+def _holder_of(
+    target: Target, value: Any, memory: _MemoryOf, depth: int = _DEPTH
+) -> tuple[Target, int] | None:
+    """How the container is written, in ``value``, that holds one memory in several of its items,
+    and in how many."""
     items = [] if isinstance(value, torch.Tensor) else _items(value)
     # The keys of a record are names: what several records hold is not kept several times.
     is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
@@ -209,8 +232,9 @@ def _holder_of(target: Target, value: Any, memory: _MemoryOf, depth: int = _DEPT
     if isinstance(value, list | tuple | deque | set | dict | queue.Queue):
         for _, item in items:
             kept.update(_memories(item, memory, 0 if is_record else depth - 1))
-    if any(count > 1 for count in kept.values()):
-        return target
+    most = max(kept.values(), default=0)
+    if most > 1:
+        return target, most
     inner = (_holder_of(name, item, memory, depth - 1) for name, item in items if depth and name)
     return next(filter(None, inner), None)
 

@@ -16,7 +16,6 @@ from cgtool.detectors.script import (
     callables,
     capture_misuse,
     copies,
-    frozen_flows,
     frozen_state,
     gradients,
     inputs,
@@ -46,7 +45,6 @@ _OBSERVERS = (
 
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, copies.Copies, frozen_state.HostState,
-    frozen_flows.FrozenFlows,
     gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.SharedPools,
     outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,

@@ -14,6 +14,7 @@ from types import FrameType
 
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
+from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import CHANGES, tree_of
 
 Target = tuple[str, str | int]
@@ -39,6 +40,8 @@ class _Change:
     """What it leads to is changed, and not bound again."""
     loop: tuple[int, int]
     """First and last line of the outermost loop around the line; (0, 0) for none."""
+    resumed: bool = False
+    """A `yield` of the function comes before it: what a context manager does at its end."""
 
 
 class _Visitor(ast.NodeVisitor):
@@ -48,19 +51,25 @@ class _Visitor(ast.NodeVisitor):
         self._is_class = False
         self._globals: set[str] = set()
         self._loop = (0, 0)
+        self._resumed = False
 
     def _inner(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        outer = self._function, self._is_class, self._globals, self._loop
+        outer = self._function, self._is_class, self._globals, self._loop, self._resumed
         if self._function == _MODULE:
             self._function = node.name
         else:
             self._function += f"{'' if self._is_class else '.<locals>'}.{node.name}"
         self._is_class, self._globals, self._loop = isinstance(node, ast.ClassDef), set(), (0, 0)
+        self._resumed = False
         for statement in node.body:
             self.visit(statement)
-        self._function, self._is_class, self._globals, self._loop = outer
+        self._function, self._is_class, self._globals, self._loop, self._resumed = outer
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _inner  # noqa: N815
+
+    def visit_Yield(self, node: ast.Yield) -> None:
+        self.generic_visit(node)
+        self._resumed = True
 
     def visit_Global(self, node: ast.Global) -> None:
         self._globals.update(node.names)
@@ -122,8 +131,11 @@ class _Visitor(ast.NodeVisitor):
         if self._is_class:
             return
         scope = _MODULE if key in self._globals else self._function
-        change = _Change((kind, key), node.lineno, self._function, scope, in_place, self._loop)
-        self.changes.append(change)
+        self.changes.append(
+            _Change(
+                (kind, key), node.lineno, self._function, scope, in_place, self._loop, self._resumed
+            )
+        )
 
 
 @cache
@@ -145,14 +157,14 @@ def put_at(file: str, container: Target) -> Frames:
 def changed_at(
     targets: Iterable[Target],
     stack: Iterable[FrameType],
-    began: dict[int, int],
+    graph: WatchedGraph,
     *,
     local_to: int | None = None,
     only_bound: bool = False,
 ) -> Frames:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
-    ``stack``: the user's frames, innermost first. ``began``: ``WatchedGraph.outer_frames``.
+    ``stack``: the user's frames, innermost first. ``graph``: that of the capture.
     ``local_to``: identity of the frame whose local variable it is. ``only_bound``: it leads to
     another object now, so lines that change an object in place do not count.
     """
@@ -166,7 +178,7 @@ def changed_at(
             ]
             for file in {frame.f_code.co_filename for frame in frames}
         }
-        found = _latest(target, changes, frames, began, is_local=local_to is not None)
+        found = _latest(target, changes, frames, graph, is_local=local_to is not None)
         if found:
             return found
     return ()
@@ -176,7 +188,7 @@ def _latest(
     target: Target,
     changes: dict[str, list[_Change]],
     frames: list[FrameType],
-    began: dict[int, int],
+    graph: WatchedGraph,
     *,
     is_local: bool,
 ) -> Frames:
@@ -191,7 +203,7 @@ def _latest(
             and (is_local or target[0] != "name" or change.scope == _MODULE)
         ]
         now = line_of((code, frame.f_lasti))
-        offset = began.get(id(frame))
+        offset = graph.outer_frames.get(id(frame))
         after = 0 if offset is None else line_of((code, offset))
         on_the_way = [change for change in own if after < change.line <= now]
         if on_the_way:
@@ -202,15 +214,47 @@ def _latest(
     if is_local:
         return repeated[0] if repeated else ()
     running = {(frame.f_code.co_filename, frame.f_code.co_qualname) for frame in frames}
-    called = list(_in_functions(changes, running))
+    called = [
+        (file, change)
+        for file, change in _in_functions(changes, running)
+        if not _is_before(file, change, graph.frames)
+    ]
+    # What a context manager does at its end is undone by then, or is what it restores.
+    called = [each for each in called if not each[1].resumed] or called
     if len(called) == 1:
-        return called[0]
+        return _place(*called[0])
     return repeated[0] if repeated else ()
+
+
+def _is_before(file: str, change: _Change, captured_at: Frames) -> bool:
+    """Whether the line ran on the way to the capture, in a function that has returned since."""
+    return any(
+        (frame.file, frame.function) == (file, change.function)
+        and change.line <= frame.line
+        and not change.loop[0] <= frame.line <= change.loop[1]
+        for frame in captured_at
+    )
+
+
+def rebound_in(targets: Iterable[Target], functions: Iterable[tuple[str, str]]) -> Frames:
+    """The line in these functions, by file and name, that binds one of ``targets`` to another
+    object; () if that is not clear."""
+    functions = list(functions)
+    for target in targets:
+        places = [
+            (file, change)
+            for file, function in functions
+            for change in _changes_of(file).get(target, ())
+            if change.function == function and not change.in_place
+        ]
+        if len(places) == 1:
+            return _place(*places[0])
+    return ()
 
 
 def _in_functions(
     changes: dict[str, list[_Change]], running: set[tuple[str, str]]
-) -> Iterator[Frames]:
+) -> Iterator[tuple[str, _Change]]:
     """Lines of functions that were called and have returned."""
     for file, of_file in changes.items():
         for change in of_file:
@@ -219,7 +263,7 @@ def _in_functions(
             if change.function == _MODULE or name in _CONSTRUCTORS or not is_global:
                 continue
             if (file, change.function) not in running:
-                yield _place(file, change)
+                yield file, change
 
 
 def _place(file: str, change: _Change) -> Frames:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import callers, is_internal, line_of
+from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, resolve, weakly
 from cgtool.observe.source import Step, Use, tree_of, uses_of_block
 from cgtool.observe.tensors import key_of
@@ -39,19 +39,6 @@ Stack = dict[int, FrameType]
 def stack_of(frame: FrameType | None) -> Stack:
     """The user's frames from ``frame`` outward."""
     return {id(each): each for each in callers(frame) if not is_internal(each.f_code)}
-
-
-def locals_of(frame: FrameType) -> dict[str, Any]:
-    """A copy, after which the frame holds no more than it did.
-
-    In CPython before 3.13 ``f_locals`` of a function is a dict that stays with the frame, and would
-    keep alive what the function deletes.
-    """
-    table = frame.f_locals
-    copy = dict(table)
-    if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
-        table.clear()
-    return copy
 
 
 def names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:

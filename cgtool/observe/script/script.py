@@ -30,12 +30,13 @@ from cgtool.observe.frames import (
     chain_of,
     frames_of,
     is_internal,
+    locals_of,
     user_frame,
 )
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.names import locals_of, region_of, stack_of
+from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import Access, Buffers, ExternalUse, Op, StreamOrder, WatchedGraph
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs

@@ -47,7 +47,8 @@ def test_more_than_half_padding_is_a_finding_with_a_better_size() -> None:
     assert finding is not None
     # 40 * 64 computed, 690 needed; with a graph of 3, 30 * 3 + 10 * 64 are computed.
     assert finding.reason.startswith("73% of the rows computed by 1 graph captured here")
-    assert finding.evidence == ("rows 64: 40 replays needed 3 to 60, 73% padding",)
+    padded = "rows 64: 40 replays needed 3 to 60, 73% padding"
+    assert finding.evidence == (padded, "graph 0")
     assert finding.fix == "also capture a graph with rows 3, which leaves 5% padding"
 
 

@@ -34,6 +34,8 @@ STREAM = 7
 @pytest.fixture(scope="session")
 def cache():
     """A folder with the kernel, compiled once for all sessions."""
+    if not op_key.can_watch_natively():
+        pytest.skip("the unused dispatch key of this PyTorch comes before modes")
     folder = Path(tempfile.gettempdir(), f"cgtool-tests-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patched, (folder / "lock").open("w") as lock:

@@ -311,10 +311,6 @@ class WatchedGraph:
         """Shapes of the buffers that it did not allocate."""
         return tuple(use.shape for use in self.external.values())
 
-    def use_of(self, tensor: torch.Tensor) -> ExternalUse | None:
-        key = key_of(tensor)
-        return None if key is None else self.external.get(key)
-
     def unjoined_at(self) -> Frames:
         """The last line of a stream that the capture stream does not wait for; () for none."""
         for stream, (tick, call) in self.last_calls.items():

@@ -26,7 +26,6 @@ import torch
 from cgtool.observe.frames import is_internal
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
-from cgtool.program.places import Place, attributes, container, entries, memory
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
 
 Named = tuple[str, Any]
@@ -37,6 +36,116 @@ _MOST_ITEMS = 10_000
 _FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
 _FOLLOWED_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
 _LEFT = frozenset(sys.stdlib_module_names - _FOLLOWED_OF_STDLIB) | {"cgtool", "numpy", "torch"}
+
+
+# --- places that hold objects and can be restored: containers, attributes, globals, tensors
+
+Items = dict[Any, Any]
+
+
+def _same_objects(now: Items, items: Items) -> bool:
+    return len(now) == len(items) and all(
+        (key is current_key or _equal(key, current_key)) and value is current
+        for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
+    )
+
+
+def _equal(key: Any, other: Any) -> bool:
+    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
+    others is the user's."""
+    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
+
+
+def _same_memory(now: Items, items: Items) -> bool:
+    data, saved = now["data"], items["data"]
+    return bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+
+
+@dataclass
+class Place:
+    """A place that holds objects and can be restored."""
+
+    items: Callable[[], Items]
+    """The objects in it, by key."""
+    put: Callable[[Items], None]
+    """Sets it to exactly these."""
+    same: Callable[[Items, Items], bool] = _same_objects
+
+    def restore(self, items: Items) -> None:
+        """Set it to ``items``, unless it still has them."""
+        if not self.same(self.items(), items):
+            self.put(items)
+
+
+def container(value: Any) -> Place:
+    """A dictionary (the attributes of an object too), a set, a list or a deque."""
+
+    def items() -> Items:
+        if isinstance(value, dict):
+            return dict(value)
+        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
+
+    def put(items: Items) -> None:
+        value.clear()
+        if isinstance(value, dict | set):
+            value.update(items)
+        else:
+            value.extend(items.values())
+
+    return Place(items, put)
+
+
+_ABSENT = (AttributeError, KeyError, ValueError)
+"""Raised for a slot, a global and a cell that hold nothing."""
+
+
+def _variables(
+    names: tuple[str, ...],
+    get: Callable[[str], Any],
+    assign: Callable[[str, Any], None],
+    delete: Callable[[str], None],
+) -> Place:
+
+    def items() -> Items:
+        values = {}
+        for name in names:
+            with contextlib.suppress(*_ABSENT):
+                values[name] = get(name)
+        return values
+
+    def put(items: Items) -> None:
+        for name in names:
+            if name in items:
+                assign(name, items[name])
+            else:
+                with contextlib.suppress(*_ABSENT):
+                    delete(name)
+
+    return Place(items, put)
+
+
+def attributes(owner: Any, names: tuple[str, ...]) -> Place:
+    """Attributes that may be unset: slots, a cell, a gradient."""
+    return _variables(
+        names,
+        partial(getattr, owner),
+        partial(object.__setattr__, owner),
+        partial(object.__delattr__, owner),
+    )
+
+
+def entries(table: dict[str, Any], names: tuple[str, ...]) -> Place:
+    """Entries of a dictionary that may be absent: the globals that a function names."""
+    return _variables(names, table.__getitem__, table.__setitem__, table.__delitem__)
+
+
+def memory(tensor: torch.Tensor) -> Place:
+    """The memory of a tensor, which ``p.data = q`` replaces."""
+    return Place(
+        lambda: {"data": tensor.detach()},
+        lambda items: setattr(tensor, "data", items["data"]),
+        _same_memory,
+    )
 
 
 # --- one step

@@ -26,8 +26,8 @@ from cgtool.devices.cuda.device import CudaDevice
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
-from cgtool.program.phases import call, differentiable, grads
-from cgtool.program.workload import Workload, WorkloadPart, flatten_outputs
+from cgtool.program.phases import call, differentiable, flatten_outputs, grads
+from cgtool.program.workload import Workload, WorkloadPart
 
 SAMPLES = (
     "mlp", "transformer", "decoder_step", "convnet", "gan", "train_step", "mixed_precision",

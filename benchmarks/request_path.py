@@ -8,8 +8,10 @@ files of these functions then has
 - *files*: distinct source files of cgtool;
 - *returns*: places where the sequence goes back to a file that was left before.
 
-``--tree DIR`` follows the request through another checkout, for example an older one, and ``--list``
-prints the sequence. The counts do not depend on the machine's speed.
+"the request" counts only the layers that pass it on, from the command to the workload that runs
+(``PASSING``); "all" counts those that observe, store and show it too. ``--tree DIR`` follows the
+request through another checkout, for example an older one, and ``--list`` prints the sequence. The
+counts do not depend on the machine's speed.
 
     python benchmarks/request_path.py check samples/mlp.py:build --device simulated
 """
@@ -21,13 +23,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PASSING = ("cli", "worker", "jobs", "program", "entry")
+"""The layers that a request passes; ``entry`` is the name that ``program`` had once."""
 
-TRACER = '''
+TRACER = """
 import os, sys, threading, time
 
 package, folder = os.environ["REQUEST_PATH"].split(os.pathsep)
@@ -61,7 +65,7 @@ def trace(frame, event, _argument):
 
 threading.settrace(trace)
 sys.settrace(trace)
-'''
+"""
 
 Call = tuple[int, str, str]
 """Time in nanoseconds, file, function."""
@@ -73,7 +77,7 @@ def call_of(line: str) -> Call:
 
 
 def followed(tree: Path, command: list[str]) -> list[Call]:
-    """The functions of cgtool in the order in which they are first called, the worker's in place."""
+    """The functions of cgtool in the order of their first calls, the worker's in their place."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as name:
         site, folder = Path(name, "site"), Path(name, "calls")
         site.mkdir()
@@ -105,6 +109,14 @@ def followed(tree: Path, command: list[str]) -> list[Call]:
     return calls
 
 
+def visits_of(calls: Iterable[Call]) -> list[tuple[str, list[str]]]:
+    """The files in the order in which they are opened, each with the functions read there."""
+    return [
+        (file, [function for _, _, function in group])
+        for file, group in groupby(calls, key=lambda call: call[1])
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout to follow")
@@ -116,22 +128,18 @@ def main() -> None:
         str(tree / word) if (tree / word.partition(":")[0]).is_file() else word
         for word in options.command
     ]
-    visits = [
-        (file, [function for _, _, function in calls])
-        for file, calls in groupby(followed(tree, command), key=lambda call: call[1])
-    ]
-    files = list(dict.fromkeys(file for file, _ in visits))
-    if options.list:
-        seen: set[str] = set()
-        for file, functions in visits:
-            print("back to" if file in seen else "       ", file, *functions)
-            seen.add(file)
-    opened = Counter(Path(file).parts[0] for file in files)
-    returns = Counter(Path(file).parts[0] for file, _ in visits) - opened
-    print(f"\n{'':<14}files  returns")
-    for layer, count in opened.items():
-        print(f"{layer:<14}{count:5}{returns[layer]:9}")
-    print(f"{'all':<14}{len(files):5}{len(visits) - len(files):9}")
+    calls = followed(tree, command)
+    passing = [call for call in calls if call[1].startswith(PASSING)]
+    for title, part in (("the request", passing), ("all", calls)):
+        visits = visits_of(part)
+        files = {file for file, _ in visits}
+        if options.list:
+            print()
+            seen: set[str] = set()
+            for file, functions in visits:
+                print("back to" if file in seen else "       ", file, *functions)
+                seen.add(file)
+        print(f"{title:<12}{len(files):4} files{len(visits) - len(files):5} returns")
 
 
 if __name__ == "__main__":

@@ -30,10 +30,12 @@ from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
 from cgtool.program.boundary import user_errors
+from cgtool.program.description import named_tensors
+from cgtool.program.load import seed_all
 from cgtool.program.objects import short, type_name
-from cgtool.program.phases import Phase, WorkloadRun, seed_all, warmup_iters
+from cgtool.program.phases import Phase, WorkloadRun, warmup_iters
 from cgtool.program.reach import reach
-from cgtool.program.workload import Workload, WorkloadPart, inputs_of, named_tensors
+from cgtool.program.workload import Workload, WorkloadPart, inputs_of
 
 EMPTY_GRAPH = code("empty-graph")
 

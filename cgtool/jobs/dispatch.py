@@ -28,8 +28,7 @@ from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.observe import call_sites
 from cgtool.program.description import entry_of
 from cgtool.program.import_isolation import ImportIsolation
-from cgtool.program.load import load
-from cgtool.program.phases import seed_all
+from cgtool.program.load import load, seed_all
 from cgtool.program.spec import parse_entry
 from cgtool.program.workload import Workload
 

@@ -1,5 +1,4 @@
-"""A callable of the user's: its signature, its name, where it is written, and how a factory returns
-it with its arguments."""
+"""A callable of the user's: its signature, its name, and where it is written."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ import torch
 from cgtool.observe.frames import is_internal
 from cgtool.observe.source import tree_of
 from cgtool.program.objects import attribute, is_a, type_name
-from cgtool.program.workload import tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.private import COMPILED_MODULE, pytree
+from cgtool.torch_compat.private import COMPILED_MODULE
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -223,37 +221,7 @@ def name_of(function: Any) -> str:
     return "lambda" if name == "<lambda>" else name[:_LONGEST]
 
 
-# --- what a factory returned
-
-
 def kind(value: Any) -> str:
     """``a Tensor``, ``an int``."""
     name = type_name(value)
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-
-
-def is_result(value: Any) -> bool:
-    """True for the result of a step: tensors, None, or containers of these and of other data."""
-    leaves = pytree.tree_leaves(value)
-    if any(callable(leaf) and not is_a(leaf, torch.Tensor) for leaf in leaves):
-        return False
-    return bool(tensors_in(value)) or all(leaf is None for leaf in leaves)
-
-
-def is_several_calls(value: Any) -> bool:
-    """True for ``((f1, f2, ...), anything)``."""
-    if not is_a(value, tuple | list) or len(value) not in (2, 3):
-        return False
-    first = value[0]
-    return is_a(first, tuple | list) and bool(first) and all(map(callable, first))
-
-
-def is_call(value: Any) -> bool:
-    """True for ``(callable, not a callable)``, with or without keyword arguments."""
-    return (
-        is_a(value, tuple | list)
-        and len(value) in (2, 3)
-        and callable(value[0])
-        and not is_a(value[0], type)
-        and not (callable(value[1]) and not is_a(value[1], torch.Tensor))
-    )

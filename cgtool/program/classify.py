@@ -16,8 +16,9 @@ from cgtool.program import callables
 from cgtool.program.boundary import first_line, load_error
 from cgtool.program.objects import attribute, is_a, short, type_name
 from cgtool.program.spec import InputSpec, input_text
-from cgtool.program.workload import Call, Workload
+from cgtool.program.workload import Call, Workload, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.private import pytree
 
 Hint = tuple[str | None, str | None]
 """Why a user's object was called the way it was, and how to change that."""
@@ -77,6 +78,36 @@ def make_inputs(specs: Sequence[InputSpec], device: str) -> Arguments:
     return (
         tuple(make_input(spec, device) for spec in positional),
         {spec.name: make_input(spec, device) for spec in specs if not spec.name.isdigit()},
+    )
+
+
+# --- what a factory returned
+
+
+def _is_result(value: Any) -> bool:
+    """True for the result of a step: tensors, None, or containers of these and of other data."""
+    leaves = pytree.tree_leaves(value)
+    if any(callable(leaf) and not is_a(leaf, torch.Tensor) for leaf in leaves):
+        return False
+    return bool(tensors_in(value)) or all(leaf is None for leaf in leaves)
+
+
+def _is_several_calls(value: Any) -> bool:
+    """True for ``((f1, f2, ...), anything)``."""
+    if not is_a(value, tuple | list) or len(value) not in (2, 3):
+        return False
+    first = value[0]
+    return is_a(first, tuple | list) and bool(first) and all(map(callable, first))
+
+
+def _is_call(value: Any) -> bool:
+    """True for ``(callable, not a callable)``, with or without keyword arguments."""
+    return (
+        is_a(value, tuple | list)
+        and len(value) in (2, 3)
+        and callable(value[0])
+        and not is_a(value[0], type)
+        and not (callable(value[1]) and not is_a(value[1], torch.Tensor))
     )
 
 
@@ -247,7 +278,7 @@ class Classifier:
     # --- what a factory returned
 
     def _returned(self, factory: Any, result: Any, *, got_device: bool, hint: Hint) -> Workload:
-        if callables.is_result(result):
+        if _is_result(result):
             if got_device:
                 raise self._bad_return(
                     result, "a factory returns the callable, not its result", hint
@@ -258,10 +289,10 @@ class Classifier:
                 "as a first warm-up"
             )
             return self._step(factory)
-        if callables.is_several_calls(result):
+        if _is_several_calls(result):
             self._refuse_inputs(result)
             return self._calls(factory, *result)
-        if callables.is_call(result):
+        if _is_call(result):
             self._refuse_inputs(result)
             return self._called(*result)
         if callable(result) and not is_a(result, type):

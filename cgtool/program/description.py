@@ -1,8 +1,8 @@
-"""What a capture file says of a workload: its entry, modules, tensors and caveats."""
+"""What a workload owns, and what a capture file says of it: entry, modules, tensors, caveats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -11,8 +11,12 @@ import torch
 
 from cgtool.model.capture import Caveat, Entry, Module, Option, Tensor
 from cgtool.model.options import CaptureOptions
+from cgtool.observe.tensors import strided_parts
+from cgtool.program.objects import is_a
 from cgtool.program.phases import WorkloadRun, roots_of
-from cgtool.program.workload import Workload, generators_of, named_tensors
+from cgtool.program.reach import reach
+from cgtool.program.workload import Workload, below, inputs_of
+from cgtool.torch_compat.private import pytree
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -157,3 +161,85 @@ def _caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
             if index not in run.backwards
         ]
     return caveats
+
+
+# --- what a workload owns
+
+
+def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(name, kind, tensor) of everything that the workload owns before the capture.
+
+    A tensor without a storage of its own is replaced by the tensors that it consists of.
+    """
+    for name, kind, tensor in _owned(workload):
+        for suffix, part in strided_parts(tensor):
+            yield f"{name}{suffix}", kind, part
+
+
+def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    # What functions reach by name is looked up now and not at loading time: a tensor that the
+    # user's code has freed since then must not be kept alive.
+    for part in workload.parts:
+        where = workload.prefix(part)
+        names: dict[int, str] = {}
+        for name, tensor in inputs_of(part):
+            yield f"{where}{name}", "input", tensor
+        for prefix, module in part.modules.items():
+            for name, parameter in below(prefix, module.named_parameters()):
+                names.setdefault(id(parameter), name)
+                yield f"{where}parameter {name}", "parameter", parameter
+                if parameter.grad is not None:
+                    yield f"{where}gradient of {name}", "gradient", parameter.grad
+            for name, buffer in below(prefix, module.named_buffers()):
+                yield f"{where}buffer {name}", "buffer", buffer
+        reached = reach(part.function)
+        for name, tensor in reached.tensors.items():
+            if name in part.leaves:
+                yield f"{where}parameter {name}", "parameter", tensor
+                if tensor.grad is not None:
+                    yield f"{where}gradient of {name}", "gradient", tensor.grad
+            else:
+                yield f"{where}tensor {name}", "input", tensor
+        for name, optimizer in reached.optimizers.items():
+            for kind, label, tensor in _of_optimizer(name, optimizer, names):
+                yield f"{where}{label}", kind, tensor
+
+
+def _of_optimizer(
+    name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(kind, name, tensor): the state of each parameter, and parameters that no module has."""
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                yield "optimizer", f"{name} {key} of group {number}", value
+        for index, parameter in enumerate(group["params"]):
+            known = names.get(id(parameter))
+            if known is None:
+                known = f"{name}.param_groups[{number}]['params'][{index}]"
+                yield "parameter", f"parameter {known}", parameter
+                if parameter.grad is not None:
+                    yield "gradient", f"gradient of {known}", parameter.grad
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield "optimizer", f"{name} {key} of {known}", value
+
+
+def generators_of(workload: Workload) -> dict[str, torch.Generator]:
+    """The user's random generators on a GPU that the callables reach, by name: in variables, in
+    attributes of objects and modules, and among the arguments."""
+    generators: dict[int, tuple[str, torch.Generator]] = {}
+    for part in workload.parts:
+        reached = list(reach(part.function).generators.items())
+        for prefix, root in part.modules.items():
+            for path, module in root.named_modules(prefix=prefix):
+                reached += [
+                    (f"{path}.{key}".lstrip("."), value) for key, value in vars(module).items()
+                ]
+        for key, argument in (*enumerate(part.args), *part.kwargs.items()):
+            for path, leaf in pytree.tree_flatten_with_path(argument)[0]:
+                reached.append((f"argument {key}{pytree.keystr(path)}", leaf))
+        for name, value in reached:
+            if is_a(value, torch.Generator) and value.device.type == "cuda":
+                generators.setdefault(id(value), (name, value))
+    return dict(generators.values())

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.abc
 import importlib.util
+import random
 import re
 import sys
 import sysconfig
@@ -19,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import is_file
@@ -26,7 +29,6 @@ from cgtool.observe.annotations import install as install_annotations
 from cgtool.observe.frames import call_user
 from cgtool.program.boundary import load_error, own_fault
 from cgtool.program.classify import Classifier
-from cgtool.program.phases import seed_all
 from cgtool.program.spec import FORMS, EntrySpec, parse_entry, parse_inputs
 from cgtool.program.workload import Workload
 
@@ -66,6 +68,23 @@ def load(
     if refuse and workload.refusals:
         raise workload.refusals[0]
     return workload
+
+
+def seed_all(seed: int | None) -> None:
+    """Seed Python, NumPy when it is loaded, and PyTorch on every device; None leaves them alone.
+
+    Raises CgtoolError (exit 2) for a number that torch.manual_seed does not accept.
+    """
+    if seed is None:
+        return
+    try:
+        torch.manual_seed(seed)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        raise usage(f"--seed {seed} is not a seed that torch.manual_seed accepts") from error
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 # --- imports

@@ -7,8 +7,6 @@ outputs that require grad to the inputs and parameters that do, with static inco
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,35 +16,18 @@ import torch
 
 from cgtool.analysis.units import names_text
 from cgtool.findings import code
-from cgtool.model.failure import usage, user_code
+from cgtool.model.failure import user_code
 from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import nodes_behind
 from cgtool.program.boundary import Explain, user_errors
-from cgtool.program.workload import Named, Workload, WorkloadPart, flatten_outputs, inputs_of
+from cgtool.program.workload import Named, Workload, WorkloadPart, inputs_of, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, running_autograd_node
 
 NO_DIFFERENTIABLE_PARAMS = code("no-differentiable-params")
 UNUSED_INPUT = code("unused-input")
-
-
-def seed_all(seed: int | None) -> None:
-    """Seed Python, NumPy when it is loaded, and PyTorch on every device; None leaves them alone.
-
-    Raises CgtoolError (exit 2) for a number that torch.manual_seed does not accept.
-    """
-    if seed is None:
-        return
-    try:
-        torch.manual_seed(seed)
-    except (RuntimeError, OverflowError, ValueError) as error:
-        raise usage(f"--seed {seed} is not a seed that torch.manual_seed accepts") from error
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 # --- one callable
@@ -55,6 +36,11 @@ def seed_all(seed: int | None) -> None:
 def call(part: WorkloadPart) -> Any:
     """Call a part with its sample arguments."""
     return call_user(part.function, *part.args, **part.kwargs)
+
+
+def flatten_outputs(outputs: Any) -> list[Named]:
+    """The tensors that a callable returned, named ``output``, ``output[1]``, ``output['loss']``."""
+    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs, objects=True)]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
-from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.reach import Reachable, reach
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -201,11 +200,6 @@ def _parts_of(leaf: Any, objects: bool) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", attribute(leaf, name)) for name in names)
 
 
-def flatten_outputs(outputs: Any) -> list[Named]:
-    """The tensors that a callable returned, named ``output``, ``output[1]``, ``output['loss']``."""
-    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs, objects=True)]
-
-
 def inputs_of(part: WorkloadPart) -> list[Named]:
     """The tensors among a part's arguments, named ``input 0``, ``input x``."""
     return [
@@ -215,89 +209,10 @@ def inputs_of(part: WorkloadPart) -> list[Named]:
     ]
 
 
-def generators_of(workload: Workload) -> dict[str, torch.Generator]:
-    """The user's random generators on a GPU that the callables reach, by name: in variables, in
-    attributes of objects and modules, and among the arguments."""
-    generators: dict[int, tuple[str, torch.Generator]] = {}
-    for part in workload.parts:
-        reached = list(reach(part.function).generators.items())
-        for prefix, root in part.modules.items():
-            for path, module in root.named_modules(prefix=prefix):
-                reached += [
-                    (f"{path}.{key}".lstrip("."), value) for key, value in vars(module).items()
-                ]
-        for key, argument in (*enumerate(part.args), *part.kwargs.items()):
-            for path, leaf in pytree.tree_flatten_with_path(argument)[0]:
-                reached.append((f"argument {key}{pytree.keystr(path)}", leaf))
-        for name, value in reached:
-            if is_a(value, torch.Generator) and value.device.type == "cuda":
-                generators.setdefault(id(value), (name, value))
-    return dict(generators.values())
-
-
-def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """(name, kind, tensor) of everything that the workload owns before the capture.
-
-    A tensor without a storage of its own is replaced by the tensors that it consists of.
-    """
-    for name, kind, tensor in _owned(workload):
-        for suffix, part in strided_parts(tensor):
-            yield f"{name}{suffix}", kind, part
-
-
 def below(prefix: str, named: Iterable[Named]) -> Iterator[Named]:
     """The parameters or buffers of a module, by their paths below ``prefix``, which a program's own
     ``named_parameters`` need not take."""
     return ((f"{prefix}.{name}" if prefix else name, tensor) for name, tensor in named)
-
-
-def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
-    # What functions reach by name is looked up now and not at loading time: a tensor that the
-    # user's code has freed since then must not be kept alive.
-    for part in workload.parts:
-        where = workload.prefix(part)
-        names: dict[int, str] = {}
-        for name, tensor in inputs_of(part):
-            yield f"{where}{name}", "input", tensor
-        for prefix, module in part.modules.items():
-            for name, parameter in below(prefix, module.named_parameters()):
-                names.setdefault(id(parameter), name)
-                yield f"{where}parameter {name}", "parameter", parameter
-                if parameter.grad is not None:
-                    yield f"{where}gradient of {name}", "gradient", parameter.grad
-            for name, buffer in below(prefix, module.named_buffers()):
-                yield f"{where}buffer {name}", "buffer", buffer
-        reached = reach(part.function)
-        for name, tensor in reached.tensors.items():
-            if name in part.leaves:
-                yield f"{where}parameter {name}", "parameter", tensor
-                if tensor.grad is not None:
-                    yield f"{where}gradient of {name}", "gradient", tensor.grad
-            else:
-                yield f"{where}tensor {name}", "input", tensor
-        for name, optimizer in reached.optimizers.items():
-            for kind, label, tensor in _of_optimizer(name, optimizer, names):
-                yield f"{where}{label}", kind, tensor
-
-
-def _of_optimizer(
-    name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
-) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """(kind, name, tensor): the state of each parameter, and parameters that no module has."""
-    for number, group in enumerate(optimizer.param_groups):
-        for key, value in group.items():
-            if isinstance(value, torch.Tensor):
-                yield "optimizer", f"{name} {key} of group {number}", value
-        for index, parameter in enumerate(group["params"]):
-            known = names.get(id(parameter))
-            if known is None:
-                known = f"{name}.param_groups[{number}]['params'][{index}]"
-                yield "parameter", f"parameter {known}", parameter
-                if parameter.grad is not None:
-                    yield "gradient", f"gradient of {known}", parameter.grad
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    yield "optimizer", f"{name} {key} of {known}", value
 
 
 def reachable_from(workload: Workload) -> Reachable:

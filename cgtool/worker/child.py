@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import gc
 import importlib
 import json
@@ -23,7 +22,6 @@ from os import _exit as _leave
 from os import getpid as _getpid
 from os import write as _write
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 from msgspec.structs import replace
@@ -53,12 +51,8 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):
         # If the parent process is killed, this one ends too.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
-    # Opened by name: the user's code may close any descriptor.
-    stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115
-    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-    user_process.write_stacks(stacks)
-    channel = Channel(descriptor)
+    channel = Channel(int(sys.argv[1]))
+    user_process.write_stacks(sys.argv[2])
     # PyTorch warns at every import if numpy is not installed. No capture needs it.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     # And at the first backward that begins with a matrix product, as it does without a loss.

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, MethodDescriptorType, ModuleType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from cgtool.analysis.units import names_text
 from cgtool.model.capture import Frame, Frames
@@ -41,8 +41,11 @@ _DEADLY = (
 """Signals that end a process without a handler, and that faulthandler does not handle itself."""
 
 
-def write_stacks(file: TextIO) -> None:
-    """Write the Python stack to ``file`` at every signal that ends the process."""
+def write_stacks(path: str) -> None:
+    """Write the Python stack to a file at SIGUSR1, and at every signal that ends the process."""
+    # Opened by name: the user's code may close any descriptor.
+    file = Path(path).open("w")  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, file, all_threads=False)
     faulthandler.enable(file, all_threads=False)
     for name in _DEADLY:
         number = getattr(signal, name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -55,6 +56,23 @@ def test_one_run_shows_every_hazard_with_its_line(tmp_path):
         ("h2d-tensor-from-python", 5),
         ("sync-d2h-copy", 6),
     ]
+
+
+SEEDED = """\
+import random, sys
+def build(device):
+    import torch
+    random.random()
+    def f(x):
+        sys.stderr.write(f"drew {random.random()}\\n")
+        return x * 2
+    return f, (torch.ones(4, device=device),)
+"""
+
+
+def test_the_first_iteration_begins_at_the_seed(tmp_path):
+    done = check(tmp_path, SEEDED, "--seed", "5")
+    assert f"drew {random.Random(5).random()}\n" in done.stderr.partition("\n")[0] + "\n"
 
 
 REFUSED = """\

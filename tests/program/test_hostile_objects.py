@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cgtool.program.description import named_tensors
+from cgtool.program.phases import flatten_outputs
 from cgtool.program.reach import reach
-from cgtool.program.workload import flatten_outputs, named_tensors
 
 CLASSES = """
 import dataclasses

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from cgtool.model.failure import CgtoolError
-from cgtool.program.phases import call, differentiable, grads
-from cgtool.program.workload import flatten_outputs, named_tensors, tensors_in
+from cgtool.program.description import named_tensors
+from cgtool.program.phases import call, differentiable, flatten_outputs, grads
+from cgtool.program.workload import tensors_in
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.phases import call, differentiable, grads
-from cgtool.program.workload import Workload, WorkloadPart, flatten_outputs
+from cgtool.program.phases import call, differentiable, flatten_outputs, grads
+from cgtool.program.workload import Workload, WorkloadPart
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 DETERMINISTIC = ("mlp", "convnet", "decoder_step", "gan", "mixed_precision", "two_streams")

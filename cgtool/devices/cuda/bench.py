@@ -48,8 +48,8 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Backward, call, differentiable, grads
-from cgtool.program.workload import Workload, flatten_outputs
+from cgtool.program.phases import Backward, call, differentiable, flatten_outputs, grads
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.patches import without_collector
 
 TIMER_GRAIN_NS = 500.0

@@ -46,7 +46,8 @@ from cgtool.program.description import (
     describe_tensor,
     labels_of,
 )
-from cgtool.program.phases import seed_all, warmup_iters
+from cgtool.program.load import seed_all
+from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.op_key import may_have_python_kernel
 

@@ -39,7 +39,8 @@ from cgtool.observe.frames import call_user, chain_of, here, is_subscript
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import tensors_in
 from cgtool.program.boundary import is_consequence
-from cgtool.program.phases import Phase, roots_of, seed_all
+from cgtool.program.load import seed_all
+from cgtool.program.phases import Phase, roots_of
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches

@@ -40,7 +40,8 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import seed_all, warmup_iters
+from cgtool.program.load import seed_all
+from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.patches import without_collector
 

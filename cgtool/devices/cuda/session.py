@@ -33,8 +33,9 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.generated import GeneratedCode
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import Phase, call, differentiable, grads
-from cgtool.program.workload import WorkloadPart, flatten_outputs, generators_of
+from cgtool.program.description import generators_of
+from cgtool.program.phases import Phase, call, differentiable, flatten_outputs, grads
+from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat.patches import Patches
 
 

@@ -44,6 +44,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.description import describe
+from cgtool.program.load import seed_all
 from cgtool.program.workload import Workload
 
 _NO_FAKE_TENSORS = "python_dispatch.cpp"
@@ -95,8 +96,7 @@ class SimulatedDevice(Device):
 
         session = SimulatedSession(workload, options, model=self.model, warmup_iters=1)
         captures: list[CaptureWithDot] = []
-        if options.seed is not None:
-            torch.manual_seed(options.seed)
+        seed_all(options.seed)
 
         def dry_run(annotations: Annotations, options: CaptureOptions) -> Sequence[OpCall]:
             session.options = options

@@ -26,7 +26,8 @@ from cgtool.observe.ops import Record
 from cgtool.observe.tensors import strided_parts, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.description import labels_of
-from cgtool.program.phases import Phase, roots_of, seed_all, warmup_iters
+from cgtool.program.load import seed_all
+from cgtool.program.phases import Phase, roots_of, warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import schema_of
 from cgtool.torch_compat.storages import StorageRef

@@ -28,7 +28,7 @@ from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, 
 from cgtool.model.options import Progress, VerifyOptions
 from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
-from cgtool.program.workload import named_tensors
+from cgtool.program.description import named_tensors
 
 RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")

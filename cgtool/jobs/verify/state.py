@@ -17,7 +17,8 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.raw_tensors import copies, raw, write
-from cgtool.program.workload import Workload, inputs_of, named_tensors, reachable_from
+from cgtool.program.description import named_tensors
+from cgtool.program.workload import Workload, inputs_of, reachable_from
 
 
 def state_of(workload: Workload) -> dict[str, torch.Tensor]:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CGTOOL = ("-m", "cgtool")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "--durations=15")
-AT_ONCE = ("-n", "{jobs}", "--dist", "loadfile") if importlib.util.find_spec("xdist") else ()
+AT_ONCE = ("-n", "{jobs}", "--dist", "worksteal") if importlib.util.find_spec("xdist") else ()
 TIMED_TESTS = tuple(
     f"tests/gpu/test_{name}.py" for name in ("bench", "gate", "profile", "run_times", "times")
 )
@@ -156,6 +156,11 @@ class Running:
     def end(self, outdir: Path, why: str) -> Outcome:
         """Kill what is left of it, and keep what it printed and its files. ``why``: the reason, if
         it has not ended by itself."""
+        if self.process.poll() is None:
+            # pytest prints the failures so far.
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()

@@ -93,6 +93,9 @@ class Pools(Detector):
         sizes = [size for _, size in growth]
         if len(graphs) < 3 or any(graph.callable is not None for graph in graphs):
             return
+        # A stream does not reuse the blocks of another one, in whatever order they capture.
+        if len({graph.stream for graph in graphs}) > 1:
+            return
         total = sum(sizes)
         waste = total - max(sizes) - sum(self._output_bytes(graph) for graph in graphs)
         if sizes[-1] == max(sizes) and waste >= _WORTH_BYTES and waste * 4 >= total:
@@ -127,26 +130,45 @@ class Pools(Detector):
 class Workspaces(Detector):
     """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
 
-    def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        graph = event.graph
-        if self.script.device.simulated or not graph.has_op(*_MATMULS):
+    def start(self) -> None:
+        self._dropped: dict[WatchedGraph, WatchedGraph] = {}
+        """By a graph that can be replayed: one of the same stream that has been destroyed since."""
+        self._suspects: dict[WatchedGraph, WatchedGraph] = {}
+        """Those of ``_dropped`` that were replayed nevertheless."""
+
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
+        gone = event.graph
+        if not gone.has_op(*_MATMULS):
             return
-        for other in self.script.graphs:
-            if other.state != "dropped" or not other.has_op(*_MATMULS):
-                continue
-            if other.stream == graph.stream and other.pool != graph.pool:
-                self.report(
-                    SAME_STREAM_CUBLAS_WORKSPACE,
-                    f"{graph.name} and {other.name}, which is destroyed, were captured on one "
-                    "stream into different pools: they share a cuBLAS workspace",
-                    max(other, graph, key=lambda either: either.number).frames,
-                    phase="replay",
-                )
-                return
+        for graph in self.script.replayable():
+            if (
+                graph is not gone
+                and (graph.stream, graph.has_op(*_MATMULS)) == (gone.stream, True)
+                and graph.pool != gone.pool
+            ):
+                self._dropped.setdefault(graph, gone)
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        gone = self._dropped.get(event.graph)
+        if gone is not None:
+            self._suspects.setdefault(event.graph, gone)
+
+    def _look_at_shared_workspaces(self) -> None:
+        if not self._suspects or not self.script.device.reset_frees_workspaces():
+            return
+        for graph, gone in self._suspects.items():
+            self.report(
+                SAME_STREAM_CUBLAS_WORKSPACE,
+                f"{graph.name} and {gone.name}, which is destroyed, were captured on one stream "
+                "into different pools: they share a cuBLAS workspace",
+                max(gone, graph, key=lambda either: either.number).frames,
+                phase="replay",
+            )
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         if self.script.device.simulated:
             return
+        self._look_at_shared_workspaces()
         graphs = list(self.script.replayable())
         users = [graph for graph in graphs if graph.has_op(*_MATMULS)]
         streams = {graph.stream for graph in users}

@@ -51,6 +51,25 @@ class _Device:
             if tuple(segment.get("segment_pool_id", ())) == pool
         )
 
+    def reset_frees_workspaces(self) -> bool:
+        stream = torch.cuda.Stream()
+        try:
+            with torch.cuda.stream(stream), torch.no_grad():
+                matrix = torch.ones(256, 256, device="cuda")
+                matrix @ matrix
+                graph = CUDAGraphBase()
+                CUDAGraphBase.capture_begin(graph)
+                product = matrix @ matrix
+                CUDAGraphBase.capture_end(graph)
+                before = torch.cuda.memory_allocated()
+                CUDAGraphBase.reset(graph)
+        except RuntimeError:
+            # Typically an illegal memory access in one of the replays in question.
+            return True
+        freed = torch.cuda.memory_allocated() < before
+        del product
+        return freed
+
     def keeps_graph(self, graph: Any) -> bool:
         try:
             # Not the patched method of the class, whose errors are recorded.

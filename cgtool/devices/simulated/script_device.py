@@ -229,6 +229,9 @@ class ScriptDevice(DeviceModel):
         model = self.pools[pool]
         return sum(block.bytes for first in model.segments for block in model.blocks(first))
 
+    def reset_frees_workspaces(self) -> bool:
+        return False
+
     def keeps_graph(self, graph: Any) -> bool:
         return bool(graph.keep_graph)
 

@@ -80,6 +80,9 @@ class Device(Protocol):
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         """Reserved by a pool of graphs."""
 
+    def reset_frees_workspaces(self) -> bool:
+        """Resetting a graph frees the cuBLAS workspaces of its stream. Found by trying it."""
+
     def keeps_graph(self, graph: Any) -> bool:
         """A captured graph was made with ``keep_graph=True``."""
 

@@ -18,8 +18,9 @@ class Step:
 
     def eager(self):
         optimizer.zero_grad(set_to_none=False)
-        self.loss = model(batch).square().mean()
-        self.loss.backward()
+        loss = model(batch).square().mean()
+        loss.backward()
+        self.loss = loss.detach()  # no autograd node of the warm-up lives on
 
     def __call__(self):
         if self.graph is None:

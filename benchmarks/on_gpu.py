@@ -32,10 +32,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CGTOOL = ("-m", "cgtool")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "--durations=15")
 AT_ONCE = ("-n", "{jobs}", "--dist", "worksteal") if importlib.util.find_spec("xdist") else ()
-TIMED_TESTS = tuple(
-    f"tests/gpu/test_{name}.py" for name in ("bench", "gate", "profile", "run_times", "times")
+TIMED_TESTS = (
+    *(f"tests/gpu/test_{name}.py" for name in ("bench", "gate", "profile", "run_times", "times")),
+    "tests/pytest_plugin/test_ci_page.py",
+    "tests/pytest_plugin/test_fixture.py",
 )
-"""They compare times with each other."""
+"""They judge times, which cgtool does only on a GPU that nobody else uses."""
 
 
 def gpu_tests() -> list[str]:

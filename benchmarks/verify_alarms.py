@@ -112,7 +112,7 @@ def main() -> int:
     if options.device != "simulated":
         problem = in_fork(cuda_after_fork, timeout=SECONDS)
     if problem is not None:
-        print("each worker imports its packages anew: a forked one has no GPU")
+        print(f"each worker imports its packages anew: a forked one has no GPU ({problem})")
 
     def run(spec: str, seed: int) -> Row | None:
         """None if the time was up."""

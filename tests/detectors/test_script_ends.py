@@ -216,3 +216,49 @@ def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> No
     assert failure.exit_code == 4
     assert "torch.cuda.MemPool has no counterpart" in failure.message
     assert failure.frames[0].line == 3
+
+
+_MATRIX = """import torch
+a = torch.randn(64, 64, device="cuda")
+def capture():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = a @ a
+    return graph, y
+first, y = capture()
+first.replay()
+"""
+
+
+@pytest.mark.parametrize("frees", [True, False])
+@pytest.mark.parametrize(
+    ("rest", "shares"),
+    [
+        ("second, z = capture()\nfirst.reset()\nsecond.replay()", True),
+        ("second, z = capture()\nfirst.reset()\nthird, z = capture()\nthird.replay()", False),
+        ("del first\nsecond, z = capture()\nsecond.replay()", False),
+        ("second, z = capture()\nsecond.replay()\nfirst.reset()", False),
+    ],
+)
+def test_only_replays_after_the_reset_of_another_graph_lack_a_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str, shares: bool, frees: bool
+) -> None:
+    monkeypatch.setattr(ScriptDevice, "reset_frees_workspaces", lambda _device: frees)
+    codes, _ = _check(tmp_path, f"{_MATRIX}{rest}\ntorch.cuda.synchronize()\n")
+    assert ("same-stream-cublas-workspace" in codes) == (shares and frees)
+
+
+@pytest.mark.parametrize("stream", ["None", "torch.cuda.Stream()"])
+def test_the_order_of_captures_matters_on_one_stream(tmp_path: Path, stream: str) -> None:
+    codes, _ = _check(
+        tmp_path,
+        "import torch\npool, kept = torch.cuda.graph_pool_handle(), []\n"
+        "for rows in (4096, 8192, 16384, 32768):\n"
+        "    x = torch.randn(rows, 1024, device='cuda')\n"
+        "    graph = torch.cuda.CUDAGraph()\n"
+        f"    with torch.cuda.graph(graph, pool, {stream}):\n"
+        "        y = (x * 2 + 1).relu().sum()\n"
+        "    kept.append((graph, x, y))\n"
+        "for graph, *_ in kept:\n    graph.replay()\ntorch.cuda.synchronize()\n",
+    )
+    assert ("capture-order-wastes-pool" in codes) == (stream == "None")

@@ -13,6 +13,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from cgtool.findings import Page, codes, page
 from tests.forked_workers import run_cgtool, run_fresh_cgtool
 
@@ -48,8 +50,13 @@ def command_of(document: Page, device: str) -> str | None:
 
 
 def pages_for(device: str) -> list[str]:
-    """Codes that are to be found on ``gpu`` or ``simulated``."""
-    return [code for code in codes() if command_of(page(code), device)]
+    """Codes that are to be found on ``gpu`` or ``simulated`` with the installed PyTorch."""
+    found = [code for code in codes() if command_of(page(code), device)]
+    header = Path(torch.__file__).parent / "include/ATen/cuda/CUDAContextLight.h"
+    if device == "gpu" and "clearCublasWorkspacesForStream" not in header.read_text():
+        # Resetting a graph does not free workspaces yet.
+        found.remove("same-stream-cublas-workspace")
+    return found
 
 
 def marks_of(source: str) -> list[tuple[str, int | None]]:

@@ -221,7 +221,11 @@ def test_as_hooks_written_by_hand(text: str, tmp_path: Path) -> None:
     assert unplaced(run_as_hooks(text, tmp_path)) == []
 
 
-def test_nodes_of_compiled_code_have_line_and_module_inside(tmp_path: Path) -> None:
+def test_nodes_of_compiled_code_have_line_and_module_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A backward from Inductor's cache has no module where a line is that of several.
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
     capture = run_as_hooks(COMPILED, tmp_path)
     assert unplaced(capture) == []
     lines = (tmp_path / "program.py").read_text().splitlines()

@@ -166,9 +166,9 @@ class Workspaces(Detector):
             )
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        self._look_at_shared_workspaces()
         if self.script.device.simulated:
             return
-        self._look_at_shared_workspaces()
         graphs = list(self.script.replayable())
         users = [graph for graph in graphs if graph.has_op(*_MATMULS)]
         streams = {graph.stream for graph in users}

@@ -58,7 +58,7 @@ class _Device:
                 matrix = torch.ones(256, 256, device="cuda")
                 matrix @ matrix
                 graph = CUDAGraphBase()
-                CUDAGraphBase.capture_begin(graph)
+                CUDAGraphBase.capture_begin(graph, pool=None, capture_error_mode="thread_local")
                 product = matrix @ matrix
                 CUDAGraphBase.capture_end(graph)
                 before = torch.cuda.memory_allocated()

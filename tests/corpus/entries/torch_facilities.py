@@ -368,15 +368,16 @@ def custom_op_autograd(device):
 
 # old-style Library.impl per backend
 lib = torch.library.Library("facilities_of_old", "FRAGMENT")
-lib.define("clip_norm(Tensor x, float c) -> Tensor")
 
 
 def _clip_cuda(x, c):
     return x * (c / (x.norm() + 1e-6)).clamp(max=1.0)
 
 
-lib.impl("clip_norm", _clip_cuda, "CUDA")
-lib.impl("clip_norm", _clip_cuda, "CPU")
+if not hasattr(torch.ops.facilities_of_old, "clip_norm"):  # this file may be loaded twice
+    lib.define("clip_norm(Tensor x, float c) -> Tensor")
+    lib.impl("clip_norm", _clip_cuda, "CUDA")
+    lib.impl("clip_norm", _clip_cuda, "CPU")
 
 
 def library_impl(device):

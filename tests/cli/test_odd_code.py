@@ -132,8 +132,8 @@ def test_a_bug_of_ours_is_reported_as_one(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'cgtool.worker.child' in sys.orig_argv:\n"
-        "    import cgtool.program.workload as workload\n"
-        "    workload.strided_parts = None\n"
+        "    import cgtool.program.description as description\n"
+        "    description.strided_parts = None\n"
     )
     (tmp_path / "model.py").write_text("import torch\nm = torch.nn.ReLU()\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -244,12 +244,13 @@ def one_iteration(values, start=()):
     return Run((Iteration(before, {**before, **values}),))
 
 
-def verdict_on(replay, eager, exact=None, start=()):
+def verdict_on(replay, eager, exact=None, start=(), random=()):
     """What ``judge`` says of the gradient of the bias."""
     runs = tuple(one_iteration(values, start) for values in eager)
     float64 = None if exact is None else one_iteration(exact)
+    facts = EagerFacts(random=frozenset(random))
     evidence = Evidence(
-        Trial("one"), runs, one_iteration(replay, start), EagerFacts(), exact is not None, float64
+        Trial("one"), runs, one_iteration(replay, start), facts, exact is not None, float64
     )
     (compared,) = (each for each in judge(evidence).compared if each.comparison.name == BIAS[1])
     return compared
@@ -268,6 +269,16 @@ def test_noise_counts_in_units_of_all_gradients():
     assert too_noisy(runs)
     # The rounding of the numbers that it was computed from.
     assert not too_noisy(runs, torch.ones(3))
+
+
+def test_gradients_that_are_not_compared_are_the_scale_of_the_others():
+    """Softmax does not change with the bias of the keys: that gradient is the rounding of others."""
+    eager = {BIAS: torch.tensor([3e-9, -2e-9]), WEIGHT: torch.tensor([0.5, -0.25])}
+    replay = {BIAS: eager[BIAS] * -1.5, WEIGHT: eager[WEIGHT].flip(0)}
+    exact = {BIAS: eager[BIAS].double() * 1e-9, WEIGHT: eager[WEIGHT].double()}
+    compared = verdict_on(replay, [eager], exact, random={WEIGHT})
+    assert compared.comparison.equal
+    assert not compared.too_noisy
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,13 @@ def judge(evidence: Evidence) -> Verdict:
         expected = {
             key: [run.after[key] for run in eager if key in run.after]
             for key in changed
-            if key not in evidence.facts.random | evidence.facts.counts
+            if key not in evidence.facts.counts
         }
         exact = {} if evidence.float64 is None else evidence.float64.iterations[number].changed()
         precision = cache(partial(Precision, expected, exact, eager[0].before.values()))
         for key, values in expected.items():
+            if key in evidence.facts.random:
+                continue
             kind, name = key
             replayed = replay.after.get(key)
             if values and replayed is not None:

@@ -86,10 +86,13 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
         for comparison in noisy[:1]:
             # Without a number: some runs have infinities or NaNs that others do not have.
             amount = "" if comparison.noise is None else f" by {comparison.noise:.3g}"
+            reason = f"differs{amount} between eager runs"
+            if comparison.eager_error is not None:
+                reason = f"is {comparison.eager_error:.3g} from its float64 value in eager too"
             log.note(
                 TOO_NOISY,
-                f"{verdict.evidence.trial.name}: {comparison.name} differs{amount} between eager "
-                "runs: the comparison proves little",
+                f"{verdict.evidence.trial.name}: {comparison.name} {reason}: the comparison proves "
+                "little",
             )
     return Outcome(
         log.findings.all(),

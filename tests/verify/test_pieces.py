@@ -272,7 +272,7 @@ def test_noise_counts_in_units_of_all_gradients():
 
 
 def test_gradients_that_are_not_compared_are_the_scale_of_the_others():
-    """Softmax does not change with the bias of the keys: that gradient is the rounding of others."""
+    """The bias of the keys does not change a softmax: its gradient is rounding of the others."""
     eager = {BIAS: torch.tensor([3e-9, -2e-9]), WEIGHT: torch.tensor([0.5, -0.25])}
     replay = {BIAS: eager[BIAS] * -1.5, WEIGHT: eager[WEIGHT].flip(0)}
     exact = {BIAS: eager[BIAS].double() * 1e-9, WEIGHT: eager[WEIGHT].double()}

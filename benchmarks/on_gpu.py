@@ -100,6 +100,9 @@ JOBS = {
     "node-times": Job(
         ("benchmarks/node_times.py", "--json", "{out}/node_times.json"), 600, alone=True
     ),
+    "annotate": Job(
+        ("benchmarks/annotated_times.py", "--json", "{out}/annotated_times.json"), 600, alone=True
+    ),
     "prefix-times": Job(
         ("benchmarks/prefix_times.py", "--json", "{out}/prefix_times.json"), 600, alone=True
     ),

@@ -65,11 +65,13 @@ def show_report(
     *,
     only: str | None = None,
     quiet: bool = False,
+    stderr: bool = False,
     **options: Any,
 ) -> None:
     """Write the report in one format: JSON of the schema ``name``; the tables that ``render`` draws
-    with these options, which ``quiet`` keeps from standard output; or one table as CSV, with all of
-    its rows. ``only``: the name of the one table to write."""
+    with these options, which ``quiet`` keeps from standard output, and ``stderr`` sends to standard
+    error; or one table as CSV, with all of its rows. ``only``: the name of the one table to
+    write."""
     if format_ == "json":
         from cgtool.render.json import encode
 
@@ -84,7 +86,8 @@ def show_report(
         from rich.console import Group
 
         screen = render(report, **options)
-        show_table(screen if only is None else Group(*_named(screen, only)), output)
+        shown = screen if only is None else Group(*_named(screen, only))
+        show_table(shown, output, stderr=stderr)
 
 
 def _show_csv(screen: Screen, output: Path | None, only: str | None, *, quiet: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +15,9 @@ import typer
 
 from cgtool.analysis.units import count_text
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, print_saved, show_report, show_table
+from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model import capture_file
-from cgtool.model.capture import created_now
+from cgtool.model.capture import Capture, created_now
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, is_file, version_of
 from cgtool.model.part_files import (
@@ -64,14 +66,13 @@ def run(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
-    from cgtool.analysis.ledger import merge
-    from cgtool.analysis.ledger_report import ledger_report
-    from cgtool.render.ledger_table import render
     from cgtool.worker.program import run_program
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    table: dict[str, Any] = {"graphs": graphs, "rows": rows, "explain": explain}
+    show = partial(
+        _show, format_=format_, only=only, quiet=quiet, graphs=graphs, rows=rows, explain=explain
+    )
     is_saved = program[0].endswith(".cgt")
     if (is_saved or is_dir(Path(program[0]))) and (device or times or eager_breaks):
         option = "--device" if device else "--times" if times else "--eager-breaks"
@@ -87,10 +88,7 @@ def run(
                 why="an ENTRY was captured",
                 fix=f"cgtool dump {program[0]}",
             )
-        report = ledger_report(capture)
-        show_report(
-            "cgtool-ledger", report, render, format_, output, only=only, quiet=quiet, **table
-        )
+        show(capture, output=output)
         return
     folder = Path(program[0])
     if is_dir(folder):
@@ -108,7 +106,12 @@ def run(
         began = time.perf_counter_ns()
         try:
             status = run_program(
-                arguments, folder, device or "", times=times, eager_breaks=eager_breaks
+                arguments,
+                folder,
+                device or "",
+                times=times,
+                eager_breaks=eager_breaks,
+                meanwhile=_import_readers,
             )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
@@ -116,6 +119,8 @@ def run(
         wall_ns = time.perf_counter_ns() - began
         if version_of(target) != before:
             target = free_name(target)
+    from cgtool.analysis.ledger import merge
+
     running = _still_running(folder)
     capture = merge(
         command,
@@ -125,12 +130,34 @@ def run(
         status=status,
         created=created_now(),
     )
-    report = ledger_report(capture)
-    if format_ != "table":
-        show_report("cgtool-ledger", report, render, format_, None, only=only, **table)
-    elif not quiet:
+    try:
         # Standard output is the program's.
-        show_table(render(report, **table), None, stderr=True)
+        show(capture, output=None, stderr=True)
+    finally:
+        _save(capture, target, folder, running)
+        if output is None and (name := _file_for_cgtool(program)):
+            sys.stderr.write(
+                f"`-o {name}` is after the program, and was passed to it; for cgtool: "
+                f"cgtool run -o {name} {program[0]}\n"
+            )
+    raise typer.Exit(status or 0)
+
+
+def _import_readers() -> None:
+    """Import what reads the parts, while the program runs: it takes a tenth of a second."""
+    import cgtool.analysis.ledger
+    import cgtool.render.ledger_table  # noqa: F401
+
+
+def _show(capture: Capture, **options: Any) -> None:
+    from cgtool.analysis.ledger_report import ledger_report
+    from cgtool.render.ledger_table import render
+
+    show_report("cgtool-ledger", ledger_report(capture), render, **options)
+
+
+def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
+    """``running``: how many processes still write into the folder."""
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
@@ -145,7 +172,12 @@ def run(
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    raise typer.Exit(status or 0)
+
+
+def _file_for_cgtool(program: list[str]) -> str | None:
+    """The capture file that arguments of the program name as an output, probably for cgtool."""
+    named = (file for option, file in pairwise(program) if option in ("-o", "--output"))
+    return next((file for file in named if file.endswith(".cgt")), None)
 
 
 def _unfinished(folder: Path) -> Command:

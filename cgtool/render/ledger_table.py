@@ -292,7 +292,7 @@ def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) 
     replayed = [row for row in report.graphs if row.replays]
     replayed.sort(key=lambda row: (-(row.gpu_share or 0), -row.replays))
     shown = replayed[: rows or None]
-    screen.table("Replays", REPLAYS, shown, _rest(replayed[len(shown) :], "graph"))
+    screen.table("Replays", REPLAYS, shown, _rest(REPLAYS, replayed[len(shown) :], "graph"))
     lines = report.lines[: rows or None]
     screen.table("Captures", CAPTURES, lines)
     _notes(screen, report)
@@ -351,7 +351,8 @@ def render(
     screen.line(_run(report), "dim")
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
-    screen.table("Graphs", columns, shown, _rest(lines[len(shown) :], "graph" if graphs else ""))
+    rest = _rest(columns, lines[len(shown) :], "graph" if graphs else "line")
+    screen.table("Graphs", columns, shown, rest)
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     if report.breaks is not None:
@@ -391,15 +392,17 @@ def _run(report: LedgerReport) -> str:
     return ", ".join(facts)
 
 
-def _rest(rows: Sequence[LedgerRow], noun: str) -> list[dict[str, Any]]:
+def _rest(
+    columns: Sequence[Column[LedgerRow]], rows: Sequence[LedgerRow], noun: str
+) -> list[dict[str, Any]]:
     """The rows that are not shown, as one."""
     if not rows:
         return []
-    return [
-        {
-            "made by": f"{count_text(len(rows), noun or 'line')} more",
-            **({} if noun else {"graphs": sum(row.graphs for row in rows)}),
-            "replays": sum(row.replays for row in rows),
-            "capture": sum(row.capture_ns for row in rows),
-        }
-    ]
+    totals = {
+        "made by": f"{count_text(len(rows), noun)} more",
+        "graphs": sum(row.graphs for row in rows),
+        "replays": sum(row.replays for row in rows),
+        "capture": sum(row.capture_ns for row in rows),
+    }
+    headings = {column.heading for column in columns}
+    return [{heading: total for heading, total in totals.items() if heading in headings}]

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import cgtool
@@ -34,9 +34,16 @@ def is_running(pid: int) -> bool:
 
 
 def run_program(
-    command: Sequence[str], folder: Path, device: str, *, times: bool, eager_breaks: bool
+    command: Sequence[str],
+    folder: Path,
+    device: str,
+    *,
+    times: bool,
+    eager_breaks: bool,
+    meanwhile: Callable[[], object],
 ) -> int:
-    """Run a command to its end, its Python processes recorded into ``folder``.
+    """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
+    called once it has started.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
     program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
@@ -55,6 +62,7 @@ def run_program(
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot run {command[0]}: {reason}") from None
         received.pass_on_to(process)
+        meanwhile()
         status = process.wait()
     return status if status >= 0 else _BY_SIGNAL - status
 

@@ -373,6 +373,21 @@ def test_commands_that_are_not_python(folder: Path) -> None:
     assert "cannot run no-such-command" in done.stderr
 
 
+def test_options_after_the_program_are_its_own(folder: Path) -> None:
+    """One table can be chosen of those on standard error; a name that is wrong loses no run."""
+    prints = program(folder, "prints.py", "import sys\nprint(sys.argv[1:])")
+    done = run("--table", "no-such", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "['-o', 'for_it.cgt']\n")
+    assert "saved prints-run.cgt" in done.stderr
+    assert not list(folder.glob(".cgtool-run-*"))
+    done = run("--table", "graphs", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert (done.returncode, "the program captured" in done.stderr) == (0, False)
+    assert "cgtool run -o for_it.cgt prints.py" in done.stderr
+    assert not (folder / "for_it.cgt").exists()
+    done = run("-o", "own.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert "-o for_it.cgt prints.py" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

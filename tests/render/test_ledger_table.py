@@ -66,6 +66,18 @@ def test_where_the_time_of_replays_and_captures_goes(width):
     compare("ledger-profile", ledger_table.render_times(report, explain=True), width)
 
 
+def test_the_rows_that_are_not_shown_are_one():
+    report = ledger_report(timed_serving())
+    for screen in (
+        ledger_table.render_times(report, rows=1),
+        ledger_table.render(report, rows=1),
+        ledger_table.render(report, rows=1, graphs=True),
+    ):
+        (rest,) = screen.tables[0].summaries
+        replays = sum(row.replays for row in screen.tables[0].rows) + rest["replays"]
+        assert replays == sum(row.replays for row in report.graphs)
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_pools_of_a_program(width):
     report = ledger_report(timed_serving())

@@ -97,17 +97,6 @@ def options_of(command):
     }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_in_the_section_of_its_command(command):
-    section = section_of(command)
-    if "[capture options](#capture-options)" in section:
-        section += capture_options_table().replace(
-            "`--pool", "`--capture-pool" if command == "pools" else "`--pool"
-        )
-    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section))
-    assert documented == options_of(command)
-
-
 def capture_options_table():
     rows = []
     for option in capture_options():
@@ -155,6 +144,17 @@ def check_derived(page, name, text):
         path.write_text(written)
     (match,) = pattern.finditer(path.read_text())
     assert match[2] == derived
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_section_of_its_command(command):
+    section = section_of(command)
+    if "[capture options](#capture-options)" in section:
+        section += capture_options_table().replace(
+            "`--pool", "`--capture-pool" if command == "pools" else "`--pool"
+        )
+    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section))
+    assert documented == options_of(command)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,9 +37,14 @@ def test_every_mark_is_a_code():
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """All examples on the simulated device, a few at a time."""
-    jobs = [(code, example) for code in pages_for("simulated") for example in ("wrong", "right")]
+def outcomes(request, tmp_path_factory):
+    """The examples of the chosen tests on the simulated device, a few at a time."""
+    chosen = {
+        item.callspec.params["code"]
+        for item in request.session.items
+        if "outcomes" in getattr(item, "fixturenames", ())
+    }
+    jobs = [(code, example) for code in sorted(chosen) for example in ("wrong", "right")]
     with ThreadPoolExecutor(2) as pool:
         running = {
             (code, example): pool.submit(

@@ -128,8 +128,8 @@ class FrozenValues:
                 }
                 decisions |= deciding
                 numbers |= sources - deciding if kind == "op" else set()
-        reached = dict.fromkeys(self.flows.behind(numbers), PYTHON_SCALAR_FROZEN)
-        reached |= dict.fromkeys(self.flows.behind(decisions), CONTROL_FLOW_FROZEN)
+        reached = dict.fromkeys(self.flows.behind(decisions), CONTROL_FLOW_FROZEN)
+        reached |= dict.fromkeys(self.flows.behind(numbers), PYTHON_SCALAR_FROZEN)
         states = (source for source in reached if source.kind == "state")
         return {source.key: reached[source] for source in states}
 

@@ -25,6 +25,7 @@ from cgtool.observe.frames import (
     frames_of,
     is_internal,
     is_internal_file,
+    locals_of,
     position_of,
 )
 from cgtool.observe.host_reads import HostReads, Snapshot
@@ -104,10 +105,7 @@ class CallProfile:
         elif event == "return":
             if not is_internal(code):
                 self.reads.add_locals(frame)
-                names = self.ran.tensors.setdefault(id(code), set())
-                for name, value in frame.f_locals.items():
-                    if isinstance(value, torch.Tensor) and not on_host(value):
-                        names.add(name)
+                self._note_tensors(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
                     parts = argument if isinstance(argument, tuple) else (argument,)
                     self.ran.outputs[id(code)] = tuple(bool([*tensors_in(part)]) for part in parts)
@@ -126,6 +124,20 @@ class CallProfile:
                 self.iteration.generators[position] = value.content if value else None
         elif self._contexts > 0 and isinstance(getattr(argument, "__self__", None), Context):
             self._contexts -= 1
+
+    def note_running(self, frame: types.FrameType) -> None:
+        """A function of the user's runs on a thread that has no profile."""
+        if not is_internal(frame.f_code):
+            self.reads.add_frame(frame)
+            self._note_call(frame)
+            self._note_tensors(frame)
+            locals_of(frame)
+
+    def _note_tensors(self, frame: types.FrameType) -> None:
+        names = self.ran.tensors.setdefault(id(frame.f_code), set())
+        for name, value in frame.f_locals.items():
+            if isinstance(value, torch.Tensor) and not on_host(value):
+                names.add(name)
 
     def _note_call(self, frame: types.FrameType) -> None:
         """A function of the user's begins: which expression called it?"""

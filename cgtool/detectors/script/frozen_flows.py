@@ -9,6 +9,7 @@ nothing has to change before a replay.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 import torch
 
@@ -47,12 +48,19 @@ class CaptureFlows:
             self._profile.reads.add_block(frame, uses_of_block(code, graph.lines))
         self._profile.__enter__()
 
-    def note(self, call: OpCall | None) -> None:
-        """An op was captured."""
-        if self._profile is not None and call is not None:
-            in_optimizer = inside(sys._getframe(1), "/torch/optim/")
-            op = Op(call, (), (), False, False, in_optimizer=in_optimizer)
-            self._profile.iteration.ops.append(op)
+    def note(self, call: OpCall | None, frame: FrameType | None, graph: WatchedGraph) -> None:
+        """An op was captured; ``frame`` called it."""
+        if self._profile is None or call is None:
+            return
+        in_optimizer = inside(sys._getframe(1), "/torch/optim/")
+        op = Op(call, (), (), False, False, in_optimizer=in_optimizer)
+        self._profile.iteration.ops.append(op)
+        # A profile sees one thread, and not those of autograd.
+        while call.thread != self.script.capture_thread and frame is not None:
+            if id(frame) in graph.outer_frames:
+                break
+            self._profile.note_running(frame)
+            frame = frame.f_back
 
     def end(self) -> None:
         """The captured code has run."""

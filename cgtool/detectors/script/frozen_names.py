@@ -1,8 +1,8 @@
 """What captured code reads by name on the host: numbers, flags, tables, lists and functions.
 
-Functions that the capture calls are read as a whole (``host_reads``), and of PyTorch's modules the
-``forward``. Of the functions that were running when the capture began, its lines count, and their
-locals do too.
+What follows if a value were another one at a replay is known from where it goes (``frozen_flows``):
+in the functions that the capture calls, and in its own lines. A ``forward`` of PyTorch's modules is
+not followed: a field of the module counts if an op got its value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import Code
 from cgtool.observe.frames import (
     frames_of,
-    is_internal,
     is_internal_file,
     line_of,
     locals_of,
@@ -46,8 +45,6 @@ PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 _ITEMS = 4096
 """Items of a container that are looked at."""
 _SIMPLE = (bool, int, float, complex, str, bytes)
-_FOLLOWED = ("value", "table", "partial")
-"""Kinds of state whose way to an op the flows know."""
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
@@ -98,87 +95,59 @@ def state_of(value: Any) -> State | None:
 class Reads:
     """What the code of one capture reads, while it is captured."""
 
-    host: HostReads = field(default_factory=HostReads)
+    fields: HostReads = field(default_factory=HostReads)
+    """What each ``forward`` of PyTorch's modules reads."""
     numbers: dict[tuple[str, str], set[tuple[type, Any]]] = field(default_factory=dict)
-    """Numbers passed to ops, by the file and the function that called them."""
+    """Numbers passed to ops, by the file and function of the ``forward`` around them."""
+    forwards: dict[tuple[str, str], Frames] = field(default_factory=dict)
+    """The user's line that called a ``forward``, by its file and function."""
     chains: dict[tuple[str, int], Frames] = field(default_factory=dict)
     """The frames of an op, by the file and line that called it."""
-    forwards: dict[tuple[str, str], Frames] = field(default_factory=dict)
-    """The user's line that called a ``forward`` of PyTorch's, by the file and function of that
-    ``forward``."""
+    flows: HostReads = field(default_factory=HostReads)
+    """What the functions that ran and the lines of the capture read."""
     reaching: dict[Any, Code] = field(default_factory=dict)
     """What a change of a state would mean, by its key, for all that reach an op."""
-    flows: HostReads = field(default_factory=HostReads)
-    """What the functions that ran and the lines of the capture read, for which that is known."""
-    followed: set[tuple[str, str]] = field(default_factory=set)
-    """The file and the function of those."""
 
     def follow(self, values: FrozenValues) -> None:
         """The capture has ended: where do its values go?"""
         self.flows, self.reaching = values.reads, values.reaching()
-        codes = values.second.ran.codes.values()
-        self.followed = {(each.co_filename, each.co_qualname) for each in codes}
 
     def note(self, op: Op, frame: types.FrameType | None, outer: dict[int, int]) -> None:
         """An op was captured; ``frame`` called it."""
-        numbers = _numbers_of(op)
         chain = () if op.call is None else op.call.chain
-        while frame is not None and id(frame) not in outer:
-            function = frame.f_code.co_filename, frame.f_code.co_qualname
-            if not is_internal(frame.f_code) or _is_forward(frame.f_code):
-                self.host.add_frame(frame)
-                locals_of(frame)
-                self.numbers.setdefault(function, set()).update(numbers)
-                if _is_forward(frame.f_code):
-                    self.forwards.setdefault(function, frames_of(chain))
-            frame = frame.f_back
         for site in chain[:1]:
             self.chains.setdefault((site[0].co_filename, line_of(site)), frames_of(chain))
-        for site in chain[:3]:
-            function = site[0].co_filename, site[0].co_qualname
-            self.numbers.setdefault(function, set()).update(numbers)
+        while frame is not None and id(frame) not in outer:
+            if _is_forward(frame.f_code):
+                self.fields.add_frame(frame)
+                locals_of(frame)
+                function = frame.f_code.co_filename, frame.f_code.co_qualname
+                self.numbers.setdefault(function, set()).update(_numbers_of(op))
+                self.forwards.setdefault(function, frames_of(chain))
+            frame = frame.f_back
 
     def code_of(
         self, use: Use, state: State, frame: Frame, keys: Iterable[Hashable]
     ) -> Code | None:
         """What it would mean if the value that ``frame`` reads were another one at a replay.
         ``keys``: what the flows call it."""
-        guess = self._guess(use, state, frame)
-        if use.written or use.text.endswith(".training") or state.kind not in _FOLLOWED:
-            return guess
-        if use.called and state.kind != "partial":
-            return guess
-        if (frame.file, frame.function) not in self.followed:
-            return guess
-        reached = next((self.reaching[key] for key in keys if key in self.reaching), None)
-        return reached if guess in (None, CONTROL_FLOW_FROZEN) else guess
-
-    def _guess(self, use: Use, state: State, frame: Frame) -> Code | None:
-        """By the line and by the numbers that ops got."""
-        in_forward = is_internal_file(frame.file)
         if use.written or use.text.endswith(".training"):
             return None
-        if state.kind == "function":
-            return CONTROL_FLOW_FROZEN if use.called and use.steps and not in_forward else None
-        if use.called:
-            return None
-        if state.kind == "items":
-            return CONTROL_FLOW_FROZEN if use.tested and not in_forward else None
-        numbers = self.numbers.get((frame.file, frame.function), set())
-        passed = any((type(value), value) in numbers for value in state.content)
-        if in_forward:
-            return PYTHON_SCALAR_FROZEN if passed else None
-        if use.tested and not (passed and state.kind == "table"):
-            return CONTROL_FLOW_FROZEN
-        # An op on the line may get a number that is computed from this one.
-        calls_op = (frame.file, frame.line) in self.chains
-        is_number = all(type(value) in (int, float) for value in state.content)
-        return PYTHON_SCALAR_FROZEN if passed or (calls_op and is_number) else None
+        is_data = state.kind in ("value", "table") and not use.called
+        if is_internal_file(frame.file):
+            numbers = self.numbers.get((frame.file, frame.function), set())
+            is_passed = any((type(value), value) in numbers for value in state.content)
+            return PYTHON_SCALAR_FROZEN if is_data and is_passed else None
+        if is_data or state.kind == "partial":
+            return next((self.reaching[key] for key in keys if key in self.reaching), None)
+        decides = bool(use.steps) if use.called else use.tested
+        is_of_kind = state.kind == ("function" if use.called else "items")
+        return CONTROL_FLOW_FROZEN if decides and is_of_kind else None
 
     def names(self) -> Iterator[Frozen]:
         """What functions of the captured code read by name."""
         known: set[tuple[Frame, str, int]] = set()
-        for watched in (*self.host.watched, *self.flows.watched):
+        for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner
             if place in known or use.scope == "local":

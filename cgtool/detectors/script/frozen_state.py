@@ -77,7 +77,7 @@ class HostState(Detector):
         own = threading.get_ident() == self.script.capture_thread
         frame = sys._getframe(1) if own else self.script.frame()
         self._reads.note(event.op, frame, event.graph.outer_frames)
-        self._flows.note(event.op.call)
+        self._flows.note(event.op.call, frame, event.graph)
 
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)

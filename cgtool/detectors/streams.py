@@ -28,6 +28,7 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import Clock, merge
 from cgtool.torch_compat.patches import Patches
 
+ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 DEFAULT_STREAM_DEPENDENCY = code("default-stream-dependency")
 KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
@@ -47,6 +48,10 @@ _UNFORKED = (
 _DEFAULT_STREAM = (
     "the default stream is not part of the capture: its work runs once during capture and in no "
     "replay"
+)
+STALE_NODE = (
+    "backward would make the default stream wait for the capture (906): an autograd node that "
+    "accumulates gradients was made on the default stream, and something keeps it alive"
 )
 _LEAST_BRANCH = 5
 """Branches with fewer nodes gain less than their fork and join cost."""
@@ -194,7 +199,10 @@ class CaptureInProgress(CapturedRegion):
             self.streams.append(lane)
         if lane not in self.streams:
             reason = f"{call.name} runs on {lane.name}, which is not part of the capture"
-            if lane is self.default:
+            if lane is self.default and (call.autograd_node or "").endswith("AccumulateGrad"):
+                # An op of the node, or of a hook that runs before or after it.
+                self.report(ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE)
+            elif lane is self.default:
                 self.report(KERNEL_ON_STREAM_ZERO, reason, why=_DEFAULT_STREAM)
             else:
                 self.report(SIDE_STREAM_NOT_FORKED, reason, why=_UNFORKED)

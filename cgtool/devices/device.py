@@ -110,9 +110,9 @@ class Device(ABC):
         """The device, and the software that drives it."""
 
     @abstractmethod
-    def eager_stream(self) -> AbstractContextManager[object]:
-        """The stream of eager iterations. Not the default stream: a capture may not wait for work
-        on that."""
+    def eager_stream(self, stream: Any = None) -> AbstractContextManager[object]:
+        """Eager iterations run on ``stream``, or on one of their own. Not on the default stream: a
+        capture may not wait for work on that."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -170,6 +170,8 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
     """What each callable returned, tensors or not; kept alive, as a user would."""
     warmup_iters: int = 0
     warmup_ns: int = 0
+    stream: Any = field(init=False)
+    """The capturing stream."""
 
     def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
         """Run eager iterations. Raises CgtoolError for what the user's code raises."""
@@ -338,6 +340,12 @@ class VerifyTarget(ABC):
         with watch_annotations(self.options.annotations) as annotations:
             self.session.warm_up(iterations, annotations, progress)
         return iterations
+
+    def eager_stream(self) -> AbstractContextManager[object]:
+        """The stream of an eager iteration: that of the graphs, once there are some. Code may keep
+        memory or a table for each stream, and only then does eager read and write those that the
+        replay does. Warm-up is on another stream, as a user's is."""
+        return self.device.eager_stream(self.session.stream if self.session.graphs else None)
 
     @abstractmethod
     def capture(self, progress: Progress) -> None:

@@ -41,6 +41,15 @@ def test_other_work_on_a_side_stream_is_not_forked():
     assert [finding.code for finding in region.findings] == ["side-stream-not-forked"]
 
 
+def test_an_op_of_a_node_of_the_default_stream_is_a_stale_node():
+    region = CaptureInProgress()
+    region.collecting = True
+    with capturing(region, Lane("capture"), "capture backward"):
+        region.current = region.default
+        region.add_node(op(0, autograd_node="torch::autograd::AccumulateGrad"))
+    assert [finding.code for finding in region.findings] == ["accumulate-grad-default-stream"]
+
+
 def test_each_thread_has_a_current_stream():
     region, seen = CaptureInProgress(), []
     with capturing(region, Lane("capture"), "capture forward"):

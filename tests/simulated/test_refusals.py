@@ -219,6 +219,21 @@ def test_what_the_default_stream_has_computed_and_is_held_is_refused():
     assert "the graph behind `held.loss`" in failure.message
 
 
+def test_a_node_that_is_kept_belongs_to_the_stream_on_which_it_was_made():
+    edge = torch.autograd.graph.get_gradient_edge
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        x = _ones()
+        node = edge(x)
+        captured(device, lambda x: x * 3, x)
+    assert caught.value.failure.findings[0].code == "accumulate-grad-default-stream"
+    with SimulatedDevice("test").active() as device:
+        x = _ones()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            node = edge(x)
+        captured(device, lambda x: x * 3, x)
+    del node
+
+
 def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
     with SimulatedDevice("test").active() as device:
         device.collecting = True

@@ -356,3 +356,17 @@ def numbers_of_numpy(device):
         return (x - mean[0]) / deviation
 
     return normalize, (torch.randn(8, 4, device=device),)
+
+
+def scratch_memory_for_each_stream(device):
+    layer, x = nn.Linear(4, 4).to(device), torch.randn(2, 4, device=device)
+    scratch = {}
+
+    @torch.no_grad()
+    def forward(x):
+        stream = torch.cuda.current_stream().cuda_stream
+        if stream not in scratch:
+            scratch[stream] = torch.empty(2, 4, device=x.device)
+        return layer(torch.mul(x, 2.0, out=scratch[stream]))
+
+    return forward, (x,)

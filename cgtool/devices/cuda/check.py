@@ -331,7 +331,6 @@ class DrySession(Session[PhaseGraph]):
 
     dry: Dry
     stream: Any
-    """The stream of the modelled capture."""
 
     def new_graph(self, phase: Phase) -> PhaseGraph:
         return PhaseGraph(phase.name, phase.kind, phase.index, phase.part, graph=None)

@@ -90,12 +90,13 @@ class CudaDevice(Device):
         return environment(self.index)
 
     @contextlib.contextmanager
-    def eager_stream(self) -> Iterator[None]:
+    def eager_stream(self, stream: Any = None) -> Iterator[None]:
+        stream = stream or self._side_stream
         current = torch.cuda.current_stream(self.index)
-        self._side_stream.wait_stream(current)
-        with torch.cuda.stream(self._side_stream):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
             yield
-        current.wait_stream(self._side_stream)
+        current.wait_stream(stream)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)

@@ -88,7 +88,6 @@ class CudaSession(Session[CudaPhaseGraph]):
 
     device: Device
     stream: Any
-    """The capturing stream."""
     keep_graph: bool = True
     """Whether to keep the templates, from which nodes are read."""
     pools: dict[memory.PoolId, str] = field(default_factory=dict)

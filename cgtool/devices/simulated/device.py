@@ -183,8 +183,8 @@ class SimulatedDevice(Device):
             caveats=(simulated, *session.model.uncompiled, *described.caveats),
         )
 
-    def eager_stream(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
+    def eager_stream(self, stream: Any = None) -> AbstractContextManager[object]:
+        return stream or contextlib.nullcontext()
 
     def synchronize(self) -> None:
         """Nothing to wait for: every op has run when its call returns."""

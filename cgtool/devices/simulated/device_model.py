@@ -40,6 +40,9 @@ class DeviceModel(CaptureInProgress):
         self.default.cuda_stream = self.default.stream_id = 0
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when captured code does either."""
+        self.differentiated: dict[int, torch.Tensor] | None = {}
+        """Leaves of autograd that ops on side streams have used, by id; None after the first
+        warm-up has begun."""
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
 

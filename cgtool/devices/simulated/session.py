@@ -14,7 +14,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import Device, OpResults, PhaseGraph, Session, VerifyTarget, quiet
 from cgtool.devices.simulated import stale_nodes
-from cgtool.devices.simulated.device_model import DeviceModel, Stream
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.model.options import CaptureOptions, Progress
@@ -48,13 +48,11 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     record: Record = field(default_factory=Record)
     """One record for all captures: a backward op finds its forward call in it."""
     accesses: AccessLog = field(default_factory=AccessLog)
-    stream: Stream = field(init=False)
-    """The stream of the last ``capture``."""
     lifetimes: LifetimeRecorder = field(init=False)
     """Lifetimes of storages in the last warm-up iteration."""
 
     def __post_init__(self) -> None:
-        stale_nodes.mark_stale(self.workload)
+        stale_nodes.mark_stale(self.workload, self.model)
 
     def follow_lifetimes(self, annotations: Annotations) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.

@@ -1,9 +1,10 @@
 """Autograd nodes that belong to the default stream, and that a captured backward reaches.
 
 A parameter's ``AccumulateGrad`` node keeps the stream on which it was created, and lives as long as
-an autograd graph that uses the parameter. A factory runs on the default stream. What it has
-computed and still holds (a pruned weight, a loss) keeps its nodes alive, and the backward of a
-capture would make the default stream wait for the capture.
+something refers to it: an autograd graph that uses the parameter, or a hook. A factory runs on the
+default stream. What it has computed and still holds (a pruned weight, a loss), and a hook for the
+gradients of several parameters, keep their nodes alive, and the backward of a capture would make
+the default stream wait for the capture (``InputBuffer::add`` of PyTorch's engine).
 """
 
 from __future__ import annotations
@@ -13,27 +14,52 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
+from cgtool.detectors.streams import ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE
 from cgtool.devices.simulated.device_model import DeviceModel
-from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import nodes_behind, on_host, tensors_in
 from cgtool.program.workload import Workload, reachable_from
+from cgtool.torch_compat.op_key import unintercepted
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD
 
-ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
-_HELD_BY = "cgtool: held by"
-"""Key in the metadata of a node, which lives as long as the node."""
+_HELD = "cgtool: held"
+"""Key in the metadata of a node, which live as long as the node: why it is alive, and the fix."""
+_ELSEWHERE = "on another stream (`with torch.cuda.stream(torch.cuda.Stream())`)"
 
 
-def mark_stale(workload: Workload) -> None:
-    """Mark the nodes that the workload keeps alive now, before its warm-up."""
+def mark_stale(workload: Workload, model: DeviceModel) -> None:
+    """Mark the nodes that are alive now, before the first warm-up, and were made on the default
+    stream. Later there are nodes that warm-up has made, on a stream of its own."""
+    if model.differentiated is None:
+        return
+    of_side_streams, model.differentiated = model.differentiated, None
     for path, tensor in reachable_from(workload).tensors.values():
-        if tensor.grad_fn is not None and not on_host(tensor):
-            for node in _accumulating([tensor]):
-                node.metadata[_HELD_BY] = path
+        if on_host(tensor):
+            continue
+        if tensor.grad_fn is not None:
+            why = (
+                "backward would make the default stream wait for the capture (906): the graph "
+                f"behind `{path}` was computed on the default stream, and keeps an autograd node "
+                "of it alive",
+                f"delete `{path}` before the capture, or recompute it {_ELSEWHERE}",
+            )
+            for held in _accumulating([tensor]):
+                if id(held.variable) not in of_side_streams:
+                    held.metadata[_HELD] = why
+        elif (
+            tensor.requires_grad
+            and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and id(tensor) not in of_side_streams
+        ):
+            why = f"{STALE_NODE}: that of `{path}`", f"make what keeps it {_ELSEWHERE}"
+            with unintercepted():
+                # If there is no node, one is made here, which nothing keeps.
+                node: Any = get_gradient_edge(tensor).node
+            node.metadata.setdefault(_HELD, why)
 
 
 @contextlib.contextmanager
@@ -43,17 +69,10 @@ def refused(model: DeviceModel, entry: Frame | None) -> Iterator[None]:
 
     def run(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if model.capturing:
-            held_by = (node.metadata.get(_HELD_BY) for node in _accumulating(tensors_in(outputs)))
-            if (path := next(filter(None, held_by), None)) is not None:
-                model.report(
-                    ACCUMULATE_GRAD_DEFAULT_STREAM,
-                    "backward would make the default stream wait for the capture (906): the graph "
-                    f"behind `{path}` was computed on the default stream, and keeps an autograd "
-                    "node of it alive",
-                    () if entry is None else (entry,),
-                    fix=f"delete `{path}` before the capture, or recompute it on another stream "
-                    "(`with torch.cuda.stream(torch.cuda.Stream())`)",
-                )
+            held = (node.metadata.get(_HELD) for node in _accumulating(tensors_in(outputs)))
+            if (why := next(filter(None, held), None)) is not None:
+                frames = () if entry is None else (entry,)
+                model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
         return call_user(original, outputs, *args, **kwargs)
 
     with Patches() as patches:

@@ -64,7 +64,7 @@ def eager_iteration(
         torch.clear_autocast_cache()
     run = WorkloadRun(target.workload, target.options)
     graphs = target.session.backwards
-    with target.device.eager_stream():
+    with target.eager_stream():
         for phase in run.phases():
             if phase.kind == "backward":
                 incoming = run.backwards[phase.index].incoming

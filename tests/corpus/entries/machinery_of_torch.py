@@ -205,7 +205,8 @@ def trace_by_host_probes(device):
     net = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).to(device)
 
     def forward(x):
-        signs = [1.0 if v else -1.0 for v in torch.randint(0, 2, (8,)).tolist()]
+        draws = torch.randint(0, 2, (8,)).tolist()  # guilty: drawn on the host
+        signs = [1.0 if v else -1.0 for v in draws]
         probe = torch.stack(
             [x[:, i] * 0 + s for i, s in enumerate(signs)], 1
         )  # guilty: frozen signs

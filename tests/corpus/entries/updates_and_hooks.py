@@ -295,7 +295,8 @@ def multi_gradient_hook_with_a_schedule(device):
             for p, g in zip(parameters, grads, strict=True):
                 p.sub_(g, alpha=0.01 * factor)  # guilty: the factor of the capture
 
-    torch.autograd.graph.register_multi_grad_hook(parameters, after)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.autograd.graph.register_multi_grad_hook(parameters, after)
 
     def step():
         model.zero_grad()
@@ -306,7 +307,30 @@ def multi_gradient_hook_with_a_schedule(device):
     return step
 
 
-# The hook only adds kernels: its update is part of the captured backward.
+# The hook keeps the nodes that accumulate the gradients, and they belong to the default stream.
+def multi_gradient_hook_of_the_default_stream(device):
+    model, x = _model_and_batch(device)
+    parameters = list(model.parameters())
+
+    def after(grads):
+        with torch.no_grad():
+            for p, g in zip(parameters, grads, strict=True):
+                p.sub_(g, alpha=0.01)
+
+    torch.autograd.graph.register_multi_grad_hook(
+        parameters, after
+    )  # guilty: makes and keeps nodes of the default stream
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()  # guilty: would make the default stream wait for the capture
+        return loss
+
+    return step
+
+
+# The hook only adds kernels: its nodes belong to a stream that can join the capture.
 def multi_gradient_hook_updates(device):
     model, x = _model_and_batch(device)
     parameters = list(model.parameters())
@@ -316,7 +340,60 @@ def multi_gradient_hook_updates(device):
             for p, g in zip(parameters, grads, strict=True):
                 p.sub_(g, alpha=0.01)
 
-    torch.autograd.graph.register_multi_grad_hook(parameters, after)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.autograd.graph.register_multi_grad_hook(parameters, after)
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+class _Wrapper:
+    """Follows the gradients of a model by hooks of the nodes that accumulate them."""
+
+    def __init__(self, model):
+        self.model, self.nodes = model, []
+        for p in model.parameters():
+            node = p.expand_as(p).grad_fn.next_functions[0][0]
+            node.register_hook(lambda *_unused, p=p: self.ready(p))
+            self.nodes.append(node)  # guilty: keeps a node of the default stream
+
+    @torch.no_grad()
+    def ready(self, p):
+        p.sub_(p.grad, alpha=0.01)
+
+    def __call__(self, x):
+        return self.model(x)
+
+
+def hooks_of_the_accumulating_nodes(device):
+    model, x = _model_and_batch(device)
+    wrapped = _Wrapper(model)
+
+    def step():
+        model.zero_grad()
+        loss = wrapped(x).square().mean()
+        loss.backward()  # guilty: would make the default stream wait for the capture
+        return loss
+
+    return step
+
+
+# Hooks of the parameters keep no node.
+def hooks_of_the_parameters(device):
+    model, x = _model_and_batch(device)
+
+    @torch.no_grad()
+    def update(p):
+        p.sub_(p.grad, alpha=0.01)
+
+    for p in model.parameters():
+        p.register_hook(lambda grad: grad.clamp(-1, 1))
+        p.register_post_accumulate_grad_hook(update)
 
     def step():
         model.zero_grad()

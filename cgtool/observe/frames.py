@@ -12,7 +12,6 @@ import itertools
 import re
 import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -193,13 +192,6 @@ class Chains:
                 known = self._known[key] = (site, *outer)[:MAX_CHAIN]
             outer = known
         return outer
-
-
-def chain_or_waiting(frame: FrameType | None) -> Chain:
-    """``chain_of``; on autograd's threads, which run no code of the user's, that of the main
-    thread, which waits for them."""
-    main = threading.main_thread().ident
-    return chain_of(frame) or chain_of(sys._current_frames().get(main or 0))
 
 
 _is_internal: dict[str, bool] = {}

@@ -16,8 +16,9 @@ from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from cgtool.model.ledger import COMPILE, RESET
-from cgtool.observe.frames import Chain, call_user, callers, chain_or_waiting, package_part
+from cgtool.observe.frames import Chain, call_user, callers, package_part
 from cgtool.observe.graph_trees import GraphTrees
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import TRACE_RULES, compile_no_frames_of

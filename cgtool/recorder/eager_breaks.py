@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -18,15 +20,14 @@ from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
     Site,
     call_op,
-    chain_or_waiting,
     frames_of,
     is_internal_file,
     key_of,
 )
 from cgtool.observe.ops import op_name
+from cgtool.observe.waiting import chain_or_waiting, waiting_thread
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import current_graph_task
 
 _MOST = 20_000
 """The most counters of a process. Further ops are counted without line and op."""
@@ -61,7 +62,7 @@ class _Counter:
 class _Thread:
     """A thread that replays graphs, since its last replay."""
 
-    __slots__ = ("before", "ran", "since_ns")
+    __slots__ = ("__weakref__", "before", "ran", "since_ns")
 
     def __init__(self) -> None:
         self.before: int | None = None
@@ -99,13 +100,15 @@ class EagerBreaks:
         self._lock = threading.Lock()
         self._counters: dict[tuple[int, ...], _Counter] = {}
         self._this = _This()
-        self._last: _Thread | None = None
-        """The thread that replayed last."""
+        self._threads = weakref.WeakValueDictionary[int, _Thread]()
+        """Those that run, by their identifiers."""
 
     def _thread(self) -> _Thread | None:
         """This thread; if it is one of autograd's, the one that waits for it."""
         thread = self._this.thread
-        return self._last if thread is None and current_graph_task() >= 0 else thread
+        if thread is None and (waiting := waiting_thread()) is not None:
+            thread = self._threads.get(waiting)
+        return thread
 
     def _observe(
         self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
@@ -127,12 +130,11 @@ class EagerBreaks:
     def _replay(self, original: Any, graph: Any) -> None:
         thread = self._thread()
         if thread is None:
-            thread = self._this.thread = _Thread()
+            thread = self._this.thread = self._threads[get_ident()] = _Thread()
         with self._part.protected():
             self._arrived(thread, self._number_of(graph), time.perf_counter_ns())
         original(graph)
         thread.before, thread.since_ns = self._number_of(graph), time.perf_counter_ns()
-        self._last = thread
 
     def _arrived(self, thread: _Thread, after: int | None, now_ns: int) -> None:
         """A graph is about to be replayed."""
@@ -163,7 +165,7 @@ def _note(thread: _Thread, op: Any, caller: FrameType | None, spent_ns: int) -> 
     frame = caller
     while frame is not None and is_internal_file(frame.f_code.co_filename):
         frame = frame.f_back
-    # Autograd's threads have no frame of the program's: that of the main thread, which waits.
+    # Autograd's threads have no frame of the program's: that of the thread that waits.
     chain = () if frame is not None else chain_or_waiting(None)[:1]
     site = (frame.f_code, frame.f_lasti) if frame is not None else next(iter(chain), None)
     key = (id(op), *(() if site is None else key_of(site)))

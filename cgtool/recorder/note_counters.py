@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numbers
+from _thread import get_ident
 from typing import Any
 
 from cgtool.model.part_files import COUNTER, Noted, PartWriter
 from cgtool.model.schema import MAX_MEASURE
+from cgtool.observe.waiting import waiting_thread
+from cgtool.recorder.notes import pending
 
 _EXACT = 1000
 """Limits the counters of a graph: beyond this many, numbers are rounded to two digits; beyond twice
@@ -77,6 +80,14 @@ class NoteCounters:
             notes[key] = NoteCounter(*self._part.note_counter(self._number))
             self._number += 1
         return notes[key]
+
+
+def take_noted() -> dict[str, float] | None:
+    """What this thread noted last, or the one that waits in a backward for this one; only once."""
+    noted = pending.pop(get_ident(), None)
+    if noted is None and (waiting := waiting_thread()) is not None:
+        noted = pending.pop(waiting, None)
+    return noted
 
 
 def is_number(value: object) -> bool:

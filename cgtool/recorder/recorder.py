@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from _thread import get_ident
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
@@ -31,7 +30,7 @@ from cgtool.recorder import notes
 from cgtool.recorder.adapters import continuous_batching, static_cache
 from cgtool.recorder.adapters.adapter import follow_engine
 from cgtool.recorder.captures import Capture, Captures, Start
-from cgtool.recorder.note_counters import NoteCounters, is_number
+from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat.patches import Patches
@@ -232,7 +231,7 @@ class Recorder(Subscriber[_Graph]):
 def _with_note(beginning: Beginning) -> Beginning:
     """With what the program noted for it as its key."""
     # Those of torch.compile have a name, or none: the note is for the replay that follows.
-    if beginning.owner == COMPILE or not (noted := notes.pending.pop(get_ident(), None)):
+    if beginning.owner == COMPILE or not (noted := take_noted()):
         return beginning
     sizes = {name: size for name, size in noted.items() if is_number(size)}
     return beginning._replace(key=notes.key_of(sizes))

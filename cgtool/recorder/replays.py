@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import get_ident
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from cgtool.model.part_files import COUNTER, PartWriter, Replayed
-from cgtool.observe.frames import Site, chain_or_waiting, frames_of
+from cgtool.observe.frames import Site, frames_of
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
-from cgtool.recorder.note_counters import GraphNotes, NoteCounters
+from cgtool.recorder.note_counters import GraphNotes, NoteCounters, take_noted
 
 _ALWAYS_LOOKED_UP = 64
 _LOOKED_UP = 32
@@ -80,7 +80,7 @@ def counted_replay(
         if count <= always or not count & some:
             # A captured backward is replayed on a thread of autograd's.
             _looked_up(part, replays, chain_or_waiting(sys._getframe(1)))
-        if noted and (values := noted.pop(get_ident(), None)):
+        if noted and (values := take_noted()):
             note_counters.add(replays.number, replays.notes, values, last, spent)
 
     return replay

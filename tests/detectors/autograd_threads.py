@@ -56,5 +56,5 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
 
 
 def _as_pytorch(function: FunctionType) -> None:
-    """Its frames are none of the program's."""
-    function.__code__ = function.__code__.replace(co_filename=torch.__file__)
+    """Its frames are none of the program's, and look like those of a backward."""
+    function.__code__ = function.__code__.replace(co_filename=torch.__file__, co_name=BACKWARD.name)

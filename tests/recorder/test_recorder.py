@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import torch
 
 import cgtool
 from cgtool.analysis.ledger import merge
-from cgtool.model.capture import Environment
+from cgtool.model.capture import Environment, Frame
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
 from cgtool.model.part_files import Began, Command, PartWriter, read_parts
-from cgtool.recorder import eager_breaks
+from cgtool.recorder.notes import note
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches
+from tests.detectors.autograd_threads import backwards_on_threads
 
 
 def driver_raises(text: str) -> None:
@@ -88,15 +90,18 @@ class Recorded:
         self.part = PartWriter(folder, "1-1")
         self.part.append(Began(0, 1, 0, (), False))
         self.recorder = Recorder(Device(), self.part, self._patches)
+        self.frames: tuple[Frame, ...] = ()
+        """Of the ledger."""
 
     def ledger(self, *, killed: bool = False) -> Ledger:
         self._patches.close()
         if not killed:
             self.recorder.stop()
         parts = read_parts(self._folder)
-        found = merge(Command((), 0), parts, (), wall_ns=0, status=0, created="").ledger
-        assert found is not None
-        return found
+        capture = merge(Command((), 0), parts, (), wall_ns=0, status=0, created="")
+        self.frames = capture.frames
+        assert capture.ledger is not None
+        return capture.ledger
 
 
 @pytest.fixture
@@ -325,40 +330,57 @@ def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
     assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
 
 
-def test_a_backward_is_replayed_by_the_line_that_waits_for_it(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Replaying(torch.autograd.Function):
+    """A graphed function, as ``make_graphed_callables`` makes it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, forward: Graph, backward: Graph) -> torch.Tensor:
+        ctx.backward_graph = backward
+        forward.replay()
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        gradient.sin()
+        ctx.backward_graph.replay()
+        gradient.cos()
+        return gradient, None, None
+
+
+# As if of PyTorch: without a line of the program's.
+for function in (Replaying.forward, Replaying.backward):
+    function.__code__ = function.__code__.replace(co_filename=torch.__file__)
+
+
+def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) -> None:
     """On a GPU, autograd replays it on a thread of its own, and runs the ops around it there."""
     recorded.recorder.watch_eager_breaks()
     forward, backward = captured(), captured()
-    x = torch.ones(2)
-    here = threading.get_ident()
 
-    def task() -> int:
-        return -1 if threading.get_ident() == here else 0
+    def train() -> None:
+        x = torch.ones(2, requires_grad=True)
+        with backwards_on_threads(types.SimpleNamespace(current=None)):
+            for step in range(2):
+                y = Replaying.apply(x, forward, backward)
+                note(step=step)
+                y.backward(torch.ones(2))
 
-    def run_backward() -> None:
-        x.sin()
-        backward.replay()
-        x.cos()
-
-    # As if of PyTorch: without a line of the program's.
-    code = run_backward.__code__.replace(co_filename=torch.__file__)
-    run_backward.__code__ = code
-    monkeypatch.setattr(eager_breaks, "current_graph_task", task)
-    for _ in range(2):
-        forward.replay()
-        thread = threading.Thread(target=run_backward)
-        thread.start()
-        thread.join()
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
     run = recorded.ledger()
     counts = Counter[tuple[int, int, str]]()
     for each in run.breaks:
         for op in each.ops:
             counts[each.before, each.after, op.op] += op.count
-    assert counts == {(0, 1, "aten::sin"): 2, (1, 0, "aten::cos"): 1}
-    # The line that starts the thread, or the one that waits for it.
-    assert sum(place.seen for place in run.graphs[1].replayed_at if place.frames) == 2
+    assert counts[0, 1, "aten::sin"] == 2
+    assert counts[1, 0, "aten::cos"] == 1
+    assert {(before, after) for before, after, _ in counts} == {(0, 1), (1, 0)}
+    (place,) = run.graphs[1].replayed_at
+    assert place.seen == 2
+    functions = [recorded.frames[frame].function for frame in place.frames]
+    assert functions[0].endswith("train")
+    assert [values(graph) for graph in run.graphs] == [[], [((0.0,), 1), ((1.0,), 1)]]
 
 
 def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:

@@ -34,7 +34,6 @@ from cgtool.observe.frames import (
     Chains,
     Site,
     callers,
-    chain_or_waiting,
     is_generated,
     is_internal,
     is_internal_file,
@@ -42,6 +41,7 @@ from cgtool.observe.frames import (
 from cgtool.observe.generated import GeneratedCode, Source
 from cgtool.observe.ops import OpCall, OpRecorder, RootedModuleStack, ThreadState
 from cgtool.observe.origins import OriginTable
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches

@@ -1,0 +1,54 @@
+"""For which thread a thread works: autograd's run no code of the program's.
+
+On a GPU, a backward runs on a thread of autograd's, while the thread that called it waits.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import get_ident
+from types import FrameType
+
+from cgtool.observe.frames import Chain, callers, chain_of, package_part
+from cgtool.torch_compat.private import BACKWARD, current_graph_task
+
+_last: tuple[int, int | None] = -1, None
+"""The last backward, by its number, and the thread that waits for it."""
+
+
+def waiting_thread() -> int | None:
+    """The thread that waits in a backward for this thread, which is one of autograd's; None on any
+    other. If several wait, the main thread goes first: nothing says who waits for whom."""
+    global _last
+    task = current_graph_task()
+    if task < 0:
+        return None
+    if _last[0] != task:
+        _last = task, _waits_for_this()
+    return _last[1]
+
+
+def chain_or_waiting(frame: FrameType | None) -> Chain:
+    """``chain_of``; on a thread without code of the program's, that of the thread that waits for
+    it: in a backward, or else the main thread."""
+    chain = chain_of(frame)
+    if not chain:
+        thread = waiting_thread() or threading.main_thread().ident
+        chain = chain_of(sys._current_frames().get(thread or 0))
+    return chain
+
+
+def _waits_for_this() -> int | None:
+    here, main = get_ident(), threading.main_thread().ident
+    frames = sys._current_frames()
+    *_, outermost = callers(frames.pop(here))
+    if here == main or outermost.f_code.co_filename == threading.__file__:
+        return None  # a thread of the program's, which computes its own backward
+    waiting = [thread for thread, frame in frames.items() if _is_backward(frame)]
+    return main if main in waiting else next(iter(waiting), None)
+
+
+def _is_backward(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_name == BACKWARD.name and package_part(code.co_filename).startswith("/torch/")

@@ -47,12 +47,16 @@ class CaptureError:
     threads: tuple[threading.Thread, ...] = ()
     """Other threads that ran during the capture, without the main thread."""
     capturing: tuple[str, ...] = ()
-    """The names of threads that entered ``torch.cuda.graph`` meanwhile."""
+    """The names of threads that entered ``torch.cuda.graph`` meanwhile; in the phase ``BEGIN``, of
+    those that capture."""
 
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
         return any(part in name for name in self.files)
 
+
+BEGIN = "begin of the capture"
+"""A phase: the capture was refused before it began."""
 
 Lines = tuple[tuple[Code, str], ...]
 """Codes by regular expressions for the user's source line; the first that matches counts."""
@@ -86,8 +90,8 @@ def explain(
     """The finding behind an exception, without frames, which the caller knows.
 
     None when the exception is not about a capture. ``phase``: ``capture forward``, ``warm-up``, ...
-    ``ended``: threads that have ended since the capture began; ``capturing``: names of threads that
-    entered ``torch.cuda.graph`` since then.
+    ``ended``: threads that have ended since the capture began; ``capturing``: as of
+    ``CaptureError``.
     """
     error = replace(_read(exception, phase, ended), capturing=tuple(capturing))
     rule = _rule_of(error)
@@ -213,6 +217,7 @@ packages is also behind compiled code, and behind each custom op of Python."""
 _REFUSED = "operation not permitted when stream is capturing"
 _COPY = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 _INVALIDATED = "previous error during capture"
+_ONE_BY_ONE = "capture the graphs one after the other, for example under one lock"
 
 # In order: the first rule that matches is the answer.
 RULES = (
@@ -447,6 +452,14 @@ RULES = (
         lines=_COPIES,
     ),
     Rule(
+        code("other-thread-cuda-call"),
+        _REFUSED,
+        "the capture could not begin (900): another thread ({capturing}) is capturing, and "
+        "`torch.cuda.graph` synchronizes the device",
+        _ONE_BY_ONE,
+        when=lambda error: error.phase == BEGIN and bool(error.capturing),
+    ),
+    Rule(
         code("sync-item"),
         _REFUSED,
         "this line is not permitted when a stream is capturing "
@@ -460,7 +473,7 @@ RULES = (
         _INVALIDATED,
         "the capture was ended by code outside it (901): `torch.cuda.graph` was entered on another "
         "thread ({capturing}), and synchronizes the device",
-        "capture the graphs one after the other, for example under one lock",
+        _ONE_BY_ONE,
         when=lambda error: bool(error.capturing),
     ),
     Rule(

@@ -128,13 +128,13 @@ class GraphFollower(Generic[State]):
             compile_no_frames_of("cgtool", trace_rules)
 
     @property
-    def is_capturing(self) -> bool:
-        """Whether a capture is in progress, on any thread."""
-        return bool(self._captures)
+    def capturing(self) -> list[State]:
+        """Those whose capture is in progress, on any thread."""
+        return [capture.state for capture in list(self._captures.values())]
 
     def forget(self) -> list[State]:
         """Follow none of the graphs that there are; returns those whose capture is in progress."""
-        captures = [capture.state for capture in self._captures.values()]
+        captures = self.capturing
         for table in (self.graphs, self._captures, self._references, self._reset_graphs):
             table.clear()
         return captures
@@ -152,24 +152,26 @@ class GraphFollower(Generic[State]):
             call_user(original, graph, *args, **kwargs)
         except BaseException as error:
             with self._protected():
-                beginning = self._beginning(graph, *args, **kwargs)
+                beginning = self.beginning(sys._getframe(1), graph, *args, **kwargs)
                 self._subscriber.capture_refused(beginning, before, error)
             raise
         with self._protected():
-            state = self._subscriber.capture_began(self._beginning(graph, *args, **kwargs), before)
+            beginning = self.beginning(sys._getframe(1), graph, *args, **kwargs)
+            state = self._subscriber.capture_began(beginning, before)
             if state is not None:
                 self._refer(graph)
                 self._captures[id(graph)] = _Capture(state, sys.exc_info()[1])
 
-    def _beginning(
+    def beginning(
         self,
+        frame: FrameType | None,
         graph: Any,
         pool: Any = None,
         capture_error_mode: str = "global",
         *_args: Any,
         **_kwargs: Any,
     ) -> Beginning:
-        frame = sys._getframe(2)
+        """What ``capture_begin`` with these arguments begins, called by ``frame``."""
         chain = chain_or_waiting(frame)
         key, because, warm_up_ns = self._trees.current()
         owner = COMPILE if key else _owner(frame, chain)

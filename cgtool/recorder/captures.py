@@ -6,7 +6,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ class Capture:
 
     def __init__(self, number: int, start: Start, watch: Watch) -> None:
         self.number = number
+        self.thread = threading.current_thread().name
         self.start = start
         self._watch = watch
         self.free_bytes: int | None = None
@@ -74,10 +75,17 @@ class Capture:
 class Captures:
     """Writes the captures of this process to its part."""
 
-    def __init__(self, device: RecordedDevice, part: PartWriter, patches: Patches) -> None:
+    def __init__(
+        self,
+        device: RecordedDevice,
+        part: PartWriter,
+        patches: Patches,
+        refused: Callable[[Any, Exception], None],
+    ) -> None:
+        """``refused``: as of ``CaptureCosts``."""
         self._device = device
         self._part = part
-        self._costs = CaptureCosts(patches)
+        self._costs = CaptureCosts(patches, refused)
         self.renew()
 
     def renew(self) -> None:
@@ -110,10 +118,13 @@ class Captures:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
         return Capture(number, start, self._device.watch(beginning.graph, self._table))
 
-    def refused(self, number: int, beginning: Beginning, error: BaseException) -> None:
-        """``capture_begin`` has raised."""
+    def refused(
+        self, number: int, beginning: Beginning, error: BaseException, capturing: Sequence[str]
+    ) -> None:
+        """``capture_begin`` has raised, or what ``torch.cuda.graph`` does before it. ``capturing``:
+        the names of threads whose captures are in progress."""
         self._write_beginning(number, beginning)
-        diagnosis = _diagnosis(error)
+        diagnosis = _diagnosis(error, capturing=capturing, begins=True)
         self._part.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
     def _write_beginning(self, number: int, beginning: Beginning) -> None:
@@ -232,15 +243,19 @@ def _is_ours(file: str) -> bool:
 
 
 def _diagnosis(
-    raised: BaseException, ended: Sequence[threading.Thread] = (), capturing: Sequence[str] = ()
+    raised: BaseException,
+    ended: Sequence[threading.Thread] = (),
+    capturing: Sequence[str] = (),
+    *,
+    begins: bool = False,
 ) -> Finding | None:
     """What the error that ended a capture means, at the line that raised it; None if it is not
     about the capture."""
     # Slow to import, and most programs never need it.
-    from cgtool.detectors.capture_errors import explain
+    from cgtool.detectors.capture_errors import BEGIN, explain
 
     with contextlib.suppress(Exception):  # methods of the user's exception may raise
-        finding = explain(raised, "capture", ended, capturing)
+        finding = explain(raised, BEGIN if begins else "capture", ended, capturing)
         if finding is not None:
             return msgspec.structs.replace(finding, frames=exception_frames(raised))
     return None

@@ -7,6 +7,7 @@ import threading
 import time
 from _thread import get_ident
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +37,19 @@ class _Thread(threading.local):
     """When it entered ``torch.cuda.graph``."""
     called: int | None = None
     """When it called ``make_graphed_callables``, which captures after all of its warm-ups."""
+    begins = False
+    """It has called ``capture_begin`` since it entered ``torch.cuda.graph``."""
     compiling = False
 
 
 class CaptureCosts:
     """Notes them from now on."""
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(self, patches: Patches, refused: Callable[[Any, Exception], None]) -> None:
+        """``refused`` is called with a ``torch.cuda.graph`` that raises before ``capture_begin``,
+        and the error."""
         self._thread = _Thread()
+        self._refused = refused
         self.compiled_ns = 0
         self._entering = deque[list[Any]](maxlen=16)
         """The last calls of ``torch.cuda.graph.__enter__``: the thread, its name, and when it
@@ -59,7 +65,7 @@ class CaptureCosts:
         thread, now = self._thread, _now()
         entered, called = thread.entered, thread.called
         warm_up = None if called is None else (now if entered is None else entered) - called
-        thread.called = None
+        thread.called, thread.begins = None, True
         return Before(None if entered is None else now - entered, warm_up, self.compiled_ns)
 
     def others_entering(self, since_ns: int) -> list[str]:
@@ -73,11 +79,16 @@ class CaptureCosts:
     def _enter(self, original: Any, context: Any) -> Any:
         call: list[Any] = [get_ident(), threading.current_thread().name, None]
         self._entering.append(call)
-        self._thread.entered = _now()
+        thread = self._thread
+        thread.entered, thread.begins = _now(), False
         try:
             return original(context)
+        except Exception as error:
+            if not thread.begins:
+                self._refused(context, error)
+            raise
         finally:
-            self._thread.entered, call[-1] = None, _now()
+            thread.entered, call[-1] = None, _now()
 
     def _make_callables(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._thread.called = _now()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -69,7 +70,7 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
-        self._captures = Captures(device, self.part, patches)
+        self._captures = Captures(device, self.part, patches, self.refused_before)
         self._notes = NoteCounters(self.part)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
@@ -104,7 +105,7 @@ class Recorder(Subscriber[_Graph]):
         self._breaks = EagerBreaks(
             self._device.graph_class,
             number_of,
-            lambda: graphs.is_capturing,
+            lambda: bool(graphs.capturing),
             self.part,
             self._patches,
         )
@@ -156,7 +157,15 @@ class Recorder(Subscriber[_Graph]):
     def capture_refused(
         self, beginning: Beginning, start: Start | None, error: BaseException
     ) -> None:
-        self._captures.refused(next(self._numbers), _with_note(beginning), error)
+        others = [graph.capture.thread for graph in self._graphs.capturing if graph.capture]
+        self._captures.refused(next(self._numbers), _with_note(beginning), error, others)
+
+    def refused_before(self, context: Any, error: Exception) -> None:
+        """``torch.cuda.graph`` has raised before ``capture_begin``."""
+        with self.protected():
+            graph, mode = context.cuda_graph, context.capture_error_mode
+            beginning = self._graphs.beginning(sys._getframe(1), graph, None, mode)
+            self.capture_refused(beginning, None, error)
 
     def capture_ends(self, graph: _Graph, raised: BaseException | None) -> None:
         if graph.capture is not None:

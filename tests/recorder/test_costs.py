@@ -50,7 +50,7 @@ def test_what_compiles_is_counted_once(
 
     module(monkeypatch, "triton", compile=compile_)
     module(monkeypatch, "triton.runtime.autotuner", Autotuner=Autotuner)
-    followed = CaptureCosts(patches)
+    followed = CaptureCosts(patches, lambda *_: None)
     assert followed.begins().compiled_ns == 0
     assert Autotuner()._bench() == "kernel"
     assert followed.compiled_ns == 75
@@ -67,9 +67,15 @@ def test_what_comes_before_a_capture(
     seen: list[Before] = []
 
     class Context:
+        begins = True
+
         def __enter__(self) -> None:
             clock.now += 3  # waits for the device, and empties caches
+            if not self.begins:
+                raise RuntimeError("another thread captures")
             seen.append(followed.begins())
+            if len(seen) > 4:
+                raise RuntimeError("refused by capture_begin")
 
         def __exit__(self, *_: object) -> None: ...
 
@@ -81,7 +87,8 @@ def test_what_comes_before_a_capture(
 
     monkeypatch.setattr(torch.cuda, "graph", Context)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_graphed_callables)
-    followed = CaptureCosts(patches)
+    refused: list[tuple[Any, Exception]] = []
+    followed = CaptureCosts(patches, lambda *call: refused.append(call))
     torch.cuda.make_graphed_callables()  # type: ignore[call-overload]
     with torch.cuda.graph():  # type: ignore[call-arg]
         pass
@@ -89,3 +96,12 @@ def test_what_comes_before_a_capture(
     assert [(each.prepare_ns, each.warm_up_ns) for each in seen] == [
         (3, 40), (3, None), (3, None), (None, None)
     ]  # fmt: skip
+    # One that raises is refused, by whoever follows `capture_begin` if it was called.
+    for begins in (True, False):
+        context = Context()
+        context.begins = begins
+        with pytest.raises(RuntimeError), context:
+            pass
+    assert [(type(context), str(error)) for context, error in refused] == [
+        (Context, "another thread captures")
+    ]

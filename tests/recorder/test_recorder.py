@@ -171,8 +171,9 @@ def test_a_thread_that_has_ended_may_have_broken_the_capture(recorded: Recorded)
 
 def test_captures_at_once_break_each_other(recorded: Recorded) -> None:
     def enter() -> None:
-        with contextlib.suppress(Exception):
-            torch.cuda.graph.__enter__(None)  # type: ignore[arg-type]
+        context: Any = types.SimpleNamespace(cuda_graph=Graph(), capture_error_mode="global")
+        with contextlib.suppress(Exception):  # there is no device to synchronize
+            torch.cuda.graph.__enter__(context)
 
     def failed() -> None:
         graph = Graph()
@@ -195,11 +196,38 @@ def test_captures_at_once_break_each_other(recorded: Recorded) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "capture_begin", lambda graph: (begin(graph), on_a_thread()))
         failed()
-    causes = [each.diagnosis for each in recorded.ledger().graphs]
+    graphs = recorded.ledger().graphs
+    causes = [each.diagnosis for each in graphs if "previous error" in str(each.failure)]
     assert ["other engine" in str(cause and cause.reason) for cause in causes] == [False, True]
     assert causes[1] is not None
     assert causes[1].code == "other-thread-cuda-call"
     assert "one after the other" in str(causes[1].fix)
+    refused = [each for each in graphs if "previous error" not in str(each.failure)]
+    assert [each.thread for each in refused] == ["other engine", "MainThread", "other engine"]
+    assert all(each.failure and each.frames and each.mode == "global" for each in refused)
+
+
+def test_a_capture_is_refused_while_another_thread_captures(recorded: Recorded) -> None:
+    class Refused:
+        cuda_graph = Graph()
+        capture_error_mode = "thread_local"
+
+        def __enter__(self) -> None:
+            driver_raises("CUDA error: operation not permitted when stream is capturing")
+
+    graph = Graph()
+    thread = threading.Thread(target=graph.capture_begin, name="engine")
+    thread.start()
+    thread.join()
+    with pytest.raises(RuntimeError) as raised:
+        Refused().__enter__()
+    recorded.recorder.refused_before(Refused(), raised.value)
+    graph.capture_end()
+    first, refused = recorded.ledger().graphs
+    assert (first.failure, refused.mode) == (None, "thread_local")
+    assert refused.diagnosis is not None
+    assert refused.diagnosis.code == "other-thread-cuda-call"
+    assert "engine" in refused.diagnosis.reason
 
 
 def test_a_capture_that_is_refused_at_its_beginning_has_failed(recorded: Recorded) -> None:

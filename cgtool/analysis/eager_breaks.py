@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
@@ -12,23 +12,32 @@ from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import EagerBreak, EagerOp, LedgerGraph
 from cgtool.model.part_files import Between
 
-_FEW = 8
-"""Up to this many graphs have names of their own; more are put together by owner."""
+
+@dataclass
+class _Ops:
+    """A row, while it is added up."""
+
+    count: int = 0
+    host_ns: int = 0
+    steps: int = 0
+    """How often the program went the ways on which it ran."""
+    ends: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    """The graphs before and after, by their places in the ledger."""
 
 
 @dataclass(frozen=True)
 class EagerRow:
-    """An op of one line, between graphs of two kinds."""
+    """An op of one line, between graphs of two owners."""
 
     line: str
     op: str
     per_step: float
-    """How often, each time that the program comes from the one graph to the other."""
+    """How often, each time that the program goes from the one to the other."""
     host_ns: int
     """Host time each time."""
     total_ns: int
     before: str
-    """The graph that was replayed before."""
+    """The graphs that were replayed before: the name of one, or how many of an owner."""
     after: str
 
 
@@ -55,33 +64,40 @@ def breaks_of(
 
 
 def eager_rows(capture: Capture, breaks: Sequence[EagerBreak]) -> tuple[EagerRow, ...]:
-    """The ops by line and by the graphs around them, those that take longest first. Many graphs
-    are put together by who captures them."""
+    """The ops by line and by who captures the graphs around them, those that take longest first."""
     assert capture.ledger is not None
     graphs = capture.ledger.graphs
-    ends_of_ways = {place for way in breaks for place in (way.before, way.after)}
-    names = {at: _name(graphs[at], len(ends_of_ways) <= _FEW) for at in ends_of_ways}
-    steps: dict[tuple[str, str], int] = defaultdict(int)
-    found: dict[tuple[str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    rows: dict[tuple[str, ...], _Ops] = defaultdict(_Ops)
     for way in breaks:
-        ends = names[way.before], names[way.after]
-        steps[ends] += way.times
+        owners = graphs[way.before].owner, graphs[way.after].owner
+        ways: set[tuple[str, ...]] = set()
         for op in way.ops:
             line = file_line(place_of(tuple(capture.frames[frame] for frame in op.frames)))
-            total = found[line, op.op or "other ops", *ends]
-            total[0] += op.count
-            total[1] += op.host_ns
-    rows = (
+            key = line, op.op or "other ops", *owners
+            ops = rows[key]
+            ops.count += op.count
+            ops.host_ns += op.host_ns
+            ops.ends[0].add(way.before)
+            ops.ends[1].add(way.after)
+            ops.steps += 0 if key in ways else way.times
+            ways.add(key)
+    return tuple(
         EagerRow(
-            line, op, count / steps[before, after], host_ns // steps[before, after], host_ns,
-            before, after,
+            line,
+            op,
+            ops.count / max(ops.steps, 1),
+            ops.host_ns // max(ops.steps, 1),
+            ops.host_ns,
+            *(_name([graphs[place] for place in sorted(end)]) for end in ops.ends),
         )
-        for (line, op, before, after), (count, host_ns) in found.items()
-    )  # fmt: skip
-    return tuple(sorted(rows, key=lambda row: -row.total_ns))
+        for (line, op, *_), ops in sorted(rows.items(), key=lambda row: -row[1].host_ns)
+    )
 
 
-def _name(graph: LedgerGraph, alone: bool) -> str:
-    """What a graph is called, alone or with all of its owner."""
-    number = str(graph.graph) if alone and graph.graph is not None and not graph.key else ""
-    return " ".join(filter(None, (graph.owner, graph.key if alone else "", number)))
+def _name(graphs: Sequence[LedgerGraph]) -> str:
+    """What one graph is called, or several of one owner."""
+    first, *others = graphs
+    if others:
+        return f"{first.owner}, {len(graphs):,} graphs"
+    number = "" if first.graph is None else str(first.graph)
+    return " ".join(filter(None, (first.owner, first.key or number)))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
-from cgtool.model.ledger import Ledger
+from cgtool.model.ledger import EagerBreak, EagerOp, Ledger
 from tests.cli.test_run import program, run
 
 STEPS = """
@@ -84,6 +84,19 @@ def test_ops_have_their_line_and_their_times_per_step(capture: Capture) -> None:
         assert (add.per_step, add.before, add.after) == (1, "<module> 0", "<module> 1")
     relu = rows[line("    torch.relu(total)"), "aten::relu"]
     assert (relu.per_step, relu.before, relu.after) == (1, "<module> 1", "<module> 0")
+
+
+def test_a_line_between_many_graphs_has_one_row(capture: Capture) -> None:
+    """An engine goes from each of its graphs to each other."""
+    op = EagerOp("aten::copy_", (0,), count=6, host_ns=60)
+    ends = (0, 1, 3), (1, 0, 2), (1, 1, 0)
+    ways = [EagerBreak(before, after, times, 100, (op, op)) for before, after, times in ends]
+    (row,) = eager_rows(capture, ways)
+    assert (row.before, row.after) == ("<module>, 2 graphs",) * 2
+    # The last way was counted, and lost.
+    assert (row.per_step, row.host_ns, row.total_ns) == (36 / 5, 72, 360)
+    (row,) = eager_rows(capture, ways[2:])
+    assert (row.per_step, row.before) == (12, "<module> 1")
 
 
 def test_a_backward_belongs_to_the_line_that_calls_it(capture: Capture) -> None:

@@ -49,6 +49,17 @@ _HELPERS = 4
 
 
 @dataclass(frozen=True)
+class NameIn:
+    """What a name means in a running function."""
+
+    frame: types.FrameType
+    name: str
+
+    def __call__(self) -> Any:
+        return locals_of(self.frame).get(self.name, self.frame.f_globals.get(self.name, MISSING))
+
+
+@dataclass(frozen=True)
 class Watched:
     """One name in one function, and how to look it up again."""
 
@@ -146,7 +157,7 @@ class HostReads:
     def add_block(self, frame: types.FrameType, uses: list[Use]) -> None:
         """Add the names that a part of a running function uses, its locals included."""
         for use in uses:
-            look_up = partial(_name_in, frame, use.root)
+            look_up = NameIn(frame, use.root)
             value = look_up()
             # Tensors are the static inputs.
             if value is not MISSING and not isinstance(value, torch.Tensor):
@@ -318,11 +329,6 @@ class HostReads:
                 for site in running_at.get((watched.frame.file, watched.frame.function), [None])
             )
         }
-
-
-def _name_in(frame: types.FrameType, name: str) -> Any:
-    """What a name means in a running function."""
-    return locals_of(frame).get(name, frame.f_globals.get(name, MISSING))
 
 
 def _is_of_pytorch(module: torch.nn.Module) -> bool:

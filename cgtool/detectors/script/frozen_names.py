@@ -11,7 +11,7 @@ import functools
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,12 +30,11 @@ from cgtool.observe.frames import (
     locals_of,
     package_part,
 )
-from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_reads import HostReads, NameIn
 from cgtool.observe.lookup import MISSING, Identity, resolve
 from cgtool.observe.script.changes import Target
-from cgtool.observe.script.names import Stack, captured_names, stack_of
-from cgtool.observe.script.script import ObservedScript
-from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.script.names import Root, Stack, follows, value_in
+from cgtool.observe.script.state import Op
 from cgtool.observe.source import Use
 from cgtool.torch_compat.private import children_of, pytree
 
@@ -126,11 +125,9 @@ class Reads:
                 self.forwards.setdefault(function, frames_of(chain))
             frame = frame.f_back
 
-    def code_of(
-        self, use: Use, state: State, frame: Frame, keys: Iterable[Hashable]
-    ) -> Code | None:
+    def _code_of(self, use: Use, state: State, frame: Frame, key: Hashable) -> Code | None:
         """What it would mean if the value that ``frame`` reads were another one at a replay.
-        ``keys``: what the flows call it."""
+        ``key``: what the flows call it."""
         if use.written or use.text.endswith(".training"):
             return None
         is_data = state.kind in ("value", "table") and not use.called
@@ -139,45 +136,51 @@ class Reads:
             is_passed = any((type(value), value) in numbers for value in state.content)
             return PYTHON_SCALAR_FROZEN if is_data and is_passed else None
         if is_data or state.kind == "partial":
-            return next((self.reaching[key] for key in keys if key in self.reaching), None)
+            return self.reaching.get(key)
         decides = bool(use.steps) if use.called else use.tested
         is_of_kind = state.kind == ("function" if use.called else "items")
         return CONTROL_FLOW_FROZEN if decides and is_of_kind else None
 
     def names(self) -> Iterator[Frozen]:
-        """What functions of the captured code read by name."""
+        """What the captured code reads by name."""
         known: set[tuple[Frame, str, int]] = set()
+        written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
         for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner
-            if place in known or use.scope == "local":
+            is_in_block = isinstance(root, NameIn)
+            if place in known or (use.scope == "local" and not is_in_block):
                 continue
             known.add(place)
+            if is_in_block and place[:2] in written:
+                continue
             state = state_of(resolve(root(), use.steps))
-            meaning = None if state is None else self.code_of(use, state, frame, [watched.key])
+            meaning = None if state is None else self._code_of(use, state, frame, watched.key)
             if state is None or meaning is None:
                 continue
-            is_weak = isinstance(root, weakref.ref)
-            if use.scope == "argument" and not is_weak and state.kind != "value":
+            is_kept = use.scope == "argument" and not isinstance(root, NameIn | weakref.ref)
+            if is_kept and state.kind != "value":
                 # It would keep alive what the script has passed.
                 continue
+            look_up, local_to = follows(root), None
+            if isinstance(root, NameIn):
+                # The frame itself would keep alive what the script deletes.
+                code, number = root.frame.f_code, id(root.frame)
+                look_up = partial(value_in, code, number, root.name)
+                local_to = number if watched.owner == number else None
             read_at = self.chains.get((frame.file, frame.line)) or (frame,)
             if is_internal_file(frame.file):
                 read_at = self.forwards.get((frame.file, frame.function), ())
-            yield _named(meaning, use, state, partial(_look_up, root, use), read_at)
-
-
-def _look_up(root: Callable[[], Any], use: Use, _stack: Stack) -> Any:
-    return resolve(root(), use.steps)
+            yield _named(meaning, use, state, look_up, read_at, local_to)
 
 
 def _named(
     meaning: Code,
     use: Use,
     state: State,
-    look_up: Callable[[Stack], Any],
+    root: Root,
     read_at: Frames,
-    local_to: int | None = None,
+    local_to: int | None,
 ) -> Frozen:
     """A name that captured code has read."""
     if meaning == CONTROL_FLOW_FROZEN:
@@ -187,7 +190,7 @@ def _named(
         reason = f"`{use.text}` has changed since the capture; the replay uses the old value"
 
     def read(stack: Stack) -> Any:
-        now = state_of(look_up(stack))
+        now = state_of(resolve(root(stack), use.steps))
         return now if now is not None and now.kind == state.kind else MISSING
 
     path: tuple[Target, ...] = (("name", use.root), *use.steps)
@@ -201,23 +204,6 @@ def _named(
         path[-1:] if path[-1][0] != "item" else path[:-3:-1],
         None if use.steps else local_to,
     )
-
-
-def captured_locals(reads: Reads, script: ObservedScript, graph: WatchedGraph) -> Iterator[Frozen]:
-    """What the lines of the capture itself read by name."""
-    frame = script.frame()
-    if frame is None:
-        return
-    stack = stack_of(frame)
-    for name in captured_names(frame, graph.lines):
-        state, place = state_of(name.look_up(stack)), name.place
-        keys = [each.key for each in reads.flows.named(name.code, name.use.root, name.use.steps)]
-        meaning = None if state is None else reads.code_of(name.use, state, place, keys)
-        if state is not None and meaning is not None:
-            read_at = reads.chains.get((place.file, place.line)) or (place,)
-            is_global = frame.f_locals is frame.f_globals or name.use.scope == "global"
-            local_to = None if is_global else name.frame
-            yield _named(meaning, name.use, state, name.look_up, read_at, local_to)
 
 
 def _is_forward(code: types.CodeType) -> bool:

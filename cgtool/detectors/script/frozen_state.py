@@ -22,7 +22,7 @@ from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows
-from cgtool.detectors.script.frozen_names import Reads, captured_locals
+from cgtool.detectors.script.frozen_names import Reads
 from cgtool.detectors.script.frozen_objects import (
     flags,
     hyperparameters,
@@ -120,7 +120,6 @@ class HostState(Detector):
             self._report_changing(flows)
         self._frozen[graph.number] = [
             *reads.names(),
-            *captured_locals(reads, self.script, graph),
             *self._captured_parts(graph),
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),

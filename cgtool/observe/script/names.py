@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from cgtool.model.capture import Frame
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, resolve, weakly
-from cgtool.observe.source import Step, Use, tree_of, uses_of_block
+from cgtool.observe.source import Step, tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import buffers_of, parameters_of
 
@@ -111,9 +110,9 @@ class Holders:
         for table in (parameters_of(module), buffers_of(module)):
             for name, tensor in table.items():
                 step: Step = ("attribute", name)
-                path = Path("parameter", f"{text}.{name}", _follows(owner), (step,), None, owner)
+                path = Path("parameter", f"{text}.{name}", follows(owner), (step,), None, owner)
                 self._note(tensor, path)
-        self._add_parts(text, module, _follows(owner), ())
+        self._add_parts(text, module, follows(owner), ())
 
     def _add_optimizer(self, text: str, optimizer: torch.optim.Optimizer) -> None:
         self._known.add(id(optimizer))
@@ -127,7 +126,7 @@ class Holders:
             root = functools.partial(state_of, weakref.ref(parameter))
             self._add_parts(f"{text}.state[...]", state, root, ())
         groups, text = ("attribute", "param_groups"), f"{text}.param_groups"
-        self._add_parts(text, optimizer.param_groups, _follows(owner), (groups,))
+        self._add_parts(text, optimizer.param_groups, follows(owner), (groups,))
 
     def _add_parts(
         self, text: str, value: Any, root: Root, steps: tuple[Step, ...], frame: int | None = None
@@ -166,14 +165,15 @@ def paths_to(key: int, frame: FrameType | None, holders: Holders) -> list[Path]:
             if not isinstance(value, torch.Tensor):
                 # Objects outlive the frames that name them.
                 weak = None if is_global else weakly(value)
-                holders.add(name, value, root if weak is None else _follows(weak), where)
+                holders.add(name, value, root if weak is None else follows(weak), where)
             elif key_of(value) == key:
                 paths.append(Path("name", name, root, frame=where))
     held = holders.find(key)
     return held if held and held[0].kind == "parameter" else paths + held
 
 
-def _follows(reference: Callable[[], Any]) -> Root:
+def follows(reference: Callable[[], Any]) -> Root:
+    """What does not depend on what runs."""
     return lambda _stack: reference()
 
 
@@ -223,37 +223,12 @@ def region_of(frame: FrameType) -> tuple[int, int]:
     return region
 
 
-@dataclass(frozen=True)
-class CapturedName:
-    """A name that captured lines of a function read."""
-
-    code: CodeType
-    frame: int
-    """Identity of the frame, which goes on after the capture."""
-    use: Use
-
-    @property
-    def place(self) -> Frame:
-        """The line that reads it."""
-        return Frame(self.code.co_filename, self.use.line, self.code.co_qualname)
-
-    def look_up(self, stack: Stack) -> Any:
-        """The value now, in the frame of the capture, else in a later call of its function;
-        ``MISSING`` where none runs."""
-        frame = stack.get(self.frame)
-        if frame is None or frame.f_code is not self.code:
-            frame = next((each for each in stack.values() if each.f_code is self.code), None)
-        if frame is None:
-            return MISSING
-        names = {**frame.f_globals, **locals_of(frame)}
-        return resolve(names.get(self.use.root, MISSING), self.use.steps)
-
-
-def captured_names(frame: FrameType, lines: tuple[int, int]) -> Iterator[CapturedName]:
-    """What the lines of a capture (``region_of``) read of the function that captures."""
-    code = frame.f_code
-    uses = uses_of_block(code, lines)
-    written = {(use.text, use.line) for use in uses if use.written}
-    for use in uses:
-        if (use.text, use.line) not in written:
-            yield CapturedName(code, id(frame), use)
+def value_in(code: CodeType, frame: int, name: str, stack: Stack) -> Any:
+    """What a name means in the frame of a capture (by its identity), else in a later call of its
+    function; ``MISSING`` where none runs."""
+    running = stack.get(frame)
+    if running is None or running.f_code is not code:
+        running = next((each for each in stack.values() if each.f_code is code), None)
+    if running is None:
+        return MISSING
+    return {**running.f_globals, **locals_of(running)}.get(name, MISSING)

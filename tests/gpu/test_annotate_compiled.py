@@ -67,8 +67,8 @@ activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 profiler = profile(activities=activities)
 for step in range(16):
     torch.compiler.cudagraph_mark_step_begin()
-    # Not in the order of their capture, which is 8, 4, 2.
-    rows = (8, 4, 2)[step % 3] if step < 9 else (2, 2, 8, 4, 8, 4, 2)[step - 9]
+    # Not in the order of their capture, which is 512, 128, 32.
+    rows = (512, 128, 32)[step % 3] if step < 9 else (32, 32, 512, 128, 512, 128, 32)[step - 9]
     loss = compiled(torch.full((rows, 64), 0.1 * step, device="cuda")).square().mean()
     if step == 11:
         # The trace begins in the middle of a step.
@@ -88,7 +88,7 @@ class Launched(NamedTuple):
     """A launch of a graph in an annotated trace."""
 
     ranges: list[str]
-    """Of the profiler, around the call that launched it."""
+    """Of the profiler, around the call that launched it, outermost first."""
     records: list[dict[str, Any]]
     """The arguments of what it ran."""
 
@@ -109,6 +109,7 @@ def launches(trace: Path) -> list[Launched]:
         if str(each.get("name")).endswith("GraphLaunch")
     }
     work = [each for each in timed if each.get("cat") in WORK]
+    host.sort(key=lambda each: each["ts"])
     found = []
     for number, call in sorted(calls.items(), key=lambda item: item[1]["ts"]):
         ranges = [
@@ -170,7 +171,7 @@ def follows_the_profiler(capture: Capture, found: list[Launched]) -> Counter[str
 
 def test_three_shapes_in_another_order(tmp_path: Path) -> None:
     capture, (found,) = annotated("whole", tmp_path)
-    # The backward pass of step 11, which replays rows 8, then steps with 4, 8, 4 and 2 rows.
+    # The backward pass of a step with 512 rows, then steps with 128, 512, 128 and 32.
     assert follows_the_profiler(capture, found) == {
         "0/0 forward": 1, "0/0 backward": 2, "0/1 forward": 2, "0/1 backward": 2,
         "0/2 forward": 1, "0/2 backward": 1,

@@ -56,6 +56,7 @@ def answer(
             *(ledger.lost if ledger else ()),
         ],
         "run": run_tree(capture, capture.ledger, ledger) if capture.ledger and ledger else None,
+        "failures": list(ledger.failures) if ledger else [],
         "findings": [_finding(finding, number, sources) for finding in findings],
     }
 
@@ -141,4 +142,5 @@ def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -
         "chain": frames(finding.chain),
         "forward": number(place_of(finding.forward)),
         "evidence": list(finding.evidence),
+        "graphs": list(finding.graphs),
     }

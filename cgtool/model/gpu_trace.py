@@ -29,7 +29,7 @@ _CATEGORY = re.compile(rb'"cat"\s*:\s*"(kernel|gpu_memcpy|gpu_memset|cuda_runtim
 _CALL = re.compile(rb'"name"\s*:\s*"([^"]*)"')
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d+)')
 _GRAPH_LAUNCH = re.compile(rb"^cu(da)?GraphLaunch")
-GZIP_MAGIC, SQLITE_MAGIC = b"\x1f\x8b", b"SQLite format 3\x00"
+GZIP_MAGIC, ZIP_MAGIC, SQLITE_MAGIC = b"\x1f\x8b", b"PK", b"SQLite format 3\x00"
 EXPORT = "nsys export --type sqlite --include-json false"
 _FIX = (
     "write it with `prof.export_chrome_trace('trace.json')` of torch.profiler, or with "
@@ -137,9 +137,11 @@ def _decode(data: bytes | Raw, kind: Any) -> Any:
 
 def _bad(path: Path, problem: str) -> CgtoolError:
     if path.suffix == ".nsys-rep":
-        problem, fix = "it is an Nsight Systems report", f"{EXPORT} {shlex.quote(str(path))}"
-    elif path.suffix == ".cgt":
-        problem, fix = "it is a capture file", "cgtool annotate TRACE --with FILE.cgt -o OUT"
+        problem = "its name is that of an Nsight Systems report"
+        fix = f"{EXPORT} {shlex.quote(str(path))}"
+    elif first_bytes(path).startswith(ZIP_MAGIC):
+        problem = "it is a zip file, as captures are"
+        fix = "cgtool annotate TRACE --with FILE.cgt -o OUT"
     else:
         fix = _FIX
     return usage(f"{path}: not a trace that cgtool can annotate: {problem}", fix=fix)

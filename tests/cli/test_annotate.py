@@ -347,14 +347,19 @@ def test_a_report_of_nsight_systems_has_to_be_exported(cgtool, tmp_path):
     file = tmp_path / "my report.nsys-rep"
     file.write_bytes(b"QDSTRM")
     code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", tmp_path / "out.sqlite")
-    assert (code, "it is an Nsight Systems report" in errors) == (2, True)
+    assert (code, "that of an Nsight Systems report" in errors) == (2, True)
     assert f"fix: nsys export --type sqlite --include-json false '{file}'" in errors
 
 
 def test_a_capture_in_the_place_of_the_trace(cgtool, tmp_path, written):
     out = tmp_path / "out.json"
     code, _, errors = cgtool("annotate", STEP, "--with", STEP, "-o", out)
-    assert (code, "it is a capture file\n  fix: cgtool annotate TRACE" in errors) == (2, True)
+    assert code == 2
+    assert "it is a zip file, as captures are\n  fix: cgtool annotate TRACE" in errors
+    garbage = tmp_path / "garbage.cgt"
+    garbage.write_text("it is not what its name says")
+    code, _, errors = cgtool("annotate", garbage, "--with", STEP, "-o", out)
+    assert (code, "neither a database nor valid JSON" in errors) == (2, True)
     trace = written(eager(0))
     code, _, errors = cgtool("annotate", STEP, "--with", trace, "-o", out)
     assert (code, f"{trace} is not a capture file\n  fix: give a .cgt" in errors) == (2, True)

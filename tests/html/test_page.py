@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -278,6 +279,24 @@ def test_a_run_has_the_ledger_and_its_captures_in_time(opened):
     box = page.page.locator("[data-view=run] canvas").bounding_box()
     page.page.mouse.click(box["x"] + x, box["y"] + y)
     assert page("state.nodes.length") == len(capture.graphs[0].nodes)
+
+
+def test_a_finding_of_a_run_leads_to_its_graphs(opened):
+    page = opened(serving())
+    finding = page.page.locator("article", has_text="graph-never-replayed").first
+    finding.locator("button", has_text="in the run").click()
+    assert page("state.view") == "run"
+    assert page("page.opened.get('run').view.lit.size") == 2
+
+
+def test_failed_captures_without_a_finding_are_listed(opened):
+    capture = serving()
+    *graphs, failed = capture.ledger.graphs
+    failed = msgspec.structs.replace(failed, diagnosis=None, failure="ValueError: wrong shape")
+    ledger = msgspec.structs.replace(capture.ledger, graphs=(*graphs, failed, failed))
+    page = opened(msgspec.structs.replace(capture, ledger=ledger))
+    section = page.page.locator("section", has_text="Failed captures").last
+    assert section.inner_text().endswith(": ValueError: wrong shape (2 times)")
 
 
 def without(capture, gone):
@@ -566,6 +585,25 @@ def test_what_is_printed_keeps_its_proportions_and_colours(opened):
     page.page.emulate_media(media="screen")
     assert width == pytest.approx(height, rel=0.02)
     assert shown == "exact"
+
+
+def test_where_there_is_room_a_node_has_its_time_and_its_kernel(opened):
+    page = opened(recorded("profile-two_streams"))
+    page.show("graph")
+    drawn = page("""(() => {
+      const {plot} = page.opened.get("graph").view;
+      const texts = [];
+      const fillText = plot.context.fillText;
+      plot.context.fillText = (text, x, y) => texts.push([text, y]);
+      plot.paint();
+      plot.context.fillText = fillText;
+      return texts;
+    })()""")
+    texts = [text for text, _ in drawn]
+    at = texts.index("addmm")
+    assert texts[at + 1 : at + 3] == ["5.25 us", "cutlass_80_simt_sgemm_64x64_8x5_tn_align1"]
+    heights = [y for _, y in drawn[at : at + 3]]
+    assert min(b - a for a, b in pairwise(heights)) >= 14
 
 
 def test_a_newcomer_finds_three_things_in_one_click_each(opened):

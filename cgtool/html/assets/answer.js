@@ -16,6 +16,7 @@ class AnswerView {
       this.most(),
       make("div.flow", {},
         this.findings(),
+        this.failures(),
         capture.tables.map((table) => tableSection(table)),
         capture.notes.length > 0 && make("section", {}, make("h2", {}, "Notes"), make("ul", {}, capture.notes.map((note) => make("li", {}, note)))),
         this.facts())));
@@ -83,10 +84,22 @@ class AnswerView {
       where(finding.forward, "forward"),
       finding.evidence.length > 0 && make("ul.small", {}, finding.evidence.map((text) => make("li", {}, prose(text)))),
       finding.fix && make("p", {}, make("strong", {}, "Fix: "), prose(finding.fix)),
+      finding.graphs.length > 0 && make("p", {}, link(`Show ${finding.graphs.length === 1 ? "the graph" : countText(finding.graphs.length, "graph")} in the run`, () => {
+        const shown = new Set(finding.graphs);
+        state.select(capture.filter((node) => shown.has(capture.graphOf[node])), finding.code);
+        state.show("run");
+      })),
       nodes.length > 0 && make("p", {}, link(`Show the ${nodes.length === 1 ? "node" : countText(nodes.length, "node")} in the graph`, () => {
         state.select(nodes, finding.code);
         state.show("graph");
       })));
+  }
+
+  /** Captures that failed for a reason that no finding explains. */
+  failures() {
+    const { failures } = this.capture;
+    return failures.length > 0 && make("section", {}, make("h2", {}, "Failed captures"), failures.map((text) =>
+      make("article.finding.error", {}, make("p", {}, make("span.mark", { "aria-hidden": "true" }, MARKS.error), text))));
   }
 
   facts() {

@@ -4,7 +4,8 @@
 const RULER = 22;
 const HEAD = 26; // of a graph
 const BAND = 17;
-const ROWS = [24, 48]; // how tall a row of nodes is: there may be few
+const LETTER = 6.5; // how wide one is
+const ROWS = [24, 66]; // how tall a row of nodes is: there may be few
 const GAP = 10;
 const TOGETHER = 6; // graphs that are shown at once, of a capture that has no more
 
@@ -286,16 +287,23 @@ class GraphView {
         context.fillStyle = lit ? "#10151c" : theme.muted;
         const at = Math.max(left, 0);
         const room = right - at - 8;
-        const title = capture.title(node);
-        const name = capture.op(node) ?? title;
-        const more = layout.inTime ? timeText(capture.durationOf[node]) : name === title ? "" : title;
-        const two = tall >= 36 && more;
-        drawText(context, name, at + 5, y + (two ? tall / 3 : tall / 2) + 0.5, room);
-        if (two) drawText(context, more, at + 5, y + (2 * tall) / 3 + 1, room, layout.inTime ? more.length : 3);
+        const name = capture.op(node) ?? capture.title(node);
+        const lines = this.moreLines(layout, node, name, room).slice(0, Math.floor(tall / 18) - 1);
+        const step = tall / (lines.length + 2);
+        drawText(context, name, at + 5, y + (lines.length ? step : tall / 2) + 0.5, room);
+        lines.forEach(([text, least], line) => drawText(context, text, at + 5, y + (line + 2) * step + 1, room, least));
       }
     }
     endPixel();
     endRun();
+  }
+
+  /** What is below the name of a node where there is room: its time, then its kernel. With each, of
+      how many characters a part can be read. */
+  moreLines(layout, node, name, room) {
+    const title = this.capture.title(node);
+    const time = layout.inTime ? timeText(this.capture.durationOf[node]) : "";
+    return [[time, time.length], [name === title ? "" : title, 3]].filter(([text, least]) => text && room > LETTER * least);
   }
 
   /** Where a node is drawn: `[x, right, y]`; null if it is not. */

@@ -221,7 +221,7 @@ function drawRuler(context, plot, height, text, least = 0) {
     context.fillStyle = theme.line;
     context.fillRect(at, height, 1, plot.height);
     context.fillStyle = theme.muted;
-    context.fillText(text(x, step), at + 4, height / 2);
+    drawText(context, text(x, step), at + 4, height / 2, plot.width - at - 4, Infinity);
   }
   context.fillStyle = theme.line;
   context.fillRect(0, height - 1, plot.width, 1);

@@ -42,6 +42,7 @@ class RunView {
     const margin = 0.01 * (end - begin);
     this.plot.extent(begin - margin, end + margin, Math.min(1000, end - begin));
     state.on("selection color", () => this.light(), capture);
+    this.light();
     this.choose(0);
   }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from cgtool.analysis.gate.evidence import EvidenceContext, of_memory
+from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import count
 from cgtool.analysis.ledger_costs import capture_time
 from cgtool.analysis.ledger_findings import ledger_findings
@@ -99,6 +101,15 @@ def test_what_pools_have_and_what_keeps_them() -> None:
     assert (large.name, large.graphs, large.kept_by, large.streams) == ("pool 1", 2, "1 graph", 1)
     assert (small.graphs, small.kept_by, small.streams) == (2, "tensors", 2)
     assert (small.reserved_bytes, small.used_bytes, small.free_bytes) == (6 << 20, 1 << 20, 5 << 20)
+
+
+def test_the_memory_of_a_programs_pools_can_be_gated() -> None:
+    streams = PoolStream(0, 16, 2, 4 << 20, 1 << 20), PoolStream(0, 32, 1, 2 << 20, 0)
+    capture = with_pools([structs.replace(GRAPH, pool=(0, 1))], LedgerPool(0, 0, 90, streams))
+    assert (count(capture)["pool-mib"], count(capture)["live-mib"]) == (6, 1)
+    context = EvidenceContext(measure([capture]), None, None, None)
+    assert of_memory(context, live=False).lines == ("6 MiB: pool 0 of 1 graph, kept by 1 graph",)
+    assert "pool-mib" not in count(program([GRAPH]))
 
 
 def test_captures_that_took_no_time_have_no_shares_of_it() -> None:

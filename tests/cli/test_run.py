@@ -246,8 +246,11 @@ def test_a_gate_of_a_saved_run_needs_no_entry(engine, cgtool, folder: Path) -> N
     assert code == 1
     assert "2 of 6 captures at engine.py:14" in out
     assert "not permitted when stream is capturing" in " ".join(out.split())
+    code, out, _ = cgtool("gate", saved, "--max-pool-mib", 0)
+    assert code == 1
+    assert "graph, kept by tensors" in out
     # What a run does not keep is not zero.
-    assert cgtool("gate", saved, "--max-pool-mib", 1)[0] == 5
+    assert cgtool("gate", saved, "--min-graph-share", 1)[0] == 5
 
 
 def test_a_program_has_a_table_of_its_own(engine, cgtool, folder: Path, monkeypatch) -> None:

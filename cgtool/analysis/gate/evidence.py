@@ -10,6 +10,7 @@ import msgspec
 
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.analysis.ledger_findings import by_line
+from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows
 from cgtool.analysis.pools import peak_of
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
@@ -202,10 +203,13 @@ def of_ledger(context: EvidenceContext, *, counts: Callable[[LedgerGraph], bool]
 
 def of_memory(context: EvidenceContext, *, live: bool) -> Evidence:
     """The allocations that hold most memory, by op and line: at the end of the capture (``live``),
-    or at the peak. With a capture to compare, what is new in them."""
+    or at the peak. With a capture to compare, what is new in them. Of a program, its pools."""
     capture, compared = context.measured.capture, context.compared
     if capture is None:
         return Evidence()
+    if capture.ledger is not None:
+        rows = pool_rows(capture, capture.ledger)[:SHOWN]
+        return Evidence(tuple(_of_pool(row, live=live) for row in rows))
     (held, places), sign = _held(capture, live=live), ""
     if compared is not None:
         held, sign = held - _held(compared, live=live)[0], "+"
@@ -220,6 +224,12 @@ def of_memory(context: EvidenceContext, *, live: bool) -> Evidence:
         at = f" at {file_line(frame)}" if frame else ""
         lines.append(f"{sign}{size / _MIB:.4g} MiB: {op}{inside}{at}")
     return Evidence(tuple(lines), first)
+
+
+def _of_pool(row: ProgramPoolRow, *, live: bool) -> str:
+    size = row.used_bytes if live else row.reserved_bytes
+    kept = f", kept by {row.kept_by}" if row.kept_by else ""
+    return f"{size / _MIB:.4g} MiB: {row.name} of {count_text(row.graphs, 'graph')}{kept}"
 
 
 def _held(capture: Capture, *, live: bool) -> tuple[Counter[_Group], dict[_Group, Frame | None]]:

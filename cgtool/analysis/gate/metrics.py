@@ -15,6 +15,7 @@ import msgspec
 
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
+from cgtool.analysis.ledger_pools import pool_rows
 from cgtool.analysis.pools import driver_bytes, live_bytes, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
@@ -120,15 +121,23 @@ def _graphs(capture: Capture, graphs: Sequence[Graph]) -> int:
 
 
 def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool) -> Metric:
-    """Memory of all pools. A program has no figure: `cgtool run` does not record its pools."""
+    """Memory of all pools; those of a program as they were when each was read."""
+
+    def counted(capture: Capture, _graphs: Sequence[Graph]) -> float | None:
+        ledger = capture.ledger
+        if ledger is None:
+            return sum(map(size, capture.memory.pools)) / _MIB
+        rows = pool_rows(capture, ledger)
+        sizes = (row.used_bytes if live else row.reserved_bytes for row in rows)
+        return sum(sizes) / _MIB if rows else None
+
     return Metric(
         name=name,
         means=means,
         unit="MiB",
-        counted=lambda capture, _graphs: (
-            None if capture.ledger is not None else sum(map(size, capture.memory.pools)) / _MIB
-        ),
-        missing="`cgtool run` does not record the memory of pools; `cgtool capture ENTRY` does",
+        counted=counted,
+        missing="the file has no memory of pools: `cgtool run` reads it when the last graph of a "
+        "pool ends, or its process does",
         evidence=partial(evidence.of_memory, live=live),
         watched=True,
         phases=False,

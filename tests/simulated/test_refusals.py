@@ -231,6 +231,10 @@ def test_a_node_that_is_kept_belongs_to_the_stream_on_which_it_was_made():
         with torch.cuda.stream(torch.cuda.Stream()):
             node = edge(x)
         captured(device, lambda x: x * 3, x)
+    with SimulatedDevice("test").active() as device:
+        layer = torch.nn.Linear(3, 3)
+        node = edge(layer.weight)
+        captured(device, layer.cuda(), _ones())
     del node
 
 

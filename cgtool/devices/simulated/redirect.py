@@ -276,6 +276,25 @@ def _clone_storage(original: Any, storage: Any) -> Any:
     return clone
 
 
+def _apply(original: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A parameter that moves forgets the autograd node that accumulated its gradients, as when a
+    GPU's memory becomes its data (``VariableHooks::set_data``)."""
+    places = [
+        (each, place_of(each))
+        for each in module.parameters(recurse=False)
+        if type(each) is torch.nn.Parameter and each.requires_grad
+    ]
+    result = call_user(original, module, *args, **kwargs)
+    for parameter, place in places:
+        if place_of(parameter) != place:
+            data = parameter.data
+            # Data of another type has the same effect.
+            other = torch.float32 if data.dtype == torch.float64 else torch.float64
+            parameter.data = torch.empty(0, dtype=other)
+            parameter.data = data
+    return result
+
+
 class _Exchange:
     """Tensors that leave and come back by DLPack, in a storage that has no mark."""
 
@@ -353,6 +372,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         stand_in(torch.Tensor, "numpy", _read_on_host)
         wrap(*private.GROUP_TENSORS, _group_tensors)
         wrap(*private.MAKE_WRAPPER_SUBCLASS, _make_wrapper)
+        wrap(*private.APPLY, _apply)
         wrap(*private.LOCATION_TAG, _location_tag)
         wrap(*private.RESTORE_LOCATION, _restore_location)
         wrap(*private.CLONE_STORAGE, _clone_storage)

@@ -84,12 +84,16 @@ def match_launches(capture: Capture, records: Iterable[Record]) -> list[Launch]:
     groups.sort(key=lambda group: group[0].start_ns)
     launches = [Launch(group, matcher.fit(group)) for group in groups]
     known = _by_executable(launches, capture)
-    return [
-        Launch(launch.records, matcher.fit(launch.records, known[number]))
-        if (number := _executable(launch)) in known
-        else launch
-        for launch in launches
-    ]
+    complete = {graph for launch in launches for graph in launch.fit.graphs}
+    for at, launch in enumerate(launches):
+        if (number := _executable(launch)) in known:
+            launches[at] = Launch(launch.records, matcher.fit(launch.records, known[number]))
+        elif launch.records[0].is_rest:
+            # What is left of it may be all of another graph.
+            rest = matcher.fit_rest(launch.records, complete)
+            if rest is not None and set(launch.fit.graphs) <= set(rest.graphs):
+                launches[at] = Launch(launch.records, rest)
+    return launches
 
 
 def _executable(launch: Launch) -> tuple[int, int] | None:
@@ -217,10 +221,7 @@ class Matcher:
         """Which graph a launch replayed. ``graphs``: those that it may be, if that is known; nodes
         may then be missing from the trace."""
         names = [self._name(record) for record in records]
-        sized = [
-            (name, () if isinstance(name, str) else record.size)
-            for name, record in zip(names, records, strict=True)
-        ]
+        sized = self._sized(records)
         numbers = tuple(record.node for record in records)
         key = (tuple(sized), numbers, graphs)
         if key not in self._fits:
@@ -231,6 +232,23 @@ class Matcher:
                 or Fit((), (NodeMatch(),) * len(records), self._why(names))
             )
         return self._fits[key]
+
+    def fit_rest(self, records: Sequence[Record], graphs: Iterable[int]) -> Fit | None:
+        """Which of these graphs a launch replayed whose first nodes ran before the trace began, if
+        its nodes run one after the other."""
+        sized = self._sized(records)
+        found = [
+            (template, [[node] for node in template.nodes[-len(sized) :]])
+            for template in map(self._templates.__getitem__, sorted(graphs))
+            if template.order.is_chain and template.sized[-len(sized) :] == sized
+        ]
+        return self._fit("order", found)
+
+    def _sized(self, records: Sequence[Record]) -> list[Sized]:
+        return [
+            (name, () if isinstance(name, str) else record.size)
+            for name, record in zip(map(self._name, records), records, strict=True)
+        ]
 
     def _kernel(self, name: str) -> Name:
         """The name of a kernel, mangled or not, whoever demangled it."""

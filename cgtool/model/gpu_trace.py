@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import open_regular
@@ -56,6 +56,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """CUPTI's number of the executable graph."""
     node: int | None = None
     """CUPTI's number of the node in it, which counts the nodes in the order of creation."""
+    is_rest: bool = False
+    """The trace began after its launch, so nodes that ran before it may be missing."""
 
 
 def node_and_graph(number: int | None, graph: int | None) -> tuple[int | None, int | None]:
@@ -177,7 +179,7 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
     # The window of a profiler may begin between a launch and what it runs. Of calls, only a
     # graph's launch runs several kernels.
     records = [
-        record
+        record if record.launch[1] in calls else structs.replace(record, is_rest=True)
         for record in decoded
         if record.node is not None or calls.get(record.launch[1], together[record.launch] > 1)
     ]

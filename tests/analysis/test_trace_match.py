@@ -215,6 +215,19 @@ def test_equal_graphs_of_several_processes(read_events):
     assert set(hows(launches)) == {"node id"}
 
 
+def test_launches_of_several_devices(read_events):
+    """Of traces that were put together: each process counts its launches."""
+    step = recorded("train_step")
+    first, second = replays(step, [0]), replays(step, [0])
+    for event in second:
+        event["args"]["device"] = 1
+        if event["cat"] != "cuda_runtime":
+            event["pid"] = 1
+    launches = match_launches(step, read_events([*first, *second]).records)
+    assert [len(launch.records) for launch in launches] == [len(first) - 1] * 2
+    assert set(hows(launches)) == {"order"}
+
+
 def test_a_launch_that_the_trace_cuts_off(read_events):
     """Where ids name the nodes, and the graph was launched as a whole before."""
     step = recorded("train_step")
@@ -226,6 +239,40 @@ def test_a_launch_that_the_trace_cuts_off(read_events):
     assert set(hows(launches)) == {"none"}
     launches = match_launches(step, read_events(replays(step, [0, 0])[:-5]).records)
     assert hows(launches)[-1] == "none"
+
+
+def test_a_trace_that_begins_while_a_graph_runs(read_events):
+    """Without ids: the launch call is not in the trace, nor are the first kernels."""
+    step = recorded("train_step")
+    events = replays(step, [0, 0])
+    launches = match_launches(step, read_events(events[8:]).records)
+    assert set(hows(launches)) == {"order"}
+    assert [match.targets for match in launches[0].fit.matches] == [
+        match.targets for match in launches[1].fit.matches[7:]
+    ]
+    # Another launch of that graph has to be complete, and the end of this one to be the same.
+    count = len(step.graphs[0].nodes) + 1
+    launches = match_launches(step, read_events(events[8:count]).records)
+    assert set(hows(launches)) == {"none"}
+    launches = match_launches(step, read_events([*events[8:30], *events[31:]]).records)
+    assert set(hows(launches[:1])) == {"none"}
+    # A launch that is in the trace runs all of its nodes.
+    launches = match_launches(step, read_events([events[0], *events[8:]]).records)
+    assert set(hows(launches[:1])) == {"none"}
+
+
+def test_the_rest_of_one_of_two_graphs(read_events):
+    """What is left of the longer one is all of the other one."""
+    layers = pieces("layers.0", "layers.1")
+    first, second = layers.graphs
+    longer = Node(0, "kernel", origin=0, kernel=KernelLaunch(1, (9, 1, 1), (64, 1, 1)))
+    moved = [structs.replace(node, id=node.id + 1) for node in second.nodes]
+    second = structs.replace(second, nodes=(longer, *moved), edges=(Edge(0, 1), Edge(1, 2)))
+    both = structs.replace(layers, graphs=(first, second))
+    events = replays(both, [1, 0, 1])
+    launches = match_launches(both, read_events(events[2:]).records)
+    assert launches[0].fit.matches[0].place.module == "layers.0 or layers.1"
+    assert hows(launches) == ["ambiguous"] * 2 + ["order"] * 5
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         ratios = [median(b) / median(a) - 1 for a, b in zip(base, head, strict=True)]
         apart += ratios
         for start, end in windows(ratios, PAIR_TOLERANCE):
-            answer = judge_pairs(base[start:end], head[start:end], PAIR_TOLERANCE, looks=1)
+            answer = judge_pairs(base[start:end], head[start:end], PAIR_TOLERANCE)
             verdicts[answer.verdict] += 1
             pairs.append(end - start)
             lengths.append((end - start) * each)

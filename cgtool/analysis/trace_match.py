@@ -181,17 +181,19 @@ class _Template:
             class_: iter(nodes) if self.order.is_sequence(nodes) else None
             for class_, nodes in by_class.items()
         }
-        found = [
+        candidates = [
             by_class[class_] if (turn := turns[class_]) is None else [next(turn)]
             for class_ in classes
         ]
-        began = {nodes[0]: at for nodes, at in zip(found, starts, strict=True) if len(nodes) == 1}
+        began = {
+            nodes[0]: at for nodes, at in zip(candidates, starts, strict=True) if len(nodes) == 1
+        }
         never = max(starts)
         if any(
             began.get(edge.source, 0) > began.get(edge.target, never) for edge in self.graph.edges
         ):
             return None
-        return found
+        return candidates
 
 
 class Matcher:
@@ -307,23 +309,23 @@ class Matcher:
     ) -> Fit | None:
         starts = [record.start_ns for record in records]
         candidates = self._alike[_multiset(classes)]
-        found = [
+        matching = [
             (template, nodes)
             for template in candidates
             if (graphs is None or template.index in graphs)
             and (nodes := template.ordered(classes, own(template), starts)) is not None
         ]
-        return self._fit(how, found)
+        return self._fit(how, matching)
 
-    def _fit(self, how: How, found: Sequence[tuple[_Template, list[list[int]]]]) -> Fit | None:
-        if not found:
+    def _fit(self, how: How, matching: Sequence[tuple[_Template, list[list[int]]]]) -> Fit | None:
+        if not matching:
             return None
-        by_record: list[list[Target]] = [[] for _ in found[0][1]]
-        for template, nodes in found:
+        by_record: list[list[Target]] = [[] for _ in matching[0][1]]
+        for template, nodes in matching:
             for targets, own in zip(by_record, nodes, strict=True):
                 targets += [(template.index, node) for node in own]
         return Fit(
-            tuple(template.index for template, _ in found),
+            tuple(template.index for template, _ in matching),
             tuple(self._match(how, tuple(targets)) for targets in by_record),
         )
 

@@ -80,13 +80,13 @@ def check_entry(
         session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            found, iteration = compare_iterations(
+            differences, iteration = compare_iterations(
                 lambda: session.run_eagerly(1, lambda _text: None, explain),
                 roots_of(workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
-        return steps, found, iteration
+        return steps, differences, iteration
 
     try:
         options, (steps, differences, iteration) = _without_refusals(

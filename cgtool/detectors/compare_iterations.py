@@ -88,14 +88,14 @@ def compare_iterations(
         return list(comparison.findings()), comparison.branches_unexplained
 
     run_until(2)
-    found, unexplained = compared(*iterations)
+    findings, unexplained = compared(*iterations)
     if unexplained:
         run_until(4)
         for first, second in itertools.pairwise(iterations[1:]):
-            found, unexplained = compared(first, second)
+            findings, unexplained = compared(first, second)
             if unexplained:
                 break
-    return found, iterations[-1]
+    return findings, iterations[-1]
 
 
 def branches_on_capturing(

@@ -315,7 +315,7 @@ def text_at(position: Position) -> str:
 
 def called_at(position: Position) -> str:
     """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
-    if it is no call, or without source."""
+    if it is not a call, or has no source."""
     for node in ast.walk(tree_of(position[0])):
         if isinstance(node, ast.Call) and position[1:] == (
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset

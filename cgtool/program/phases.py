@@ -184,7 +184,7 @@ class WorkloadRun:
             return Phase(name, kind, index, parts[index], work)
 
         for index, part in enumerate(parts):
-            forward = phase(first, index, partial(self._recognised, call, part))
+            forward = phase(first, index, partial(self._watching_backward, call, part))
             yield forward
             self.outputs[index] = flatten_outputs(forward.result)
         if not self.wants_backward:
@@ -236,11 +236,11 @@ class WorkloadRun:
                 run = last if last is not None and is_last else self.iterate
                 with user_errors(part, "warm-up", explain):
                     if iteration == 0:
-                        self._recognised(run, part)
+                        self._watching_backward(run, part)
                     else:
                         run(part)
 
-    def _recognised(self, run: Callable[[WorkloadPart], Any], part: WorkloadPart) -> Any:
+    def _watching_backward(self, run: Callable[[WorkloadPart], Any], part: WorkloadPart) -> Any:
         """Run a callable; if it calls ``backward()``, the workload becomes a step: its graph
         contains the backward already, and there is nothing left to differentiate."""
 

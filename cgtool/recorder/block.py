@@ -20,8 +20,8 @@ from cgtool.model.part_files import Command, new_folder, read_lost, read_parts
 _BLOCK = 3
 """Levels from here to the ``with`` statement, for warnings: through contextlib."""
 
-_said: list[str] = []
-"""What was said once."""
+_warned: list[str] = []
+"""Warnings that are given once."""
 
 
 class Recording:
@@ -65,12 +65,12 @@ def recording(
     result = Recording()
     with claimed() as is_free:
         if not is_free:
-            if not _said:  # Python forgets what it has said when a filter changes
-                _said.append(
+            if not _warned:  # Python warns again after a filter has changed
+                _warned.append(
                     "cgtool.recording adds nothing: this process is already recorded, by "
                     "`cgtool run` or by another block"
                 )
-                warnings.warn(_said[0], stacklevel=_BLOCK)
+                warnings.warn(_warned[0], stacklevel=_BLOCK)
             result._state = "adds nothing to the one in progress"
             yield result
             return

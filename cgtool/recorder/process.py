@@ -69,8 +69,8 @@ def claimed() -> Iterator[bool]:
 
 @contextlib.contextmanager
 def recorded(folder: Path, device: str) -> Iterator[None]:
-    """Follow the graphs of this process, and of those that it forks, while entered. Only for who
-    has claimed it."""
+    """Follow the graphs of this process, and of those that it forks, while entered. The
+    caller has ``claimed`` it."""
     if not device and not has_gpu():
         part = PartWriter(folder, _part_name())
         part.append(_began(forked=False), Lost("nothing is recorded: PyTorch sees no usable GPU"))
@@ -97,13 +97,13 @@ def _began(*, forked: bool) -> Began:
 
 def _device(name: str, patches: Patches) -> RecordedDevice:
     if name != "simulated" and has_gpu():
-        from cgtool.devices.cuda.recorded_device import CudaRecording
+        from cgtool.devices.cuda.recorded_device import CudaRecordedDevice
 
-        return CudaRecording(patches)
-    from cgtool.devices.simulated.recording import SimulatedRecording
+        return CudaRecordedDevice(patches)
+    from cgtool.devices.simulated.recorded_device import SimulatedRecordedDevice
 
     because = "--device simulated" if name else "PyTorch sees no usable GPU"
-    return SimulatedRecording(patches, because)
+    return SimulatedRecordedDevice(patches, because)
 
 
 def has_gpu() -> bool:

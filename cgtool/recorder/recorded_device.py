@@ -1,4 +1,4 @@
-"""What the recorder needs of a device: ``cuda.recorded_device`` and ``simulated.recording``."""
+"""What the recorder needs of a device; ``recorded_device`` of cuda and of simulated have it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Annotator:
         self._known: dict[NodeMatch, dict[str, str]] = {}
 
     def arguments(self, match: NodeMatch) -> dict[str, str]:
-        """By name; empty for a record that is no node."""
+        """By name; empty for a record that is not a node."""
         if match not in self._known:
             self._known[match] = self._arguments(match)
         return self._known[match]

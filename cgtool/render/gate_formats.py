@@ -109,7 +109,7 @@ def from_root(frame: Frame, root: Path) -> str:
 
 
 def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
-    """Markdown for ``$GITHUB_STEPWITH_REASONS``, cut where GitHub would refuse it."""
+    """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
     parts += [_section(name, target) for name, target in report.named()]
     return cut_lines("\n".join(parts), most)

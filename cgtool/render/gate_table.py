@@ -122,7 +122,7 @@ def sentence(verdict: Verdict) -> str:
 
 def explained(target: Judged, *, reasons: bool = False) -> list[tuple[Verdict, tuple[str, ...]]]:
     """What is behind every verdict that is not a pass, the same line of one figure once; with
-    ``reasons``, also why something cannot be told."""
+    ``reasons``, also why something is undecided."""
     groups: list[tuple[Verdict, tuple[str, ...]]] = []
     shown: set[tuple[str, str]] = set()
     for verdict in target.verdicts:

@@ -383,7 +383,7 @@ def _notes(screen: Screen, report: LedgerReport) -> None:
 def _run(report: LedgerReport) -> str:
     where = "the simulated device" if report.simulated else report.device
     facts = [f"{report.command}: {time_text(report.wall_ns)}"]
-    if where:  # nothing was captured, and so no device was asked
+    if where:  # empty if nothing was captured: the device is read at the first capture
         facts[0] += f" on {where}"
     if report.processes > 1:
         facts.append(count_text(report.processes, "process", "processes"))

@@ -208,8 +208,8 @@ def _is_users(value: Any) -> bool:
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
         # PyTorch wraps some of its functions in code of typing_extensions.
-        is_pytorchs = str(getattr(value, "__module__", "")).startswith("torch.")
-        return not is_internal(code) and not (is_pytorchs and "-packages/" in code.co_filename)
+        is_of_pytorch = str(getattr(value, "__module__", "")).startswith("torch.")
+        return not is_internal(code) and not (is_of_pytorch and "-packages/" in code.co_filename)
     if isinstance(value, BuiltinFunctionType | MethodDescriptorType):
         # A C function, which no user writes: whoever replaced it has restored it.
         return False

@@ -149,7 +149,7 @@ def pair_verdict(rng, spread, slower, place=0.006):
             break
     where = rng.normal(0, place, count)
     base, head = runs(where), runs(where + apart[:count])
-    return judge_pairs(base, head, regression.PAIR_TOLERANCE, looks=1).verdict
+    return judge_pairs(base, head, regression.PAIR_TOLERANCE).verdict
 
 
 @pytest.mark.usefixtures("_no_forecast")
@@ -172,7 +172,7 @@ def test_simulated_neighbours_that_are_alike_widen_the_interval_of_pairs(alike):
         steps = rng.normal(0, 0.005, 64)
         for at in range(1, 64):
             steps[at] += alike * steps[at - 1]
-        alarms += judge_pairs(runs([0.0] * 64), runs(steps), 0.0, looks=1).verdict == SLOWER
+        alarms += judge_pairs(runs([0.0] * 64), runs(steps), 0.0).verdict == SLOWER
     assert at_most(alarms, 1000, ALARM * (1 if alike == 0 else 2))
 
 
@@ -180,7 +180,7 @@ def test_a_trend_of_the_clock_falls_on_both_sides_of_a_pair():
     rng = np.random.default_rng(7)
     trend = np.linspace(0, 0.05, 40)
     base, head = trend + rng.normal(0, 2e-4, 40), trend + rng.normal(0, 2e-4, 40)
-    assert judge_pairs(runs(base), runs(head), 0.002, looks=1).verdict == NOT_SLOWER
+    assert judge_pairs(runs(base), runs(head), 0.002).verdict == NOT_SLOWER
 
 
 # --- one answer

@@ -94,7 +94,7 @@ def compare_nodes(
     """The comparison, and which graphs and nodes of the two were matched.
 
     Raises CgtoolError (exit 2) when one is of a GPU and the other of the simulated device: the
-    nodes of the one are kernels, those of the other ops.
+    nodes of the first are kernels, those of the second ops.
     """
     if a.environment.simulated != b.environment.simulated:
         device = (b if a.environment.simulated else a).environment.device

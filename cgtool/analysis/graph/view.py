@@ -268,9 +268,10 @@ class Visit:
 
 
 def module_tree(view: View, graph: Graph, places: Places, depth: int) -> Visit:
-    """All boxes of a view by the modules that they are part of, to a depth; the root is no module.
+    """All boxes of a view by the modules that they are part of, to a depth.
 
-    A visit to ``layers`` that holds nothing but one to ``layers.0`` is that one.
+    The root is not a module. A visit to ``layers`` that holds nothing but one to ``layers.0`` is
+    that one.
     """
     root = Visit("")
     visits = [root] * len(view.items)

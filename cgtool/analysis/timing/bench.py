@@ -259,7 +259,7 @@ def against_entry(capture: Capture, tolerance: float) -> tuple[PhaseVerdict, ...
             base, head = sides["against"], sides["replay"]
             answer = None
             if not reasons:
-                answer = judge_pairs(by_capture(base), by_capture(head), tolerance, looks=1)
+                answer = judge_pairs(by_capture(base), by_capture(head), tolerance)
             times = stats.midmean(base.device_ns), stats.midmean(head.device_ns)
             verdicts.append(PhaseVerdict(phase, *times, answer, reasons))
     return tuple(verdicts)

@@ -17,6 +17,9 @@ from cgtool.analysis.timing.stats import spread
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.measurements import GraphTimes
 
+SHOWN = 5
+"""How many of the longest gaps a report names."""
+
 
 class Gap(msgspec.Struct, frozen=True):
     """A time in which no node of the graph ran."""
@@ -84,7 +87,7 @@ def own_time(times: GraphTimes | None) -> float | None:
     return max(median(times.replay_ns) - empty, 0.0) or None
 
 
-def timeline_of(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
+def timeline_of(capture: Capture, index: int, *, shown: int = SHOWN) -> Timeline:
     """The time line of ``capture.graphs[index]``, with its longest gaps. Linear but for a sort."""
     graph = capture.graphs[index]
     known = capture.profile.graphs if capture.profile else ()

@@ -179,7 +179,6 @@ def profile_report(
     top: int | None = None,
     depth: int | None = None,
     whole: bool = False,
-    shown_gaps: int = 5,
     tables: bool = True,
 ) -> ProfileReport:
     """The report of a capture that has times.
@@ -189,7 +188,7 @@ def profile_report(
     without ``tables``, none.
     """
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
-    lines = [gaps.timeline_of(capture, index, shown=shown_gaps) for index in top_level]
+    lines = [gaps.timeline_of(capture, index) for index in top_level]
     used = [roofline.utilizations(capture, graph) for graph in capture.graphs]
     paths = [critical_path(capture, index) for index in top_level]
     overlaps = [find_overlap(capture, index) for index in top_level]
@@ -213,7 +212,7 @@ def profile_report(
             PathRow(path, each, _on_path(capture, places, path))
             for path, each in zip(paths, overlaps, strict=True)
         ),
-        gaps=tuple(_gap(capture, places, gap) for gap in longest[:shown_gaps]),
+        gaps=tuple(_gap(capture, places, gap) for gap in longest[: gaps.SHOWN]),
         tables=tuple(
             grouped.table(name, top=rows, depth=depth)
             for name, rows in (_wanted(by, top, whole) if tables else ())

@@ -170,12 +170,7 @@ class _Noise(NamedTuple):
 
 
 def judge_pairs(
-    base: Sequence[Sequence[float]],
-    head: Sequence[Sequence[float]],
-    tolerance: float,
-    *,
-    looks: int = LOOKS,
-    among: int = 1,
+    base: Sequence[Sequence[float]], head: Sequence[Sequence[float]], tolerance: float
 ) -> Answer:
     """Times of one process: one inner sequence a capture, its rounds; the captures at one index
     were made and measured one right after the other, in an order drawn anew."""
@@ -187,7 +182,7 @@ def judge_pairs(
     count = len(apart)
     if not count:
         return _nothing("pair", 0, 0, tolerance)
-    levels = _Levels(tolerance, looks * among)
+    levels = _Levels(tolerance, 1)
     difference = fmean(apart)
     known = count > FEW
     spread = max(_long_run(apart), FLOOR) if known else PRIOR

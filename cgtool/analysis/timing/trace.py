@@ -132,10 +132,10 @@ def nested_tracks(
                 break
         else:
             tracks.append(Track(span.node.stream, len(tracks), [span]))
-    found = [track for tracks in by_stream.values() for track in tracks]
-    for track in found:
+    placed = [track for tracks in by_stream.values() for track in tracks]
+    for track in placed:
         track.spans = _nested(track.nodes, levels)
-    return found
+    return placed
 
 
 def _levels(place: Place) -> Iterator[Level]:

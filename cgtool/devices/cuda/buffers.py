@@ -102,7 +102,7 @@ class Buffers:
 
     def taken(self) -> Iterator[tuple[int, int]]:
         """The address and the valid bytes of each buffer that was completed since the last call.
-        A buffer is freed when the next one is asked for."""
+        A buffer is freed when the next one is requested."""
         address = self._take()
         while address:
             following, valid = _BEHIND.unpack(ctypes.string_at(address + BYTES, _BEHIND.size))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
 
 
-class CudaRecording:
+class CudaRecordedDevice:
     """A GPU, for ``recorder.recorder``."""
 
     graph_class: Any = torch.cuda.CUDAGraph

@@ -214,7 +214,7 @@ function drawRuler(context, plot, height, text, least = 0) {
   context.font = `11px ${theme.font}`;
   context.textBaseline = "middle";
   const first = Math.ceil(plot.x0 / step);
-  // Counted: a number may be so large that a step more is no other number.
+  // Counted: adding a step to a very large number may not change it.
   for (let mark = 0; mark <= (plot.x1 - plot.x0) / step; mark++) {
     const x = (first + mark) * step;
     const at = Math.round(plot.px(x)) + 0.5;

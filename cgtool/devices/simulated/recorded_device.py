@@ -40,7 +40,7 @@ class _Watch:
         self._watching.close()
 
 
-class SimulatedRecording:
+class SimulatedRecordedDevice:
     """The simulated device, for ``recorder.recorder``: installed until ``patches`` are undone."""
 
     def __init__(self, patches: Patches, because: str) -> None:

@@ -131,10 +131,6 @@ _LIBRARIES: dict[str, Refusal] = {
 
 READS: dict[Any, Refusal] = {
     **dict.fromkeys(
-        (torch.Tensor.__repr__, torch.Tensor.__format__),
-        Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
-    ),
-    **dict.fromkeys(
         (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
         Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
     ),

@@ -19,10 +19,11 @@ from cgtool.findings import page
 from cgtool.model.capture import Frames
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import NOTE, Code, Finding
-from cgtool.observe.frames import chain_of, columns_of, frames_of, here
+from cgtool.observe.frames import columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.private import running_autograd_node
 
 _HOST_WAITS = (
@@ -248,7 +249,7 @@ class CapturedRegion:
             return at_call(finding, self.call, self.record)
         if finding.frames:
             return finding
-        chain = chain_of(sys._getframe(1)) or chain_of(sys._current_frames().get(self.thread))
+        chain = chain_or_waiting(sys._getframe(1), self.thread)
         return replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 
 

@@ -27,6 +27,7 @@ from torch.nn.modules.module import (
 from cgtool.model.capture import Call
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, Site, call_op, chain_of, sites_until
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
@@ -386,7 +387,7 @@ class OpRecorder:
 
     def waiting_chain(self) -> tuple[Site, ...]:
         """The frames outside torch of the thread whose code is recorded."""
-        return chain_of(sys._current_frames().get(self._home))
+        return chain_or_waiting(None, self._home)
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         """Note the place of a call that is about to run."""

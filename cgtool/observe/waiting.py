@@ -29,12 +29,12 @@ def waiting_thread() -> int | None:
     return _last[1]
 
 
-def chain_or_waiting(frame: FrameType | None) -> Chain:
+def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chain:
     """``chain_of``; on a thread without code of the program's, that of the thread that waits for
-    it: in a backward, or else the main thread."""
+    it: ``thread``, if it is known, or the one in a backward, or else the main thread."""
     chain = chain_of(frame)
     if not chain:
-        thread = waiting_thread() or threading.main_thread().ident
+        thread = thread or waiting_thread() or threading.main_thread().ident
         chain = chain_of(sys._current_frames().get(thread or 0))
     return chain
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cgtool.model.ledger import COMPILE, RESET
-from cgtool.observe import graph_trees
+from cgtool.observe import graphs
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
 from cgtool.torch_compat import inductor
 from cgtool.torch_compat.patches import Patches
@@ -201,7 +201,7 @@ def test_graph_trees_say_what_they_capture_why_again_and_after_which_warm_up(
     trees = types.ModuleType(inductor.RECORD.module)
     vars(trees).update(CUDAGraphTreeManager=Manager, CUDAGraphNode=Node)
     monkeypatch.setitem(sys.modules, trees.__name__, trees)
-    monkeypatch.setattr(graph_trees, "_now", lambda: now)
+    monkeypatch.setattr(graphs, "_now", lambda: now)
     with Patches() as patches:
         GraphFollower(Graph, log := Log(), patches)
         manager = Manager()

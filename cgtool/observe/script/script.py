@@ -27,7 +27,6 @@ from cgtool.observe.frames import (
     call_user,
     caller_of_cgtool,
     callers,
-    chain_of,
     frames_of,
     is_internal,
     locals_of,
@@ -39,6 +38,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import Access, Buffers, ExternalUse, Op, StreamOrder, WatchedGraph
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
 from cgtool.torch_compat.storages import Layout, StorageRef
@@ -163,11 +163,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
-        return chain_of(sys._getframe(1)) or chain_of(self._waiting())
-
-    def _waiting(self) -> FrameType | None:
-        """The frame of the thread that waits for a thread without user code."""
-        return sys._current_frames().get(self.capture_thread or self._main_thread)
+        return chain_or_waiting(sys._getframe(1), self.capture_thread or self._main_thread)
 
     def place(self) -> Frames:
         """The frames of ``chain``."""
@@ -179,7 +175,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
         alive all that its callers hold.
         """
-        return user_frame(sys._getframe(1)) or user_frame(self._waiting())
+        waiting = sys._current_frames().get(self.capture_thread or self._main_thread)
+        return user_frame(sys._getframe(1)) or user_frame(waiting)
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
         """The state of a ``CUDAGraph`` that can be replayed; None for any other."""

@@ -28,7 +28,7 @@ from cgtool.model.capture import (
     Origin,
     Pool,
 )
-from cgtool.model.capture_file import no_collection
+from cgtool.model.capture_file import Sharing, no_collection
 from cgtool.model.ledger import (
     COMPILE,
     UNSEEN,
@@ -74,6 +74,7 @@ class _Tables:
     functions: dict[Function, int] = field(default_factory=dict)
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
+    sharing: Sharing = field(default_factory=Sharing)
 
     def frame_indices(self, frames: Iterable[Frame]) -> tuple[int, ...]:
         return tuple(self.frames.setdefault(frame, len(self.frames)) for frame in frames)
@@ -108,7 +109,7 @@ class _ProcessLedger:
     functions: list[int] = field(default_factory=list)
 
     def read(self, part: Part) -> None:
-        for record in part.records:
+        for record in part.records():
             match record:
                 case Began():
                     self.process = Process(
@@ -164,7 +165,7 @@ class _ProcessLedger:
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
-        self._count(part.counters)
+        self._count(part.counters())
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -211,8 +212,10 @@ class _ProcessLedger:
             ),
         )
         if record.nodes is not None and record.failure is None:
-            nodes = tuple(map(self._moved, record.nodes))
-            self.contents[record.number] = msgspec.structs.replace(record, nodes=nodes)
+            nodes, edges = self.tables.sharing.contents(
+                tuple(map(self._moved, record.nodes)), record.edges
+            )
+            self.contents[record.number] = msgspec.structs.replace(record, nodes=nodes, edges=edges)
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)

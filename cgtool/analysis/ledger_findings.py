@@ -3,6 +3,7 @@ and bytes, at the line that captures them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -454,13 +455,13 @@ class _Work:
         return list(groups.values())
 
     def identity(self, entry: LedgerGraph) -> bytes:
-        """Its nodes with their ops, lines and sizes, and its edges; no address, nor from where the
-        capturing function was called."""
+        """A digest of its nodes with their ops, lines and sizes, and of its edges: no address, nor
+        from where the capturing function was called."""
         nodes = [
             (node.type, self._places[node.origin], node.shape, _sizes(node))
             for node in self.of(entry).nodes
         ]
-        return msgspec.msgpack.encode((nodes, self.of(entry).edges))
+        return hashlib.blake2b(msgspec.msgpack.encode((nodes, self.of(entry).edges))).digest()
 
     def ops(self, entry: LedgerGraph) -> tuple[str | None, ...]:
         """The ops that it was captured from, in their order."""

@@ -45,7 +45,7 @@ UNCOMPILED = "uncompiled"
 """Caveat of a simulated capture: it has code of ``torch.compile``, which compiled nothing."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One Python frame."""
 
     file: str
@@ -57,7 +57,7 @@ Frames = tuple[Frame, ...]
 """A call chain, innermost first; () if it is unknown."""
 
 
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a node comes from: interned, so that all nodes of one op at one line share it."""
 
     op: str | None = None
@@ -93,7 +93,7 @@ class PointerArgument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tensor that existed before the capture."""
 
 
-class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
+class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The parameters of a kernel node."""
 
     function: FunctionIndex
@@ -108,7 +108,7 @@ class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why the arguments could not be read, when they could not."""
 
 
-class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
+class Copy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A memcpy node."""
 
     kind: Annotated[str, UNLISTED]
@@ -122,7 +122,7 @@ class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
     destination_tensor: TensorIndex | None = None
 
 
-class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fill(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A memset node."""
 
     bytes: Annotated[Bytes, Meta(title=""), IN_BOX, COMPARED]
@@ -132,7 +132,7 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
     destination_tensor: TensorIndex | None = None
 
 
-class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One node of a graph."""
 
     id: Annotated[Count, UNLISTED]
@@ -266,7 +266,7 @@ class Module(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Name of its class."""
 
 
-class Function(msgspec.Struct, frozen=True, omit_defaults=True):
+class Function(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A kernel function, as cuFuncGetName and cuFuncGetAttribute report it."""
 
     name: Annotated[str, UNLISTED]

@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -30,11 +30,14 @@ from cgtool.model.capture import (
     ArgumentList,
     Capture,
     CaptureHeader,
+    Contents,
+    Edge,
     Frame,
     Function,
     Graph,
     Memory,
     Module,
+    Node,
     Origin,
     Stream,
 )
@@ -266,6 +269,28 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+class Sharing:
+    """Keeps the kernel launches and edges that are equal in many graphs once. They take two thirds
+    of the memory of a program's graphs."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def contents(self, nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> Contents:
+        """The same nodes, which nobody else may have seen yet, and equal edges."""
+        share = self._known.setdefault
+        for node in nodes:
+            kernel = node.kernel
+            if kernel is not None:
+                # Replacing the node would take five times as long.
+                msgspec.structs.force_setattr(node, "kernel", share(kernel, kernel))
+        return nodes, tuple([share(edge, edge) for edge in edges])
+
+    def graph(self, graph: Graph) -> Graph:
+        nodes, edges = self.contents(graph.nodes, graph.edges)
+        return msgspec.structs.replace(graph, nodes=nodes, edges=edges)
+
+
 def _manifest(archive: _Archive) -> Manifest:
     head = _decode(archive, "manifest.json", _Version)
     if head.format != FORMAT:
@@ -287,8 +312,11 @@ def read(path: Path) -> Capture:
         if manifest.graphs != parts:
             raise _bad(path, f"{parts} graphs, but its manifest says {manifest.graphs}")
         tables = _decode(archive, "tables.json", Tables)
-        graphs = tuple(
+        parts_of_graphs = (
             _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
+        )
+        graphs = tuple(
+            map(Sharing().graph, parts_of_graphs) if manifest.has_ledger else parts_of_graphs
         )
         capture = Capture(
             graphs=graphs,

@@ -362,16 +362,21 @@ class PartWriter:
 class Part(NamedTuple):
     """What one process left behind."""
 
-    records: tuple[Record, ...]
-    counters: Counters
+    log: Path
+
+    def records(self) -> Iterator[Record]:
+        """One by one, because they may be larger than the memory."""
+        return read_log(self.log)
+
+    def counters(self) -> Counters:
+        """To be read after the records: a process that still runs counts what is recorded
+        already."""
+        return read_counters(self.log)
 
 
 def read_parts(folder: Path) -> Iterator[Part]:
     """Of all processes, in the order in which they began."""
-    for log in _files(folder, LOG):
-        # In this order: a process that still runs counts what is recorded already.
-        records = tuple(read_log(log))
-        yield Part(records, read_counters(log))
+    return map(Part, _files(folder, LOG))
 
 
 def read_lost(folder: Path) -> tuple[str, ...]:
@@ -392,20 +397,20 @@ def _files(folder: Path, suffix: str) -> list[Path]:
 
 def read_log(path: Path) -> Iterator[Record]:
     """The records of a log; those of a log whose end is missing are followed by ``Lost``."""
-    data = path.read_bytes()
     decoder = msgspec.msgpack.Decoder(Record)
-    at = 0
-    while at < len(data):
-        start = at + _LENGTH.size
-        end = start + (_LENGTH.unpack_from(data, at)[0] if start <= len(data) else 1)
-        try:
-            if end > len(data):
-                raise ValueError("truncated")
-            yield decoder.decode(data[start:end])
-        except (ValueError, msgspec.MsgspecError):
-            yield Lost("the last record is incomplete: the process was killed while it wrote it")
-            return
-        at = end
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while head := file.read(_LENGTH.size):
+            try:
+                (length,) = _LENGTH.unpack(head)
+                if len(data := file.read(min(length, size))) < length:
+                    raise ValueError("truncated")
+                yield decoder.decode(data)
+            except (ValueError, struct.error, msgspec.MsgspecError):
+                yield Lost(
+                    "the last record is incomplete: the process was killed while it wrote it"
+                )
+                return
 
 
 class Counters(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import stat
 import tempfile
@@ -17,7 +18,9 @@ from cgtool.model.capture import SCHEMA_VERSION, Capture
 from cgtool.model.capture_file import read, read_raw, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.files import atomic
-from tests.builders import hostile, nested, small
+from cgtool.model.ledger import LedgerGraph
+from cgtool.model.part_files import GraphEnded, Lost, PartWriter, Unseen, read_log
+from tests.builders import hostile, nested, program, small
 from tests.strategies import captures
 
 
@@ -41,6 +44,36 @@ def test_equal_captures_make_equal_files(tmp_path: Path) -> None:
     write(tmp_path / "a.cgt", small(), {"0.dot": "x"})
     write(tmp_path / "b.cgt", small(), {"0.dot": "x"})
     assert (tmp_path / "a.cgt").read_bytes() == (tmp_path / "b.cgt").read_bytes()
+
+
+def test_equal_kernels_and_edges_of_a_program_are_in_memory_once(tmp_path: Path) -> None:
+    """2,000 graphs of 300 nodes would take twice the memory."""
+    capture = program([LedgerGraph(0, at, "Engine.capture", graph=at) for at in range(2)])
+    write(tmp_path / "a.cgt", capture, {"0.dot": ""})
+    first, second = read(tmp_path / "a.cgt").graphs
+    kernels = [node.kernel for node in first.nodes if node.kernel is not None]
+    others = [node.kernel for node in second.nodes if node.kernel is not None]
+    assert kernels
+    assert all(map(operator.is_, kernels, others))
+    assert all(map(operator.is_, first.edges, second.edges))
+
+
+def test_a_log_without_its_end(tmp_path: Path) -> None:
+    log, whole = tmp_path / "1-1.log", [Unseen(7, 0), GraphEnded(8, 0, "freed")]
+    part = PartWriter(tmp_path, "1-1")
+    part.append(whole[0])
+    first = log.stat().st_size
+    part.append(whole[1])
+    data = log.read_bytes()
+    assert list(read_log(log)) == whole
+    for cut in range(first + 1, len(data)):
+        log.write_bytes(data[:cut])
+        before, lost = read_log(log)
+        assert before == whole[0]
+        assert isinstance(lost, Lost)
+    log.write_bytes(b"\xff" * 5)
+    (lost,) = read_log(log)
+    assert isinstance(lost, Lost)
 
 
 def test_names_that_are_not_utf8_are_kept_as_escapes(tmp_path: Path) -> None:

@@ -260,6 +260,21 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     assert "cuBLAS workspace" in transformer.page.inner_text("aside")
 
 
+def test_what_holds_the_memory_has_a_colour(opened):
+    """In the convnet these are two ops that take little time."""
+    page = opened(read(SAMPLES[0].with_name("convnet.cgt")))
+    legend = "[...document.querySelectorAll('[data-view=%s] .legend .entry')].map((entry) => "
+    legend += "[entry.querySelector('.name').textContent, entry.firstChild.style.background])"
+    page.show("graph")
+    usual = dict(page(legend % "graph"))
+    page.show("memory")
+    colors = dict(page(legend % "memory"))
+    assert {"mm", "addmm"} <= colors.keys() - usual.keys()
+    assert len(set(colors.values())) == len(colors)
+    for name in ("convolution_backward", "convolution", "relu"):
+        assert colors[name] == usual[name]
+
+
 def test_a_run_has_the_ledger_and_its_captures_in_time(opened):
     capture = serving()
     page = opened(capture)

@@ -125,9 +125,24 @@ class MemoryView {
   }
 
   recolor() {
-    this.colors = coloring(this.capture, state.color);
+    this.colors = this.coloring();
     showLegend(this.capture, { legend: this.legendRows() }, this.legend);
     this.plot.redraw();
+  }
+
+  /** The nodes whose blocks cover the most of the plot have a colour: that of the other views, if
+      they have one there. */
+  coloring() {
+    const usual = coloring(this.capture, state.color);
+    if (state.color === "time") return usual;
+    const { node, bytes, from, to, last } = this.capture.blocks;
+    const { of, names } = coloredBy(this.capture, state.color);
+    const areas = new Float64Array(names.length);
+    for (const block of this.members) {
+      if (node[block] >= 0) areas[of[node[block]]] += bytes[block] * ((to[block] < 0 ? last : to[block]) - from[block]);
+    }
+    const kept = usual.legend.filter(([, , , group]) => group !== null).map(([color, , , group]) => [group, color]);
+    return coloringOf(of, names, areas, new Map(kept));
   }
 
   /** The colours with their bytes in use at the chosen event. */

@@ -286,12 +286,19 @@ function colorByGroup(capture, way) {
   const { of, names } = coloredBy(capture, way);
   const weights = new Float64Array(names.length);
   for (let node = 0; node < capture.count; node++) weights[of[node]] += capture.weight(node);
+  return coloringOf(of, names, weights);
+}
+
+/** The groups with the most weight get a colour. One that is in `kept`, by group, keeps it. */
+function coloringOf(of, names, weights, kept = new Map()) {
   const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]);
   const slots = new Int32Array(names.length).fill(theme.series.length);
   const shown = ranked.slice(0, theme.series.length);
-  shown.forEach((group, at) => (slots[group] = at));
   const colors = [...theme.series, theme.rest];
-  const legend = shown.map((group, at) => [colors[at], names[group], weights[group], group]);
+  const taken = new Set(shown.map((group) => kept.get(group)));
+  const free = theme.series.filter((color) => !taken.has(color));
+  for (const group of shown) slots[group] = colors.indexOf(kept.get(group) ?? free.shift());
+  const legend = shown.map((group) => [colors[slots[group]], names[group], weights[group], group]);
   if (ranked.length > shown.length) {
     const rest = ranked.slice(shown.length);
     legend.push([theme.rest, `${rest.length} more`, rest.reduce((sum, at) => sum + weights[at], 0), null]);

@@ -77,7 +77,8 @@ def bench(
         typer.Option(
             metavar="N",
             min=0.1,
-            help="Start no further round, pair or run after this long: 60, or 300 for all runs.",
+            help="Do not start another round, pair or run after this long: 60, or 300 for all "
+            "runs.",
         ),
     ] = None,
     save: Annotated[

@@ -26,5 +26,5 @@ class Settings:
 
     @property
     def text(self) -> str:
-        """The value of ``VARIABLE``: one a line."""
+        """The value of ``VARIABLE``: one per line."""
         return "\n".join((self.home, self.folder, self.device, self.times, self.eager_breaks))

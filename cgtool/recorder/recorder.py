@@ -28,8 +28,7 @@ from cgtool.model.part_files import (
 from cgtool.observe.frames import call_user
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
 from cgtool.recorder import notes
-from cgtool.recorder.adapters import continuous_batching, static_cache
-from cgtool.recorder.adapters.adapter import follow_engine
+from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.captures import Capture, Captures, Start
 from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
@@ -77,7 +76,7 @@ class Recorder(Subscriber[_Graph]):
         self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
         patches.callback(notes.listen, False)
         notes.listen(True)
-        for adapter in (*continuous_batching.ADAPTERS, *static_cache.ADAPTERS):
+        for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.part.lost)
 
     def time_replays(self) -> None:

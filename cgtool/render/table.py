@@ -388,7 +388,7 @@ class Screen:
         self.parts.append(plain(text, style))
 
     def labelled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
-        """``name  text``, one a row: a second line of the text begins under the first."""
+        """``name  text``, one per row: a second line of the text begins under the first."""
         if grid := list(rows):
             self.parts += _labelled(grid, style)
 

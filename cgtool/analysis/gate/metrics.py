@@ -203,7 +203,7 @@ METRICS = (
     _of_pools("pool-mib", "memory reserved for the pools", reserved_bytes, live=False),
     _of_pools(
         "live-mib",
-        "memory of the pools still allocated when the capture ends",
+        "memory of the pools still allocated when the capture, or the program, ends",
         live_bytes,
         live=True,
     ),

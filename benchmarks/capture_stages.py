@@ -126,7 +126,7 @@ def main() -> None:
         native = None
     op_key.prepare(recording.LET_THROUGH)
     if not op_key.can_watch_natively():
-        print("only in Python: this PyTorch has no key below modes")
+        print("only in Python: this PyTorch has no unused dispatch key")
         native = None
     with Patches() as patches:
         captures = recording.Captures(GeneratedCode(patches))

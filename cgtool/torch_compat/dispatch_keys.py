@@ -46,27 +46,26 @@ class Kernels:
         self.key = key
         self.kernel = kernel
         self._libraries: dict[str, Any] = {}
-        """The libraries that hold the kernels, by namespace."""
+        """The libraries that hold the kernel for all ops ("_") and, by namespace, what lets ops
+        pass."""
+        self._own_libraries: dict[str, Any] = {}
+        """The libraries that hold the kernels of single ops, by namespace."""
         self._installed: Callable[[int], Any] | None = None
         """What installed the kernel for all ops, if it is not that in Python."""
-        self._named: set[str] = set()
+        self._passed: set[str] = set()
+        """Ops that pass."""
+        self._owners: set[str] = set()
         """Ops that have a kernel of their own."""
         self._listed: tuple[int, ...] | None = None
         """``ops_version`` when all ops were listed, which takes milliseconds."""
-
-    def _library(self, namespace: str, key: str = "") -> Any:
-        if namespace not in self._libraries:
-            library = private.dispatch_library("IMPL", namespace, key, __file__, 1)
-            self._libraries[namespace] = library
-        return self._libraries[namespace]
 
     def register_all(self, is_above_python: bool) -> None:
         """Put them on the key, for all ops. ``is_above_python``: modes and tensor subclasses come
         after it."""
         self._pass(self.kernel)
-        if is_above_python:
+        if is_above_python and self._installed is None:
             # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op,
-            # and fails if there is only one for all ops.
+            # and fails if there is only one in Python for all ops.
             version = private.ops_version()
             if version != self._listed:
                 self._implement_each(private.op_names())
@@ -80,40 +79,52 @@ class Kernels:
     def let_through(self, names: Iterable[str]) -> None:
         """These ops pass, in this process, unless the kernels are on the key already."""
         if not self._libraries:
-            for name in names:
-                self._implement(name, torch.library.fallthrough_kernel, False)
+            self._let_pass(names)
 
     def replace(self, install: Callable[[int], Any] | None) -> None:
-        """``install(key)`` puts another kernel for all ops in place of that in Python, for as long
-        as what it returns exists. None: that in Python. No thread may have the key switched on."""
+        """``install(key)`` puts another kernel for all ops in place of those in Python, for as long
+        as what it returns exists. None: those in Python. No thread may have the key switched on."""
         if install is not self._installed:
             self._libraries.pop("_", None)
+            self._own_libraries.clear()
+            self._owners.clear()
+            self._listed = None
             if install is not None:
                 self._libraries["_"] = install(int(self.key))
             self._installed = install
 
     def _pass(self, fallback: Any) -> None:
         if "_" not in self._libraries:
-            self._library("_", self.name).fallback(self.key, fallback, fallback is self.kernel)
+            library = private.dispatch_library("IMPL", "_", self.name, __file__, 1)
+            library.fallback(self.key, fallback, fallback is self.kernel)
+            self._libraries["_"] = library
             # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
             # object yet: the results of ops that pass through Python have one.
-            for name in {"aten::detach", "aten::alias"} - self._named:
-                self._implement(name, torch.library.fallthrough_kernel, False)
+            self._let_pass(("aten::detach", "aten::alias"))
+
+    def _let_pass(self, names: Iterable[str]) -> None:
+        for name in set(names) - self._passed - self._owners:
+            self._passed.add(name)
+            self._implement(self._libraries, name, torch.library.fallthrough_kernel, False)
 
     def _implement_each(self, names: Iterable[str]) -> None:
-        new = set(names) - self._named
+        new = set(names) - self._passed - self._owners
         if not new:
             return
+        self._owners |= new
         with warnings.catch_warnings():
             # PyTorch takes it for a change of the kernel that an op has on all keys.
             warnings.filterwarnings("ignore", "(?s).*", UserWarning)
             for name in new:
-                self._implement(name, OpKernel(name, self.kernel), True)
+                self._implement(self._own_libraries, name, OpKernel(name, self.kernel), True)
 
-    def _implement(self, name: str, kernel: Any, with_keyset: bool) -> None:
-        self._named.add(name)
+    def _implement(
+        self, libraries: dict[str, Any], name: str, kernel: Any, with_keyset: bool
+    ) -> None:
         namespace, _, op_name = name.partition("::")
-        self._library(namespace).impl(op_name, self.name, kernel, with_keyset)
+        if namespace not in libraries:
+            libraries[namespace] = private.dispatch_library("IMPL", namespace, "", __file__, 1)
+        libraries[namespace].impl(op_name, self.name, kernel, with_keyset)
 
 
 class OpKernel:

@@ -390,15 +390,19 @@ def watch(observer: Observer) -> Iterator[None]:
 
 
 def can_watch_natively() -> bool:
-    """Whether ``watch_natively`` can be entered: modes and tensor subclasses come before the key,
-    and nothing in Python stands between an op and its kernel."""
-    return is_supported() and not _IS_ABOVE_PYTHON and _observer is None and _placer is None
+    """Whether ``watch_natively`` can be entered: nothing in Python stands between an op and its
+    kernel."""
+    return is_supported() and _observer is None and _placer is None
 
 
 @contextlib.contextmanager
 def watch_natively(native: Any, log: Any) -> Iterator[None]:
     """While entered, ``log`` notes the ops that an observer of ``watch`` would run. ``native``: the
-    module of ``torch_compat.op_watch``. No ``watch`` may be entered meanwhile."""
+    module of ``torch_compat.op_watch``. No ``watch`` may be entered meanwhile.
+
+    Where modes and tensor subclasses come after the key, it notes the op that one of them runs, and
+    not the ops that this one calls.
+    """
     global _observer
 
     def observe(op: Any, args: Any, kwargs: Any, run: Run, _caller: FrameType | None) -> Any:

@@ -341,9 +341,11 @@ void kernel(
     // The watch has ended on another thread, which could not switch off the key of this one.
     c10::impl::tls_set_dispatch_key_included(watched_key, false);
     op.redispatchBoxed(below, stack);
-  } else if (is_composite(op, below)) {
+  } else if (!below.has(DispatchKey::Python) && is_composite(op, below)) {
     op.redispatchBoxed(below, stack);
   } else {
+    // Where modes and tensor subclasses come after the key (PyTorch 2.11), one of them may run the
+    // op. The kernel for all ops cannot follow it: what it calls belongs to the op.
     c10::impl::ExcludeDispatchKeyGuard inside(watched_key);
     Watched watched([&op](Log& log) { return log.op_of(op); });
     op.redispatchBoxed(below, stack);

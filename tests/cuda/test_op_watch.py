@@ -35,7 +35,7 @@ STREAM = 7
 def cache():
     """A folder with the kernel, compiled once for all sessions."""
     if not op_key.can_watch_natively():
-        pytest.skip("the unused dispatch key of this PyTorch comes before modes")
+        pytest.skip("this PyTorch has no unused dispatch key")
     folder = Path(tempfile.gettempdir(), f"cgtool-tests-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patched, (folder / "lock").open("w") as lock:
@@ -271,6 +271,11 @@ def test_both_ways_make_the_same_record(native, position, unchanged, program):
             program()
         results.append(facts_of(recorder))
     python, in_cpp = results
+    if program is subclass_and_mode and op_key._IS_ABOVE_PYTHON:
+        # The ops on both inner tensors belong to the op on the subclass.
+        names = [fact[0] for fact in python]
+        assert [fact[0] for fact in in_cpp] == [names[0], names[2], *names[4:]]
+        return
     for expected, noted in zip(python, in_cpp, strict=False):
         assert noted == expected
     assert len(in_cpp) == len(python)

@@ -128,7 +128,7 @@ def _op_watch(_torch: Any) -> str:
     if not op_key.can_watch_natively():
         raise Missing(
             "cgtool run watches the ops of a capture in Python, which takes longer",
-            "a PyTorch whose unused dispatch key comes after modes (2.13)",
+            "a PyTorch with an unused dispatch key",
         )
     if op_watch.load() is None:
         raise Missing(

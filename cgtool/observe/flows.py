@@ -7,7 +7,7 @@ follows from them. Runs nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -139,7 +139,7 @@ class Flows:
         }:
             state, key = item.key
             kind = "whole" if spared(state, key) else "state"
-            results.append((item, {Source(kind, state.key)}))
+            results.append((item, {Source(kind, state.key), *self._named(item)}))
         growing = True
         while growing:
             growing = False
@@ -160,11 +160,19 @@ class Flows:
                 continue
             known.add(source)
             if source.kind == "item":
-                waiting.add(source.key[0])
+                waiting |= {source.key[0], *self._named(source)}
             else:
                 kind = "state" if source.kind == "whole" else source.kind
                 waiting |= self.facts.get((kind, source.key), set())
         return known
+
+    def _named(self, item: Source) -> Iterator[Source]:
+        """The names that code elsewhere has for an item: it may write one that is read through
+        another name of the container."""
+        state, key = item.key
+        for watched in self.reads.watched:
+            if watched.key == state.key:
+                yield Source("state", ("item", id(watched.look_up()), key))
 
     def change_tensors(
         self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS

@@ -3,6 +3,7 @@ carries its code."""
 
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import datetime
@@ -1457,5 +1458,32 @@ def step_in_chained_settings(device):
     def forward(x):
         settings["step"] += 1  # <- cpu-state-step-counter
         return x * 0.5 ** (settings["step"] // 1000)
+
+    return forward, (rows(device),)
+
+
+def follow_the_steps(context):
+    context["drop"] = 0.1 * (context["step"] // 600)
+    context["step"] += 1  # <- cpu-state-step-counter
+
+
+class Lent:
+    """Lends its context, one item of which follows another."""
+
+    def __init__(self):
+        self.context = {"step": 0, "drop": 0.0}
+
+    @contextlib.contextmanager
+    def open(self):
+        follow_the_steps(self.context)
+        yield self.context
+
+
+def item_of_a_context_that_is_lent(device):
+    lent = Lent()
+
+    def forward(x):
+        with lent.open() as context:
+            return x * context["drop"]
 
     return forward, (rows(device),)

@@ -1004,3 +1004,18 @@ def order_drawn_from_one_seed(device):
         return torch.stack([x[i] * n for n, i in enumerate(order)])
 
     return forward, (rows(device),)
+
+
+def item_beside_a_count_in_a_context_that_is_lent(device):
+    settings = {"step": 0, "drop": 0.5}
+
+    @contextlib.contextmanager
+    def lent():
+        yield settings
+        settings["step"] += 1
+
+    def forward(x):
+        with lent() as context:
+            return x * context["drop"]
+
+    return forward, (rows(device),)

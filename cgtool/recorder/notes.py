@@ -21,8 +21,9 @@ def note(**values: float) -> None:
     The ledger of a recording (``cgtool run``, ``cgtool.recording``) shows for each graph how often
     a name was noted, and its minimum, median and maximum. ``rows`` is what a replay needs, and
     ``padded_rows`` what the graph computes: the ledger shows how much of it is padding. Any name
-    works. If a name is noted twice before a replay, the last value counts. Before a capture, the
-    numbers become the graph's key: ``batch 17``.
+    works. If a name is noted twice before a replay, the last value counts. The graph of a backward
+    is replayed for the thread that calls ``backward()``. Before a capture, the numbers become the
+    graph's key: ``batch 17``.
 
     Does nothing where nothing is recorded, so it can stay in a program. Do not pass tensors:
     reading one would wait for the GPU.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def run_program(
     meanwhile: Callable[[], object],
 ) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
-    called once it has started.
+    called on a thread once it has started, and may still run when this returns.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
     program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
@@ -62,7 +63,7 @@ def run_program(
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot run {command[0]}: {reason}") from None
         received.pass_on_to(process)
-        meanwhile()
+        threading.Thread(target=meanwhile).start()
         status = process.wait()
     return status if status >= 0 else _BY_SIGNAL - status
 

@@ -26,7 +26,7 @@ _WIDTH = 100
 """Cells of a table in a pipe or a file."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool) -> Console:
     """A rich console of the true width: the terminal's, or COLUMNS; into a pipe, tables have 100
     cells, and lines are as long as they are, for `grep` and the logs of CI."""
     from rich.console import Console

@@ -88,9 +88,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     return compare_nodes(a, b, names=names)[0]
 
 
-def compare_nodes(
-    a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")
-) -> tuple[Diff, list[Matched]]:
+def compare_nodes(a: Capture, b: Capture, *, names: tuple[str, str]) -> tuple[Diff, list[Matched]]:
     """The comparison, and which graphs and nodes of the two were matched.
 
     Raises CgtoolError (exit 2) when one is of a GPU and the other of the simulated device: the

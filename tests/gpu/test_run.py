@@ -204,6 +204,48 @@ print(model.last.item())
 """
 
 
+DISTRIBUTED = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.zeros(8, 16, device="cuda")
+
+def step():
+    optimizer.zero_grad(set_to_none=False)
+    loss = model(x).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = step()
+for number in range(5):
+    x.fill_(0.1 * (number + rank))
+    graph.replay()
+torch.cuda.synchronize()
+print(rank, loss.item())
+del graph
+dist.destroy_process_group()
+"""
+"""Two processes, each with a GPU, and an all-reduce inside the graph."""
+
+
 def output(*command: object, folder: Path) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *sys.path]))}
     done = subprocess.run(
@@ -237,6 +279,38 @@ def test_nodes_of_compiled_code_have_line_and_module_inside(
             assert frame.function == "forward"
             assert lines[frame.line - 1].strip().startswith(("h = ", "return x"))
             assert str(origin.module)[:1] in {"0", "1"}
+
+
+def test_two_processes_of_torchrun(tmp_path: Path) -> None:
+    """Each has the graphs that hooks of its own saw; the all-reduce is a node of the step."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    (tmp_path / "program.py").write_text(DISTRIBUTED)
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    plain = sorted(output(*command, "hooks.py", "program.py", folder=tmp_path).splitlines())
+    hooks = [line.removeprefix("HOOKS ") for line in plain if line.startswith("HOOKS ")]
+    printed = output(
+        "-m", "cgtool", "run", "-o", "run.cgt", "--", sys.executable, *command, "program.py",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert sorted(printed.splitlines()) == [line for line in plain if not line.startswith("HOOKS ")]
+    capture = capture_file.read(tmp_path / "run.cgt")
+    assert capture.ledger is not None
+    assert capture.ledger.lost == ()
+    of_process = {}
+    for entry in capture.ledger.graphs:
+        assert entry.graph is not None
+        kept = [len(capture.graphs[entry.graph].nodes), entry.replays]
+        of_process.setdefault(entry.process, []).append(kept)
+    assert sorted(map(json.dumps, of_process.values())) == sorted(hooks)
+    assert len(hooks) == 2
+    for graph in capture.graphs:
+        origins = [capture.origins[node.origin] for node in graph.nodes if node.origin is not None]
+        assert any("allreduce" in (origin.op or "") for origin in origins)
+    assert unplaced(capture) == []
 
 
 def run_as_hooks(text: str, tmp_path: Path) -> Capture:

@@ -25,6 +25,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from model_zoo import PACKAGES  # noqa: E402
+
 from cgtool.analysis.reports import exit_code  # noqa: E402
 from cgtool.cli.options import WorkerOptions  # noqa: E402
 from cgtool.cli.workers import report_of  # noqa: E402
@@ -82,8 +84,6 @@ def verify(spec: str, seed: int, device: str | None, is_forked: bool) -> Row:
 
 def specs(names: list[str], installed: set[str]) -> list[str]:
     """The ENTRYs to run: those given, and the models of the installed packages."""
-    from model_zoo import PACKAGES
-
     models = [
         f"{HERE / 'model_zoo.py'}:{name}"
         for package in sorted(installed)
@@ -106,7 +106,10 @@ def main() -> int:
     entries = specs(options.names, installed)
     # Whether there is a GPU is asked without initialising CUDA, which no fork would survive.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    preload("tests.corpus.preloaded", *(IMPORTED[package] for package in sorted(installed)))
+    # One that initialises CUDA (torch_geometric) keeps a GPU from all forks.
+    models = {entry.rpartition(":")[2] for entry in entries}
+    used = sorted(package for package in installed if models & {*PACKAGES[package]})
+    preload("tests.corpus.preloaded", *(IMPORTED[package] for package in used))
     start = time.monotonic()
     problem = None
     if options.device != "simulated":

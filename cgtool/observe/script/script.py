@@ -175,8 +175,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
         alive all that its callers hold.
         """
-        waiting = sys._current_frames().get(self.capture_thread or self._main_thread)
-        return user_frame(sys._getframe(1)) or user_frame(waiting)
+        thread = self.capture_thread or self._main_thread
+        return user_frame(sys._getframe(1)) or user_frame(sys._current_frames().get(thread))
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
         """The state of a ``CUDAGraph`` that can be replayed; None for any other."""

@@ -78,9 +78,12 @@ class Log {
         launch_nothing_(std::move(launch_nothing)), stream_(std::move(stream)),
         waiting_(std::move(waiting)) {}
 
-  // Dropped where a log is, with the GIL.
+  // The last to drop a log may be an op that outlives the watch, without the GIL.
   ~Log() {
+    py::gil_scoped_acquire acquired;
     for (const Frame& frame : frames_) Py_DECREF(frame.code);
+    stream_ = {};
+    waiting_ = {};
   }
 
   void enter_module(int module, const py::object& frame) {
@@ -307,10 +310,6 @@ class Watched {
   ~Watched() {
     if (log_ == nullptr) return;
     log_->end(call_, start_, launches_ ? log_->note(stream_) : 0, next_sequence_);
-    if (log_.use_count() == 1) {  // The watch has ended in this op.
-      py::gil_scoped_acquire acquired;
-      log_.reset();
-    }
   }
 
  private:

@@ -3,6 +3,8 @@ padding, more than the graph computes, or over memory that a replay still reads.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import itertools
 from collections import Counter, defaultdict
 
@@ -107,6 +109,9 @@ class Copies(Detector):
         self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
         """By number of the graph: the generators that its ops use, except the default one."""
 
+        self._sources: dict[tuple[int | None, int, int], bytes] = {}
+        """By key, address and size of a pinned source: a hash of what the last copy found in it."""
+
     def on_op_captured(self, event: events.OpCaptured) -> None:
         graph = event.graph
         self._written[graph.number].update(
@@ -132,6 +137,7 @@ class Copies(Detector):
         op = event.op
         name = op.name.partition(".")[0]
         self._look_at_pinned(op)
+        self._look_at_source(op)
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
             return
         target = op.args[0]
@@ -174,6 +180,32 @@ class Copies(Detector):
                     f"the host writes a pinned buffer that {reader} may still be reading",
                     evidence=("the host has not waited since its last read",),
                 )
+
+    def _look_at_source(self, op: Op) -> None:
+        """NumPy, for example, may have filled a pinned source again while the last copy could still
+        be reading it: that is no op of PyTorch."""
+        if not op.name.startswith("aten::copy_") or not op.non_blocking:
+            return
+        source, key = op.args[1], key_of(op.args[1])
+        is_pinned = key is not None and self.script.device.place(source) == "pinned"
+        if not is_pinned or source.nbytes > _LARGE_COPY_BYTES:
+            return
+        with unobserved(), no_torch_function():
+            held = source.detach().contiguous()
+            content = hashlib.sha256(ctypes.string_at(held.data_ptr(), held.nbytes)).digest()
+        place = key, source.data_ptr(), source.nbytes
+        before, self._sources[place] = self._sources.get(place, content), content
+        buffer = self.script.buffers.find(source)
+        read, write = (None, None) if buffer is None else (buffer.last_read, buffer.last_write)
+        if read is None or content == before or self.script.order.done(read.stream, read.tick):
+            return
+        if write is None or write.time < read.time:  # an op of PyTorch was reported
+            self.report(
+                PINNED_SOURCE_FROZEN,
+                "the host has filled this pinned buffer again while the last copy from it may "
+                "still be reading it",
+                evidence=("the host has not waited since that copy",),
+            )
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         graph = event.graph

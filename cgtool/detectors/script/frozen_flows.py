@@ -62,6 +62,11 @@ class CaptureFlows:
             self._profile.note_running(frame)
             frame = frame.f_back
 
+    def note_draw(self, call: OpCall) -> None:
+        """An op has drawn random numbers on the host."""
+        if self._profile is not None:
+            self._profile.iteration.ops.append(Op(call, (), (), True, False, random=True))
+
     def end(self) -> None:
         """The captured code has run."""
         if self._profile is None:

@@ -52,11 +52,13 @@ class State(NamedTuple):
 
     kind: str
     """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
-    ``function``; ``partial`` (a function and arguments)."""
+    ``function``; ``partial`` (a function and arguments); ``presence`` (whether it is not None)."""
     content: tuple[Hashable, ...]
     """Values, or identities of objects."""
 
     def __str__(self) -> str:
+        if self.kind == "presence":
+            return "an object" if self.content[0] else "None"
         if self.kind not in ("value", "table"):
             return f"{len(self.content)} items" if self.kind == "items" else f"a {self.kind}"
         shown = repr(self.content[0] if self.kind == "value" else list(self.content))
@@ -130,7 +132,7 @@ class Reads:
         ``key``: what the flows call it."""
         if use.written or use.text.endswith(".training"):
             return None
-        is_data = state.kind in ("value", "table") and not use.called
+        is_data = state.kind in ("value", "table", "presence") and not use.called
         if is_internal_file(frame.file):
             numbers = self.numbers.get((frame.file, frame.function), set())
             is_passed = any((type(value), value) in numbers for value in state.content)
@@ -154,7 +156,7 @@ class Reads:
             known.add(place)
             if is_in_block and place[:2] in written:
                 continue
-            state = state_of(resolve(root(), use.steps))
+            state = _state_read(use, resolve(root(), use.steps))
             meaning = None if state is None else self._code_of(use, state, frame, watched.key)
             if state is None or meaning is None:
                 continue
@@ -174,6 +176,14 @@ class Reads:
             yield _named(meaning, use, state, look_up, read_at, local_to)
 
 
+def _state_read(use: Use, value: Any) -> State | None:
+    """What a name means where it is read: a condition may ask whether there is an object at all."""
+    state = state_of(value)
+    if use.tested and not use.called and value is not MISSING and (state is None or value is None):
+        return State("presence", (value is not None,))
+    return state
+
+
 def _named(
     meaning: Code,
     use: Use,
@@ -190,7 +200,7 @@ def _named(
         reason = f"`{use.text}` has changed since the capture; the replay uses the old value"
 
     def read(stack: Stack) -> Any:
-        now = state_of(resolve(root(stack), use.steps))
+        now = _state_read(use, resolve(root(stack), use.steps))
         return now if now is not None and now.kind == state.kind else MISSING
 
     path: tuple[Target, ...] = (("name", use.root), *use.steps)

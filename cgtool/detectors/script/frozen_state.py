@@ -79,6 +79,9 @@ class HostState(Detector):
         self._reads.note(event.op, frame, event.graph.outer_frames)
         self._flows.note(event.op.call, frame, event.graph)
 
+    def on_host_draws(self, event: events.HostDraws) -> None:
+        self._flows.note_draw(event.call)
+
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)
         place = self._modules.setdefault(module, self.script.place())

@@ -44,19 +44,27 @@ class ModuleChanges:
     """The line that last changed each module, and how many graphs there were then."""
 
     def __init__(self) -> None:
-        self._changes: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, Frames]] = (
+        self._changes: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, tuple[int, Frames]]] = (
             weakref.WeakKeyDictionary()
         )
 
-    def note(self, changed: torch.nn.Module, script: ObservedScript) -> None:
+    def note(self, changed: torch.nn.Module, script: ObservedScript, name: str = "") -> None:
+        """``name``: of the only parameter or buffer that changed."""
         change = len(script.graphs), script.place()
-        for module in changed.modules():
-            self._changes[module] = change
+        for module in [changed] if name else changed.modules():
+            self._changes.setdefault(module, {})[name] = change
 
-    def since(self, module: torch.nn.Module, graph: WatchedGraph) -> Frames:
-        """Where a module was changed since the capture of a graph; () if no line was seen."""
-        graphs, frames = self._changes.get(module, (0, ()))
+    def since(self, module: torch.nn.Module, graph: WatchedGraph, name: str = "") -> Frames:
+        """Where a module, or one parameter or buffer of it, was changed since the capture of a
+        graph; () if no line was seen."""
+        graphs, frames = self._changes.get(module, {}).get(name, (0, ()))
         return frames if graphs >= graph.number else ()
+
+    def last_registered(self, module: torch.nn.Module, graph: WatchedGraph) -> Frames:
+        """Where a module got its last parameter or buffer since the capture of a graph."""
+        names = [name for name in self._changes.get(module, {}) if name]
+        places = (self.since(module, graph, name) for name in reversed(names))
+        return next(filter(None, places), ())
 
 
 class Inputs(Detector):
@@ -82,7 +90,7 @@ class Inputs(Detector):
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
-            self._moved.note(event.module, self.script)
+            self._moved.note(event.module, self.script, event.registered or "")
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._holders = Holders()
@@ -211,8 +219,12 @@ class Inputs(Detector):
         module = None if path.module is None else path.module()
         frames = self._rebound.get(use, ())
         if not frames and module is not None:
-            frames = self._moved.since(module, graph)
+            name = str(path.steps[-1][1])
+            frames = self._moved.since(module, graph, name) or self._moved.since(module, graph)
         frames = frames or _bound_at(path, stack, graph)
+        if not frames and module is not None:
+            # Pruning and parametrizations register the old parameter under another name.
+            frames = self._moved.last_registered(module, graph)
         with no_torch_function():
             address = now.data_ptr()
         self.report(

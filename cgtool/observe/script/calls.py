@@ -279,6 +279,13 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
         finally:
             inside = False
 
+    def register(
+        original: Any, module: torch.nn.Module, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        if script.graphs and not inside and script.capture is None:
+            script.publish(events.ModuleChanged(module, False, name))
+        return call_user(original, module, name, *args, **kwargs)
+
     hooks: list[Any] = []
 
     def begin(_event: events.CaptureBegan) -> None:
@@ -295,6 +302,8 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     patches.callback(end)  # of a script that ends in a capture
     for owner, method in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
         patches.wrap(owner, method, functools.partial(change, method))
+    for method in ("register_parameter", "register_buffer"):
+        patches.wrap(torch.nn.Module, method, register)
 
 
 def observe_environment(script: ObservedScript, patches: Patches) -> None:

@@ -221,7 +221,7 @@ def _latest(
     ]
     # What a context manager does at its end is undone by then, or is what it restores.
     called = [each for each in called if not each[1].resumed] or called
-    if len(called) == 1:
+    if len({(file, change.line) for file, change in called}) == 1:
         return _place(*called[0])
     return repeated[0] if repeated else ()
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import ExternalUse, GraphedCallable, Op, WatchedGraph
 
 Event = TypeVar("Event")
@@ -235,10 +236,18 @@ class ModuleRuns(NamedTuple):
 
 class ModuleChanged(NamedTuple):
     """``train()`` of a module was called, or a method that exchanges its tensors (``to``,
-    ``load_state_dict``)."""
+    ``load_state_dict``), or a parameter or buffer of it was registered."""
 
     module: torch.nn.Module
     is_train: bool
+    registered: str | None = None
+    """The name of that parameter or buffer."""
+
+
+class HostDraws(NamedTuple):
+    """A captured op has drawn random numbers on the host."""
+
+    call: OpCall
 
 
 class EnvironmentRead(NamedTuple):

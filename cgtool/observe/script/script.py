@@ -237,6 +237,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             return
         graph.ops += 1
         if self.device.on_host:
+            if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+                self.publish(events.HostDraws(call))
             return
         graph.device_ops += 1
         graph.op_names.add(call.name)

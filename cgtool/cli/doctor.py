@@ -97,7 +97,8 @@ def doctor(
         bool,
         typer.Option(
             "--build",
-            help="First compile the op recorder in C++, so that `cgtool run` captures faster.",
+            help="First compile the op recorder in C++, so that `cgtool run` captures faster "
+            "(experimental).",
         ),
     ] = False,
     format_: opt.FormatOption = "table",

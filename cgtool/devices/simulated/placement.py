@@ -32,7 +32,12 @@ from cgtool.observe.tensors import (
 from cgtool.torch_compat import call_key, op_key
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import check, schema_of, storage_address
+from cgtool.torch_compat.private import (
+    check,
+    running_autograd_node,
+    schema_of,
+    storage_address,
+)
 from cgtool.torch_compat.shared_kernels import device_check
 
 Run = Callable[..., Any]
@@ -297,6 +302,19 @@ def _histc(place: str, run: Run, input: torch.Tensor, *args: Any, **kwargs: Any)
     return torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
 
 
+def _index_put(
+    _place: str, run: Run, tensor: torch.Tensor, indices: Any, values: torch.Tensor, *args: Any
+) -> Any:
+    # The backward of `x[mask] = 0.0` puts a zero where the number was: on the host, as the number
+    # (`values_info.zeros()`, derivatives.yaml). A value of the GPU is refused in forward.
+    node = running_autograd_node()
+    if node is not None and node.name().startswith("IndexPutBackward") and values.dim() == 0:
+        masks = (torch.bool, torch.uint8)
+        if any(index is not None and index.dtype in masks for index in indices):
+            put(values, HOST)
+    return call_op(run, (tensor, indices, values, *args), {})
+
+
 def _pack_padded_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
     # The batch sizes are on the host, on a GPU too.
     data, sizes = call_op(run, args, kwargs)
@@ -327,6 +345,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "aten::one_hot": _one_hot,
     "aten::dropout": _dropout,
     "aten::histc": _histc,
+    "aten::index_put": _index_put,
     "aten::_pack_padded_sequence": _pack_padded_sequence,
     "aten::_pad_packed_sequence": _pad_packed_sequence,
     "aten::pin_memory": _pin_memory,

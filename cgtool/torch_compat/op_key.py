@@ -456,6 +456,8 @@ def place(placer: Placer) -> Iterator[None]:
     global _placer
     if not is_supported():
         raise MissingPrivateName(f"PyTorch {torch.__version__} uses the dispatch key {_NAME}")
+    if _observer is None and not included_keys().has(_KEY):
+        _kernels.replace(None)
     before, _placer = _placer, placer
     try:
         with place_thread():

@@ -363,6 +363,24 @@ def test_ops_are_watched_in_python_afterwards(native):
     )  # fmt: skip
 
 
+def test_ops_are_placed_in_python_afterwards(native):
+    placed, names = [], []
+
+    def observe(op, args, kwargs, run, _caller):
+        names.append(str(op))
+        return run(*args, **kwargs)
+
+    def put(op, args, kwargs, run):
+        placed.append(str(op))
+        return op_key.run_observed(op, args, kwargs, run)
+
+    with recorded(recording._NativeRecorder(Chains(), native)):
+        X.neg()
+    with op_key.place(put), op_key.watch(observe):
+        X.sin()
+    assert placed == names == ["aten.sin.default"]
+
+
 def test_the_end_of_a_process_that_is_still_watched(cache):
     script = """
 import ctypes, torch

@@ -17,7 +17,7 @@ IMAGES = ROOT / "docs" / "images"
 SAMPLES = {
     "transformer": "samples/captures/profile-transformer.cgt",
     "two_streams": "samples/captures/profile-two_streams.cgt",
-    "engine": "tests/gold/traces/engine.cgt",
+    "engine": "tests/gold/html/engine.cgt",
 }
 PICTURES = {
     "report": ("graph", "page.opened.get('graph').view.plot.fit(); state.selectNode(25)"),

@@ -7,12 +7,14 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 from __future__ import annotations
 
 import dis
+import gc
 import importlib.util
 import itertools
 import re
 import sys
 import sysconfig
 import traceback
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -161,6 +163,24 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def frames_of_other_threads() -> dict[int, FrameType]:
+    """The innermost frame of each other thread, by the number of the thread.
+
+    Without the garbage collector: if it runs while Python 3.11 lists the frames, it may wait for
+    ever for a lock that is held there (python/cpython#106883).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        if was_on:
+            gc.enable()
+    # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
+    del frames[get_ident()]
+    return frames
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

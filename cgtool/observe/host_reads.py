@@ -8,7 +8,6 @@ two snapshots says which values changed, and which line reads them.
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -19,7 +18,13 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import callers, is_internal, line_of, locals_of
+from cgtool.observe.frames import (
+    callers,
+    frames_of_other_threads,
+    is_internal,
+    line_of,
+    locals_of,
+)
 from cgtool.observe.host_values import (
     SIZE,
     Value,
@@ -306,10 +311,7 @@ class HostReads:
         """The keys of values that the running functions of other threads still write."""
         others = HostReads()
         running_at: dict[tuple[str, str], list[tuple[types.CodeType, int]]] = {}
-        frames = sys._current_frames()
-        # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
-        del frames[threading.get_ident()]
-        for frame in frames.values():
+        for frame in frames_of_other_threads().values():
             for running in callers(frame):
                 if not is_internal(running.f_code):
                     others.add_frame(running)

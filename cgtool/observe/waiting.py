@@ -10,7 +10,7 @@ import threading
 from _thread import get_ident
 from types import FrameType
 
-from cgtool.observe.frames import Chain, callers, chain_of, package_part
+from cgtool.observe.frames import Chain, callers, chain_of, frames_of_other_threads, package_part
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
 
 _last: tuple[int, int | None] = -1, None
@@ -35,14 +35,14 @@ def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chai
     chain = chain_of(frame)
     if not chain:
         thread = thread or waiting_thread() or threading.main_thread().ident
-        chain = chain_of(sys._current_frames().get(thread or 0))
+        chain = chain_of(frames_of_other_threads().get(thread or 0))
     return chain
 
 
 def _waits_for_this() -> int | None:
     here, main = get_ident(), threading.main_thread().ident
-    frames = sys._current_frames()
-    *_, outermost = callers(frames.pop(here))
+    frames = frames_of_other_threads()
+    *_, outermost = callers(sys._getframe())
     if here == main or outermost.f_code.co_filename == threading.__file__:
         return None  # a thread of the program's, which computes its own backward
     waiting = [thread for thread, frame in frames.items() if _is_backward(frame)]

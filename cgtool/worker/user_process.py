@@ -31,7 +31,14 @@ from typing import Any, NamedTuple
 from cgtool.analysis.units import names_text
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.jobs import Ending
-from cgtool.observe.frames import chain_of, frame_of, frames_of, is_internal, is_internal_file
+from cgtool.observe.frames import (
+    chain_of,
+    frame_of,
+    frames_of,
+    frames_of_other_threads,
+    is_internal,
+    is_internal_file,
+)
 from cgtool.observe.source import tree_of
 
 _DEADLY = (
@@ -71,7 +78,7 @@ def announce_endings(announce: Callable[[Ending], None]) -> None:
                 chain = chain_of(sys._getframe(1))
                 if not chain:
                     main = threading.main_thread().ident
-                    chain = chain_of(sys._current_frames().get(main or 0))
+                    chain = chain_of(frames_of_other_threads().get(main or 0))
                 announce(Ending(*ending, frames_of(chain)))
             return original(*args, **kwargs)
 

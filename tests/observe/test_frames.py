@@ -1,9 +1,13 @@
-"""Chains of frames: the rounds of a recursion are folded."""
+"""Chains of frames: the rounds of a recursion are folded. Frames of other threads."""
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
+
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import folded
+from cgtool.observe.frames import folded, frames_of_other_threads
 
 
 def chain(letters: str) -> list[Frame]:
@@ -35,3 +39,30 @@ def test_functions_that_call_each_other_are_one_round():
 def test_lines_of_one_function_are_distinguished():
     frames = [Frame("model.py", line, "f") for line in (1, 2, 3, 4)]
     assert folded(frames) == tuple(frames)
+
+
+def test_frames_of_other_threads_are_listed_without_the_garbage_collector(monkeypatch):
+    listed = []
+    current_frames = sys._current_frames
+
+    def list_frames():
+        listed.append(gc.isenabled())
+        return current_frames()
+
+    monkeypatch.setattr(sys, "_current_frames", list_frames)
+    entered, left = threading.Event(), threading.Event()
+
+    def wait():
+        entered.set()
+        left.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    entered.wait()
+    frames = frames_of_other_threads()
+    left.set()
+    thread.join()
+    assert thread.ident in frames
+    assert threading.get_ident() not in frames
+    assert listed == [False]
+    assert gc.isenabled()

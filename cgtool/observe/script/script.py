@@ -28,6 +28,7 @@ from cgtool.observe.frames import (
     caller_of_cgtool,
     callers,
     frames_of,
+    frames_of_other_threads,
     is_internal,
     locals_of,
     user_frame,
@@ -176,7 +177,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         alive all that its callers hold.
         """
         thread = self.capture_thread or self._main_thread
-        return user_frame(sys._getframe(1)) or user_frame(sys._current_frames().get(thread))
+        return user_frame(sys._getframe(1)) or user_frame(frames_of_other_threads().get(thread))
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
         """The state of a ``CUDAGraph`` that can be replayed; None for any other."""

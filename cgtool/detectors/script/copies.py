@@ -182,8 +182,8 @@ class Copies(Detector):
                 )
 
     def _look_at_source(self, op: Op) -> None:
-        """NumPy, for example, may have filled a pinned source again while the last copy could still
-        be reading it: that is no op of PyTorch."""
+        """A pinned source may have been filled again while the last copy could still be reading it.
+        NumPy, for example, does that without an op of PyTorch."""
         if not op.name.startswith("aten::copy_") or not op.non_blocking:
             return
         source, key = op.args[1], key_of(op.args[1])

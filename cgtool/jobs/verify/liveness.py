@@ -116,7 +116,7 @@ class LivenessRecorder(OpRecorder):
         super().__exit__(*exc)
 
     def _note_read(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """A read of a tensor on the host that is no op."""
+        """A tensor is read on the host without an op."""
         if has_memory(tensor) and on_host(tensor):
             self._used.add(storage_address(tensor))
         return call_user(original, tensor, *args, **kwargs)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
 from cgtool.model.capture import Capture, Frame
+from cgtool.model.journal import Between
 from cgtool.model.ledger import EagerBreak, EagerOp, LedgerGraph
-from cgtool.model.part_files import Between
 
 
 @dataclass

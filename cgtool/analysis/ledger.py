@@ -1,4 +1,4 @@
-"""The parts that the processes of a program left behind (``cgtool run``), as one capture."""
+"""The journals that the processes of a program left behind (``cgtool run``), as one capture."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ from cgtool.model.capture import (
     Pool,
 )
 from cgtool.model.capture_file import Sharing, no_collection
+from cgtool.model.journal import (
+    Began,
+    Between,
+    Captured,
+    Capturing,
+    Command,
+    Counters,
+    Finished,
+    GraphEnded,
+    Journal,
+    Lost,
+    Machine,
+    Noted,
+    Pools,
+    Replayed,
+    Skipped,
+    Tables,
+    Unseen,
+    WatchesOps,
+)
 from cgtool.model.ledger import (
     COMPILE,
     UNSEEN,
@@ -42,26 +62,6 @@ from cgtool.model.ledger import (
     Process,
     ReplayPlace,
     Skip,
-)
-from cgtool.model.part_files import (
-    Began,
-    Between,
-    Captured,
-    Capturing,
-    Command,
-    Counters,
-    Finished,
-    GraphEnded,
-    Lost,
-    Machine,
-    Noted,
-    Part,
-    Pools,
-    Replayed,
-    Skipped,
-    Tables,
-    Unseen,
-    WatchesOps,
 )
 
 
@@ -108,8 +108,8 @@ class _ProcessLedger:
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
 
-    def read(self, part: Part) -> None:
-        for record in part.records():
+    def read(self, journal: Journal) -> None:
+        for record in journal.records():
             match record:
                 case Began():
                     self.process = Process(
@@ -165,7 +165,7 @@ class _ProcessLedger:
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
-        self._count(part.counters())
+        self._count(journal.counters())
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -305,20 +305,23 @@ class _ProcessLedger:
 @no_collection()
 def merge(
     command: Command,
-    parts: Iterable[Part],
+    journals: Iterable[Journal],
     lost: Iterable[str],
     *,
     wall_ns: int,
     status: int | None,
     created: str,
 ) -> Capture:
-    """The parts of a command's processes as one capture. ``lost``: why some processes left none."""
+    """The journals of a command's processes as one capture.
+
+    ``lost``: why some processes left none.
+    """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
     reasons = list(lost)
-    for part in parts:
+    for journal in journals:
         process = _ProcessLedger(len(processes), command.started_ns, tables)
-        process.read(part)
+        process.read(journal)
         if process.process is not None:
             processes.append(process)
             reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)

@@ -20,13 +20,13 @@ from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, is_file, version_of
-from cgtool.model.part_files import (
+from cgtool.model.journal import (
     COMMAND,
     LOG,
     Command,
     new_folder,
+    read_journals,
     read_lost,
-    read_parts,
 )
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
@@ -124,7 +124,7 @@ def run(
     running = _still_running(folder)
     capture = merge(
         command,
-        read_parts(folder),
+        read_journals(folder),
         read_lost(folder),
         wall_ns=wall_ns,
         status=status,
@@ -144,7 +144,7 @@ def run(
 
 
 def _import_readers() -> None:
-    """Import what reads the parts, while the program runs: it takes a tenth of a second."""
+    """Import what reads the journals, while the program runs: it takes a tenth of a second."""
     import cgtool.analysis.ledger
     import cgtool.render.ledger_table  # noqa: F401
 
@@ -181,7 +181,7 @@ def _file_for_cgtool(program: list[str]) -> str | None:
 
 
 def _unfinished(folder: Path) -> Command:
-    """The command whose parts are in a folder: cgtool was ended before it, or it still runs."""
+    """The command whose journals are in a folder: cgtool was ended before it, or it still runs."""
     try:
         return msgspec.json.decode((folder / COMMAND).read_bytes(), type=Command)
     except (OSError, msgspec.MsgspecError):

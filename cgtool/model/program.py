@@ -12,11 +12,11 @@ PADDED = "padded_"
 
 
 class Settings:
-    """Where the tool and the parts of the processes are."""
+    """Where the tool and the journals of the processes are."""
 
     def __init__(self, home: str, folder: str, device: str, times: str, eager_breaks: str) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their parts, ``device`` is ``--device``, and ``times`` and ``eager_breaks`` are not
+        leave their journals, ``device`` is ``--device``, and ``times`` and ``eager_breaks`` are not
         empty with ``--times`` and ``--eager-breaks``: empty without."""
         self.home = home
         self.folder = folder

@@ -15,7 +15,7 @@ from typing import Literal
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, version_of
-from cgtool.model.part_files import Command, new_folder, read_lost, read_parts
+from cgtool.model.journal import Command, new_folder, read_journals, read_lost
 
 _BLOCK = 3
 """Levels from here to the ``with`` statement, for warnings: through contextlib."""
@@ -112,7 +112,7 @@ def _write(
 
     capture = merge(
         command,
-        read_parts(folder),
+        read_journals(folder),
         read_lost(folder),
         wall_ns=wall_ns,
         status=status,

@@ -14,7 +14,7 @@ import msgspec
 
 from cgtool.model.capture import Contents
 from cgtool.model.finding import Finding
-from cgtool.model.part_files import Captured, Capturing, Machine, PartWriter, Tables
+from cgtool.model.journal import Captured, Capturing, JournalWriter, Machine, Tables
 from cgtool.observe.frames import exception_frames, frames_of, package_part
 from cgtool.observe.graphs import Beginning
 from cgtool.recorder.costs import Before, CaptureCosts
@@ -73,28 +73,28 @@ class Capture:
 
 
 class Captures:
-    """Writes the captures of this process to its part."""
+    """Writes the captures of this process to its journal."""
 
     def __init__(
         self,
         device: RecordedDevice,
-        part: PartWriter,
+        journal: JournalWriter,
         patches: Patches,
         refused: Callable[[Any, Exception], None],
     ) -> None:
         """``refused``: as of ``CaptureCosts``."""
         self._device = device
-        self._part = part
+        self._journal = journal
         self._costs = CaptureCosts(patches, refused)
         self.renew()
 
     def renew(self) -> None:
-        """Start over: the part is empty."""
+        """Start over: the journal is empty."""
         # The garbage collector may run while the lock is held, and free graphs.
         self._lock = threading.RLock()
         self._has_captured = False
         self._written = [0, 0, 0]
-        """How many frames, origins and functions the part has."""
+        """How many frames, origins and functions the journal has."""
 
     @cached_property
     def _table(self) -> OriginTable:
@@ -125,15 +125,15 @@ class Captures:
         the names of threads whose captures are in progress."""
         self._write_beginning(number, beginning)
         diagnosis = _diagnosis(error, capturing=capturing, begins=True)
-        self._part.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
+        self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
     def _write_beginning(self, number: int, beginning: Beginning) -> None:
         with self._lock:
             is_first, self._has_captured = not self._has_captured, True
         if is_first:
             # Not earlier: it initialises CUDA.
-            self._part.append(Machine(self._device.environment()))
-        self._part.append(
+            self._journal.append(Machine(self._device.environment()))
+        self._journal.append(
             Capturing(
                 time.time_ns(),
                 number,
@@ -151,7 +151,7 @@ class Captures:
         """``capture_end`` is about to be called. ``raised``: what the captured code did."""
         capture.read_ns = _now()
         if raised is None:
-            with self._part.protected(), self._lock:
+            with self._journal.protected(), self._lock:
                 capture.read()
         else:
             _leave_out_our_frames(raised)
@@ -208,7 +208,7 @@ class Captures:
             written = self._written
             frames, origins = self._table.after(*written[:2])
             functions = self._device.functions()[written[2] :]
-            if self._part.append(Tables(frames, origins, functions), captured):
+            if self._journal.append(Tables(frames, origins, functions), captured):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from cgtool.model.part_files import COUNTER, Between, PartWriter
+from cgtool.model.journal import COUNTER, Between, JournalWriter
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
     Site,
@@ -83,13 +83,13 @@ class EagerBreaks:
         graph_class: Any,
         number_of: Callable[[Any], int | None],
         is_capturing: Callable[[], bool],
-        part: PartWriter,
+        journal: JournalWriter,
         patches: Patches,
     ) -> None:
         """``number_of``: returns the number of a graph that can be replayed."""
         self._number_of = number_of
         self._is_capturing = is_capturing
-        self._part = part
+        self._journal = journal
         self.forked()
         pause_in_compiled_code(patches, op_key.paused)
         patches.wrap(graph_class, "replay", self._replay)
@@ -131,7 +131,7 @@ class EagerBreaks:
         thread = self._thread()
         if thread is None:
             thread = self._this.thread = self._threads[get_ident()] = _Thread()
-        with self._part.protected():
+        with self._journal.protected():
             self._arrived(thread, self._number_of(graph), time.perf_counter_ns())
         original(graph)
         thread.before, thread.since_ns = self._number_of(graph), time.perf_counter_ns()
@@ -155,8 +155,8 @@ class EagerBreaks:
             number = len(self._counters)
             op = "" if ran is None or ran.op is None else op_name(ran.op)
             frames = () if ran is None else frames_of(ran.chain)
-            self._part.append(Between(number, key[0], key[1], op, frames, is_op=ran is not None))
-            place = self._part.break_counter(number)
+            self._journal.append(Between(number, key[0], key[1], op, frames, is_op=ran is not None))
+            place = self._journal.break_counter(number)
             counter = self._counters[key] = _Counter(*place, ran)
         return counter
 

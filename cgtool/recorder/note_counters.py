@@ -6,7 +6,7 @@ import numbers
 from _thread import get_ident
 from typing import Any
 
-from cgtool.model.part_files import COUNTER, Noted, PartWriter
+from cgtool.model.journal import COUNTER, JournalWriter, Noted
 from cgtool.model.schema import MAX_MEASURE
 from cgtool.observe.waiting import waiting_thread
 from cgtool.recorder.notes import pending
@@ -39,13 +39,13 @@ GraphNotes = dict[tuple[tuple[str, float], ...], NoteCounter]
 class NoteCounters:
     """The counters of this process."""
 
-    def __init__(self, part: PartWriter) -> None:
-        self._part = part
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal = journal
         self._refused: set[str] = set()
         self.renew()
 
     def renew(self) -> None:
-        """Start over: the part is empty."""
+        """Start over: the journal is empty."""
         self._number = 0
 
     def add(
@@ -57,7 +57,7 @@ class NoteCounters:
         except TypeError:  # neither a number nor hashable
             counter = None
         if counter is None:
-            with self._part.protected(), self._part.lock:
+            with self._journal.protected(), self._journal.lock:
                 counter = self._counter(graph, notes, values)
         if counter is not None:
             counter.add(last, spent)
@@ -66,7 +66,7 @@ class NoteCounters:
         kept = {name: float(value) for name, value in values.items() if is_number(value)}
         for name in values.keys() - kept.keys() - self._refused:
             self._refused.add(name)
-            self._part.lost(
+            self._journal.lost(
                 f"cgtool.note: `{name}` is not a number, or too large "
                 f"({type(values[name]).__name__})"
             )
@@ -76,8 +76,8 @@ class NoteCounters:
             kept = {}
         key = tuple(kept.items())
         if key not in notes:
-            self._part.append(Noted(self._number, graph, kept))
-            notes[key] = NoteCounter(*self._part.note_counter(self._number))
+            self._journal.append(Noted(self._number, graph, kept))
+            notes[key] = NoteCounter(*self._journal.note_counter(self._number))
             self._number += 1
         return notes[key]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from cgtool.model.part_files import Began, Lost, PartWriter
+from cgtool.model.journal import Began, JournalWriter, Lost
 from cgtool.model.program import Settings
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.recorder.recorder import Recorder
@@ -30,14 +30,14 @@ class _Process:
         os.register_at_fork(after_in_child=self._forked)
 
     def start(self, folder: Path, device: RecordedDevice, patches: Patches) -> Recorder:
-        self.recorder = Recorder(device, PartWriter(folder, _part_name()), patches)
-        self.recorder.part.append(_began(forked=False))
+        self.recorder = Recorder(device, JournalWriter(folder, _journal_name()), patches)
+        self.recorder.journal.append(_began(forked=False))
         return self.recorder
 
     def _forked(self) -> None:
         if self.recorder is not None:
-            self.recorder.forked(_part_name())
-            self.recorder.part.append(_began(forked=True))
+            self.recorder.forked(_journal_name())
+            self.recorder.journal.append(_began(forked=True))
 
 
 _process = _Process()
@@ -72,8 +72,10 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
     """Follow the graphs of this process, and of those that it forks, while entered. The
     caller has ``claimed`` it."""
     if not device and not has_gpu():
-        part = PartWriter(folder, _part_name())
-        part.append(_began(forked=False), Lost("nothing is recorded: PyTorch sees no usable GPU"))
+        journal = JournalWriter(folder, _journal_name())
+        journal.append(
+            _began(forked=False), Lost("nothing is recorded: PyTorch sees no usable GPU")
+        )
         yield
         return
     with Patches() as patches:
@@ -86,7 +88,7 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
             recorder.stop()
 
 
-def _part_name() -> str:
+def _journal_name() -> str:
     return f"{os.getpid()}-{time.time_ns()}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
-from cgtool.model.part_files import PartWriter, PoolSizes
+from cgtool.model.journal import JournalWriter, PoolSizes
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class Watch(Protocol):
 
 
 class ReplayTimes(Protocol):
-    """GPU times of replays, which a device notes in the part (``--times``)."""
+    """GPU times of replays, which a device notes in the journal (``--times``)."""
 
     def new_executable(self, graph: Any, number: int) -> None:
         """A capture has an executable graph, or another one than before."""
@@ -64,6 +64,6 @@ class RecordedDevice(Protocol):
         """Memory that these pools have reserved on the device."""
 
     def time_replays(
-        self, part: Callable[[], PartWriter], say: Callable[[str], None], patches: Patches
+        self, journal: Callable[[], JournalWriter], say: Callable[[str], None], patches: Patches
     ) -> ReplayTimes | None:
         """Time replays on the GPU; None without a GPU. ``say`` is called with what is not timed."""

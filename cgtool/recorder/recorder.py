@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-from cgtool.model.ledger import COMPILE
-from cgtool.model.part_files import (
+from cgtool.model.journal import (
     Finished,
     GraphEnded,
-    PartWriter,
+    JournalWriter,
     Pools,
     Skipped,
     Unseen,
     WatchesOps,
 )
+from cgtool.model.ledger import COMPILE
 from cgtool.observe.frames import call_user
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
 from cgtool.recorder import notes
@@ -57,32 +57,32 @@ class _Graph:
 
 
 class Recorder(Subscriber[_Graph]):
-    """Follows the graphs of this process and writes them to its part."""
+    """Follows the graphs of this process and writes them to its journal."""
 
-    def __init__(self, device: RecordedDevice, part: PartWriter, patches: Patches) -> None:
+    def __init__(self, device: RecordedDevice, journal: JournalWriter, patches: Patches) -> None:
         """Follow every graph from now on."""
         self._device = device
-        self.part = part
+        self.journal = journal
         self._numbers = itertools.count()
         self._is_fork = self._finished = False
         self._pools = Counter[tuple[int, int]]()
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
-        self._captures = Captures(device, self.part, patches, self.refused_before)
-        self._notes = NoteCounters(self.part)
+        self._captures = Captures(device, self.journal, patches, self.refused_before)
+        self._notes = NoteCounters(self.journal)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
         self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
         patches.callback(notes.listen, False)
         notes.listen(True)
         for adapter in ADAPTERS:
-            follow_engine(adapter, patches, self.part.lost)
+            follow_engine(adapter, patches, self.journal.lost)
 
     def time_replays(self) -> None:
         """Note how long the GPU takes for replays."""
-        part, owner = self.part, self._device.graph_class
-        self._times = self._device.time_replays(lambda: part, part.lost, self._patches)
+        journal, owner = self.journal, self._device.graph_class
+        self._times = self._device.time_replays(lambda: journal, journal.lost, self._patches)
         if self._times is not None and hasattr(owner, "instantiate"):
             self._patches.wrap(owner, "instantiate", self._instantiate)
 
@@ -92,10 +92,10 @@ class Recorder(Subscriber[_Graph]):
         from cgtool.torch_compat import op_key
 
         if not op_key.is_supported():
-            self.part.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
+            self.journal.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
             return
         graphs = self._graphs
-        self.part.append(WatchesOps())
+        self.journal.append(WatchesOps())
 
         def number_of(graph: Any) -> int | None:
             live = graphs.graphs.get(id(graph))
@@ -105,13 +105,13 @@ class Recorder(Subscriber[_Graph]):
             self._device.graph_class,
             number_of,
             lambda: bool(graphs.capturing),
-            self.part,
+            self.journal,
             self._patches,
         )
 
     def forked(self, name: str) -> None:
-        """This process was forked: the graphs are the parent's. ``name``: that of the new part."""
-        self.part.renew(name)
+        """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
+        self.journal.renew(name)
         self._captures.renew()
         self._notes.renew()
         self._numbers = itertools.count()
@@ -130,7 +130,7 @@ class Recorder(Subscriber[_Graph]):
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
-        self.part.append(Finished(time.time_ns()))
+        self.journal.append(Finished(time.time_ns()))
         self._finished = True
 
     def stop(self) -> None:
@@ -141,10 +141,10 @@ class Recorder(Subscriber[_Graph]):
         self.finish()
 
     def protected(self) -> AbstractContextManager[None]:
-        return self.part.protected()
+        return self.journal.protected()
 
     def skipped(self, reason: str) -> None:
-        self.part.append(Skipped(reason))
+        self.journal.append(Skipped(reason))
 
     def capture_begins(self) -> Start:
         return self._captures.begins()
@@ -176,7 +176,7 @@ class Recorder(Subscriber[_Graph]):
             first, second = cuda_graph.pool()
             graph.pool = int(first), int(second)
             self._pools[graph.pool] += 1
-        graph.replays.count_in(self.part)
+        graph.replays.count_in(self.journal)
         self._captures.captured(_taken(graph), graph.pool, over_ns)
         self._new_executable(graph, cuda_graph)
 
@@ -190,13 +190,13 @@ class Recorder(Subscriber[_Graph]):
         self, original: Callable[[Any], None], graphs: dict[int, _Graph]
     ) -> Callable[[Any], None]:
         return counted_replay(
-            original, graphs, self._unseen, self._first_replay, self.part, self._notes
+            original, graphs, self._unseen, self._first_replay, self.journal, self._notes
         )
 
     def gone(self, graph: _Graph, end: str) -> None:
         if self._finished:
             return
-        self.part.append(GraphEnded(time.time_ns(), graph.number, end))
+        self.journal.append(GraphEnded(time.time_ns(), graph.number, end))
         if graph.pool is not None:
             self._pools[graph.pool] -= 1
             if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
@@ -207,16 +207,16 @@ class Recorder(Subscriber[_Graph]):
         """A graph that is replayed although its capture was not seen; None after the end, and in a
         forked process, where the graph is the parent's."""
         graph = None
-        with self.protected(), self.part.lock:
+        with self.protected(), self.journal.lock:
             if not (self._finished or self._is_fork):
                 graph = _Graph(next(self._numbers), None)
-                graph.replays.count_in(self.part)
-                self.part.append(Unseen(time.time_ns(), graph.number))
+                graph.replays.count_in(self.journal)
+                self.journal.append(Unseen(time.time_ns(), graph.number))
                 self._graphs.follow(cuda_graph, graph)
         return graph
 
     def _first_replay(self, graph: _Graph, cuda_graph: Any, spent_ns: int) -> None:
-        self.part.first_replay(graph.number, spent_ns)
+        self.journal.first_replay(graph.number, spent_ns)
         # With ``keep_graph``, the first replay instantiates.
         self._new_executable(graph, cuda_graph)
 
@@ -233,7 +233,7 @@ class Recorder(Subscriber[_Graph]):
 
     def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
         if pools:
-            self.part.append(Pools(time.time_ns(), self._device.pool_sizes(pools)))
+            self.journal.append(Pools(time.time_ns(), self._device.pool_sizes(pools)))
 
 
 def _with_note(beginning: Beginning) -> Beginning:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from cgtool.model.part_files import COUNTER, PartWriter, Replayed
+from cgtool.model.journal import COUNTER, JournalWriter, Replayed
 from cgtool.observe.frames import Site, frames_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
@@ -33,9 +33,9 @@ class GraphReplays:
         self.places: dict[tuple[Site, ...], int] = {}
         self.notes: GraphNotes = {}
 
-    def count_in(self, part: PartWriter) -> None:
+    def count_in(self, journal: JournalWriter) -> None:
         """Where they are counted."""
-        self.chunk, self.offset = part.counter(self.number)
+        self.chunk, self.offset = journal.counter(self.number)
 
 
 class Replayable(Protocol):
@@ -50,7 +50,7 @@ def counted_replay(
     graphs: dict[int, Graph],
     unseen: Callable[[Any], Graph | None],
     is_first: Callable[[Graph, Any, int], None],
-    part: PartWriter,
+    journal: JournalWriter,
     note_counters: NoteCounters,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
@@ -79,14 +79,14 @@ def counted_replay(
         pack(replays.chunk, replays.offset, replays.count, replays.first, last, replays.host)
         if count <= always or not count & some:
             # A captured backward is replayed on a thread of autograd's.
-            _looked_up(part, replays, chain_or_waiting(sys._getframe(1)))
+            _looked_up(journal, replays, chain_or_waiting(sys._getframe(1)))
         if noted and (values := take_noted()):
             note_counters.add(replays.number, replays.notes, values, last, spent)
 
     return replay
 
 
-def _looked_up(part: PartWriter, replays: GraphReplays, chain: tuple[Site, ...]) -> None:
+def _looked_up(journal: JournalWriter, replays: GraphReplays, chain: tuple[Site, ...]) -> None:
     seen = replays.places[chain] = replays.places.get(chain, 0) + 1
     if not seen & (seen - 1):
-        part.append(Replayed(replays.number, frames_of(chain), seen))
+        journal.append(Replayed(replays.number, frames_of(chain), seen))

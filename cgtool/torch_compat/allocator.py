@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgtool.model.part_files import PoolSizes
+from cgtool.model.journal import PoolSizes
 
 
 def lists_memory() -> bool:

@@ -50,9 +50,9 @@ def command(*arguments: object) -> list[str]:
     return [*CGTOOL_RUN, "--device", "simulated", *map(str, arguments)]
 
 
-def merge(parts: Path, target: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
+def merge(journals: Path, target: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*CGTOOL_RUN, "-o", target, parts],
+        [*CGTOOL_RUN, "-o", target, journals],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -220,18 +220,18 @@ def test_all_kinds_of_processes(folder: Path) -> None:
     by = {each.replays: found.processes[each.process] for each in found.graphs}
     assert [by[replays].forked for replays in (1, 2, 3, 5)] == [False, True, False, False]
     assert "1 process of it is still running, and recorded" in done.stderr
-    (parts,) = folder.glob(".cgtool-run-*")
+    (journals,) = folder.glob(".cgtool-run-*")
     daemon = max(each.pid for each in found.processes if each.forked)
     for _ in range(200):
         if not Path(f"/proc/{daemon}").exists():
             break
         time.sleep(0.05)
-    done = merge(parts, "daemon.cgt", folder=folder)
+    done = merge(journals, "daemon.cgt", folder=folder)
     assert done.returncode == 0, done.stderr
     later = ledger(folder / "daemon.cgt")
     assert sorted(each.replays for each in later.graphs) == [1, 2, 3, 4, 5]
     assert later.lost == ()
-    assert not parts.exists()
+    assert not journals.exists()
 
 
 def test_a_full_disk(folder: Path) -> None:
@@ -286,13 +286,13 @@ def test_cgtool_is_killed_and_the_program_goes_on(folder: Path) -> None:
                 break
             time.sleep(0.05)
     assert (folder / "went_on").exists()
-    (parts,) = folder.glob(".cgtool-run-*")
-    done = merge(parts, "goes_on.cgt", folder=folder)
+    (journals,) = folder.glob(".cgtool-run-*")
+    done = merge(journals, "goes_on.cgt", folder=folder)
     assert done.returncode == 0, done.stderr
     found = ledger(folder / "goes_on.cgt")
     assert (found.command, found.exit_status) == (("python", name), None)
     assert [each.replays for each in found.graphs] == [3]
-    assert not parts.exists()
+    assert not journals.exists()
 
 
 def test_signals_are_passed_on(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cgtool.devices.cuda import activity
 from cgtool.devices.cuda.buffers import BYTES, Buffers
-from cgtool.model.part_files import LOG, PartWriter, read_counters
+from cgtool.model.journal import LOG, JournalWriter, read_counters
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="callbacks are machine code of x86-64"
@@ -115,8 +115,8 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> Cupti:
 
 
 def test_replays_and_all_else_are_added_up(cupti: Cupti, tmp_path: Path) -> None:
-    part = PartWriter(tmp_path, "1-1")
-    times = activity.GpuTimes(part)
+    journal = JournalWriter(tmp_path, "1-1")
+    times = activity.GpuTimes(journal)
     assert sorted(cupti.enabled) == [1, 2, 10, 22, 51]
     times.follow(Graph(3), 0)
     times.follow(Graph(None), 1)
@@ -139,7 +139,7 @@ def test_replays_and_all_else_are_added_up(cupti: Cupti, tmp_path: Path) -> None
 
 
 def test_a_profiler_of_the_program_comes_first(cupti: Cupti, tmp_path: Path) -> None:
-    times = activity.GpuTimes(PartWriter(tmp_path, "1-1"))
+    times = activity.GpuTimes(JournalWriter(tmp_path, "1-1"))
     assert times.pause()
     assert (cupti.enabled, times.pause()) == ([], False)
     cupti.callbacks = None  # the profiler's

@@ -18,8 +18,8 @@ from cgtool.model.capture import SCHEMA_VERSION, Capture
 from cgtool.model.capture_file import read, read_raw, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.files import atomic
+from cgtool.model.journal import GraphEnded, JournalWriter, Lost, Unseen, read_log
 from cgtool.model.ledger import LedgerGraph
-from cgtool.model.part_files import GraphEnded, Lost, PartWriter, Unseen, read_log
 from tests.builders import hostile, nested, program, small
 from tests.strategies import captures
 
@@ -60,10 +60,10 @@ def test_equal_kernels_and_edges_of_a_program_are_in_memory_once(tmp_path: Path)
 
 def test_a_log_without_its_end(tmp_path: Path) -> None:
     log, whole = tmp_path / "1-1.log", [Unseen(7, 0), GraphEnded(8, 0, "freed")]
-    part = PartWriter(tmp_path, "1-1")
-    part.append(whole[0])
+    journal = JournalWriter(tmp_path, "1-1")
+    journal.append(whole[0])
     first = log.stat().st_size
-    part.append(whole[1])
+    journal.append(whole[1])
     data = log.read_bytes()
     assert list(read_log(log)) == whole
     for cut in range(first + 1, len(data)):

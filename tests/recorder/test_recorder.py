@@ -16,8 +16,8 @@ import torch
 import cgtool
 from cgtool.analysis.ledger import merge
 from cgtool.model.capture import Environment, Frame
+from cgtool.model.journal import Began, Command, JournalWriter, read_journals
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
-from cgtool.model.part_files import Began, Command, PartWriter, read_parts
 from cgtool.recorder.notes import note
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches
@@ -87,9 +87,9 @@ class Recorded:
     def __init__(self, folder: Path, at_end: Patches) -> None:
         self._folder = folder
         self._patches = at_end
-        self.part = PartWriter(folder, "1-1")
-        self.part.append(Began(0, 1, 0, (), False))
-        self.recorder = Recorder(Device(), self.part, self._patches)
+        self.journal = JournalWriter(folder, "1-1")
+        self.journal.append(Began(0, 1, 0, (), False))
+        self.recorder = Recorder(Device(), self.journal, self._patches)
         self.frames: tuple[Frame, ...] = ()
         """Of the ledger."""
 
@@ -97,8 +97,8 @@ class Recorded:
         self._patches.close()
         if not killed:
             self.recorder.stop()
-        parts = read_parts(self._folder)
-        capture = merge(Command((), 0), parts, (), wall_ns=0, status=0, created="")
+        journals = read_journals(self._folder)
+        capture = merge(Command((), 0), journals, (), wall_ns=0, status=0, created="")
         self.frames = capture.frames
         assert capture.ledger is not None
         return capture.ledger
@@ -317,8 +317,8 @@ def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
     graph = captured()
     for _ in range(3):
         graph.replay()
-    recorded.part.replay_time(0, 2, 5000)
-    recorded.part.gpu_time(5000, 1000)
+    recorded.journal.replay_time(0, 2, 5000)
+    recorded.journal.gpu_time(5000, 1000)
     run = recorded.ledger()
     assert (run.graphs[0].timed_replays, run.graphs[0].replay_gpu_ns) == (2, 5000)
     assert run.graphs[0].first_replay_host_ns
@@ -416,7 +416,7 @@ def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:
     functions: dict[str, Any] = {}
     exec(compile("def step():\n    return captured()\n", name, "exec"), globals(), functions)
     functions["step"]().replay()
-    recorded.part.lost(name)
+    recorded.journal.lost(name)
     run = recorded.ledger()
     assert run.lost == (r"process 1: caf\udce9.py",)
     assert [each.replays for each in run.graphs] == [1]

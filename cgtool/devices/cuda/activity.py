@@ -22,7 +22,7 @@ from typing import Any
 
 from cgtool.devices.cuda.buffers import process_buffers
 from cgtool.devices.cuda.cupti import CuptiUnavailable, call, library
-from cgtool.model.part_files import PartWriter
+from cgtool.model.journal import JournalWriter
 
 _MEMCPY, _MEMSET, _KERNEL, _PEER_COPY, _GRAPH_TRACE = 1, 2, 10, 22, 51
 _GRAPH_ID = {_MEMCPY: 72, _MEMSET: 72, _KERNEL: 156, _PEER_COPY: 80}
@@ -38,11 +38,11 @@ _SUCCESS, _END_OF_BUFFER = 0, 12
 
 
 class GpuTimes:
-    """Adds up what runs on the GPUs of this process, into its part."""
+    """Adds up what runs on the GPUs of this process, into its journal."""
 
-    def __init__(self, part: PartWriter) -> None:
+    def __init__(self, journal: JournalWriter) -> None:
         """Record from now on. Raises CuptiUnavailable, and CuptiBusy where another tool records."""
-        self._part = part
+        self._journal = journal
         library()  # raises if there is none
         self._lock = threading.RLock()
         self._captures: dict[int, int] = {}
@@ -114,7 +114,7 @@ class GpuTimes:
         with self._lock:
             for address, valid in self._buffers.taken():
                 self._add(address, valid)
-            self._part.gpu_time(self._inside_ns, self._outside_ns)
+            self._journal.gpu_time(self._inside_ns, self._outside_ns)
 
     def _add(self, address: int, valid: int) -> None:
         buffer, sizes = (ctypes.c_char * valid).from_address(address), self._sizes
@@ -144,7 +144,7 @@ class GpuTimes:
         launches = self._launches[number]
         launches[0] += count
         launches[1] += duration_ns
-        self._part.replay_time(number, *launches)
+        self._journal.replay_time(number, *launches)
 
     def _size(self, address: int, valid: int, at: int, kind: int) -> int:
         """The size of records of a kind, from the one at ``at``."""

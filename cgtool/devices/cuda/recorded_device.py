@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
-    from cgtool.model.part_files import PartWriter, PoolSizes
+    from cgtool.model.journal import JournalWriter, PoolSizes
     from cgtool.observe.origins import OriginTable
 
 
@@ -73,8 +73,8 @@ class CudaRecordedDevice:
         return pool_sizes(pools)
 
     def time_replays(
-        self, part: Callable[[], PartWriter], say: Callable[[str], None], patches: Patches
+        self, journal: Callable[[], JournalWriter], say: Callable[[str], None], patches: Patches
     ) -> ReplayTimes:
         from cgtool.devices.cuda.replay_times import ReplayTimes
 
-        return ReplayTimes(part, say, patches)
+        return ReplayTimes(journal, say, patches)

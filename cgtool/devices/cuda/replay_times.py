@@ -16,7 +16,7 @@ import torch
 from cgtool.devices.cuda.activity import GpuTimes
 from cgtool.devices.cuda.cupti import CuptiUnavailable
 from cgtool.devices.cuda.driver import relaxed
-from cgtool.model.part_files import PartWriter
+from cgtool.model.journal import JournalWriter
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     PROFILER_BEGINS,
@@ -35,9 +35,9 @@ _PENDING = 64
 class ReplayTimes:
     """Times of the graphs of this process, for ``recorder.recorder``."""
 
-    def __init__(self, part: Callable[[], PartWriter], say: Say, patches: Patches) -> None:
-        """``part`` is that of this process; ``say`` is called with what cannot be timed."""
-        self._part = part
+    def __init__(self, journal: Callable[[], JournalWriter], say: Say, patches: Patches) -> None:
+        """``journal`` is that of this process; ``say`` is called with what cannot be timed."""
+        self._journal = journal
         self._say = say
         self._patches = patches
         self._times: GpuTimes | EventTimes | None = None
@@ -74,13 +74,13 @@ class ReplayTimes:
             return
         self._process = os.getpid()
         try:
-            self._times = GpuTimes(self._part())
+            self._times = GpuTimes(self._journal())
         except Exception as error:
             self._say(
                 f"GPU time outside graphs: {error}; the first replay of a graph and every "
                 f"{EVERY}th are timed with CUDA events instead"
             )
-            self._times = EventTimes(self._part(), self._patches)
+            self._times = EventTimes(self._journal(), self._patches)
 
     def _around(
         self, point: PatchPoint, before: Callable[[], None] | None, after: Callable[[], None] | None
@@ -112,9 +112,9 @@ class ReplayTimes:
 class EventTimes:
     """Some replays between two CUDA events each; nobody waits for them."""
 
-    def __init__(self, part: PartWriter, patches: Patches) -> None:
+    def __init__(self, journal: JournalWriter, patches: Patches) -> None:
         """Time replays from now on."""
-        self._part = part
+        self._journal = journal
         self._pending: deque[tuple[int, Any, Any]] = deque()
         self._spent: dict[int, tuple[int, int]] = {}
         self._counts: dict[int, int] = defaultdict(int)
@@ -167,4 +167,4 @@ class EventTimes:
                 number, begin, end = self._pending.popleft()
                 count, spent_ns = self._spent.get(number, (0, 0))
                 self._spent[number] = count + 1, spent_ns + round(begin.elapsed_time(end) * 1e6)
-                self._part.replay_time(number, *self._spent[number])
+                self._journal.replay_time(number, *self._spent[number])

@@ -12,7 +12,7 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Contents, Environment, Function
-from cgtool.model.part_files import PoolSizes
+from cgtool.model.journal import PoolSizes
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable

@@ -1,4 +1,4 @@
-"""What a recorded process leaves behind: a log of records, and a table of counters.
+"""The journal of a recorded process: a log of records, and a table of counters.
 
 A process may be killed at any time, so nothing waits for its end. Each record is appended by a
 call of its own. Replays are counted in memory that is mapped to a file, which the operating system
@@ -39,7 +39,7 @@ class Command(msgspec.Struct):
 
 
 def new_folder(target: Path, command: Command) -> Path:
-    """Where the processes leave their parts: next to the file that is made of them.
+    """Where the processes leave their journals: next to the file that is made of them.
 
     Raises CgtoolError (exit 2) if nothing can be written there.
     """
@@ -260,8 +260,8 @@ class _CounterFile:
             return mmap.mmap(-1, size)
 
 
-class PartWriter:
-    """The files of this process.
+class JournalWriter:
+    """Writes the journal of this process.
 
     The log is opened for each record: a program may close all descriptors that it does not know.
     """
@@ -359,8 +359,8 @@ class PartWriter:
             self._log.with_suffix(LOST).touch()
 
 
-class Part(NamedTuple):
-    """What one process left behind."""
+class Journal(NamedTuple):
+    """The journal of one process, to read."""
 
     log: Path
 
@@ -374,13 +374,13 @@ class Part(NamedTuple):
         return read_counters(self.log)
 
 
-def read_parts(folder: Path) -> Iterator[Part]:
-    """Of all processes, in the order in which they began."""
-    return map(Part, _files(folder, LOG))
+def read_journals(folder: Path) -> Iterator[Journal]:
+    """The journals of all processes, in the order in which they began."""
+    return map(Journal, _files(folder, LOG))
 
 
 def read_lost(folder: Path) -> tuple[str, ...]:
-    """Why processes left no part, or an incomplete one."""
+    """Why processes left no journal, or an incomplete one."""
     if not folder.is_dir():
         return (f"the folder {folder} was removed while the program ran",)
     return tuple(

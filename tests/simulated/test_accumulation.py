@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from cgtool.devices.simulated.device import SimulatedDevice
@@ -63,3 +64,22 @@ def test_the_graph_adds_in_place() -> None:
         assert all(torch.equal(a, b) for a, b in zip(first, replayed, strict=True))
         for parameter, before in zip(model.parameters(), replayed, strict=True):
             assert parameter.grad is before
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda eye: eye.to_sparse().requires_grad_(),
+        lambda eye: eye.to_sparse_csr().requires_grad_(),
+        lambda eye: (eye.t(), eye.requires_grad_())[0],
+    ],
+    ids=["coo", "csr", "a view that requires grad only through its base"],
+)
+def test_a_leaf_may_have_no_view_or_no_node(make: Any) -> None:
+    with SimulatedDevice("test").active() as device:
+        weight = make(torch.eye(4, device="cuda"))
+        part = WorkloadPart("clone", torch.clone, (weight,))
+        workload = Workload("test", "callable", (part,))
+        session = prepare(device, workload, CaptureOptions(backward=False), lambda _text: None)
+        assert [graph.name for graph in session.graphs] == ["forward"]

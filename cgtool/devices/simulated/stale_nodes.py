@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 
 from cgtool.detectors.streams import ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import call_user
-from cgtool.observe.tensors import nodes_behind, on_host, tensors_in
+from cgtool.observe.tensors import has_shape, nodes_behind, on_host, tensors_in
 from cgtool.program.workload import Workload, reachable_from
 from cgtool.torch_compat.op_key import unintercepted
 from cgtool.torch_compat.patches import Patches
@@ -56,10 +55,11 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
             and id(tensor) not in of_side_streams
         ):
             why = f"{STALE_NODE}: that of `{path}`", f"make what keeps it {_ELSEWHERE}"
-            with unintercepted():
+            with unintercepted(), torch.enable_grad():
                 # If there is no node, one is made here, which nothing keeps.
-                node: Any = get_gradient_edge(tensor).node
-            node.metadata.setdefault(_HELD, why)
+                use = tensor.view_as(tensor) if has_shape(tensor) else tensor.clone()
+            for held in _accumulating([use]):
+                held.metadata.setdefault(_HELD, why)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here, package_part
 from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.tensors import on_host
-from cgtool.program.callables import real_module
+from cgtool.program.objects import real_module
 from cgtool.program.workload import Workload, below
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 

@@ -1,4 +1,4 @@
-"""A callable of the user's: its signature, its name, and where it is written."""
+"""What is known of a callable of the user's before it is called."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.source import tree_of
-from cgtool.program.objects import attribute, is_a, type_name
+from cgtool.program.objects import attribute, is_a, real_module, type_name, unwrapped
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.private import COMPILED_MODULE
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -27,22 +28,8 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def real_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The module inside torch.compile, DataParallel and DistributedDataParallel, whose own
-    ``forward`` takes any arguments."""
-    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    while True:
-        inner = attribute(module, COMPILED_MODULE)
-        if inner is None and is_a(module, wrappers):
-            inner = module.module
-        if not is_a(inner, torch.nn.Module):
-            return module
-        module = inner
-
-
-def signature_of(value: Any, *, follow_wrapped: bool = True) -> inspect.Signature | None:
-    """The signature, through decorators; a module's is that of its ``forward``. None for builtins
-    that have none."""
+def _signature_of(value: Any, *, follow_wrapped: bool) -> inspect.Signature | None:
+    """A module's signature is that of its ``forward``."""
     if is_a(value, torch.nn.Module):
         value = attribute(real_module(value), "forward")
     candidates = [value]
@@ -57,81 +44,85 @@ def signature_of(value: Any, *, follow_wrapped: bool = True) -> inspect.Signatur
     return None
 
 
-def required(value: Any) -> list[str]:
+@dataclass(frozen=True)
+class UserCallable:
+    """What is known of a callable of the user's before it is called."""
+
+    value: Any
+    name: str
+    """``TransformerBlock`` for a module, a function's own name, ``lambda``."""
+    signature: inspect.Signature | None
+    """Through decorators. None for builtins that have none."""
+    required: tuple[str, ...]
     """Names of the parameters that must be given."""
-    signature = signature_of(value)
-    if signature is None:
-        return []
-    return [
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
-    ]
-
-
-def signature_text(value: Any) -> str:
-    """``(x, y, scale=1)``, for messages."""
-    signature = signature_of(value)
-    if signature is None:
-        return "(...)"
-    parameters = [
-        parameter.replace(annotation=inspect.Parameter.empty)
-        for parameter in signature.parameters.values()
-    ]
-    text = str(inspect.Signature(parameters))
-    return text if len(text) <= 200 else "(...)"
-
-
-def mismatch(value: Any, args: Args, kwargs: Kwargs) -> str | None:
-    """Why ``value`` does not take these arguments, or None.
-
-    By the outermost decorator's signature: it may add arguments of its own.
-    """
-    signature = signature_of(value, follow_wrapped=False)
-    if signature is None:
-        return None
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-def factory_call(
-    value: Any, device: str
-) -> tuple[tuple[Any, ...], dict[str, Any], str | None] | None:
-    """(args, kwargs, name of the parameter that gets the device) to call ``value`` as a factory;
-    None when it requires more than a device.
-
-    The device goes to the parameter ``device``, or to the only required parameter.
-    """
-    signature = signature_of(value)
-    if signature is None:
-        return None
-    names = required(value)
-    named = signature.parameters.get("device")
-    if named is not None and named.kind not in _VARIADIC:
-        if names not in ([], ["device"]):
-            return None
-        if named.kind is not inspect.Parameter.POSITIONAL_ONLY:
-            return (), {"device": device}, "device"
-        before = list(signature.parameters).index("device")
-        return ((device,), {}, "device") if before == 0 else None
-    if not names:
-        return (), {}, None
-    if len(names) > 1:
-        return None
-    only = signature.parameters[names[0]]
-    annotation = only.annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    takes_device = annotation is inspect.Parameter.empty or _DEVICE_LIKE.search(text)
-    return ((device,), {}, only.name) if takes_device and only.kind in _POSITIONAL else None
-
-
-def cannot_run(value: Callable[..., Any]) -> str | None:
+    never_runs: str | None
     """``an async function``, ``a generator function``: a call does not run them. Else None."""
-    call = attribute(type(value), "__call__")
-    for target in (value, call):
+
+    def signature_text(self) -> str:
+        """``(x, y, scale=1)``, for messages."""
+        if self.signature is None:
+            return "(...)"
+        parameters = [
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in self.signature.parameters.values()
+        ]
+        text = str(inspect.Signature(parameters))
+        return text if len(text) <= 200 else "(...)"
+
+    def mismatch(self, args: Args, kwargs: Kwargs) -> str | None:
+        """Why it does not take these arguments, or None.
+
+        By the outermost decorator's signature: it may add arguments of its own.
+        """
+        signature = _signature_of(self.value, follow_wrapped=False)
+        if signature is None:
+            return None
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return None
+
+    def factory_call(self, device: str) -> tuple[Args, dict[str, Any], str | None] | None:
+        """(args, kwargs, name of the parameter that gets the device) to call it as a factory;
+        None when it requires more than a device.
+
+        The device goes to the parameter ``device``, or to the only required parameter.
+        """
+        if self.signature is None:
+            return None
+        named = self.signature.parameters.get("device")
+        if named is not None and named.kind not in _VARIADIC:
+            if self.required not in ((), ("device",)):
+                return None
+            if named.kind is not inspect.Parameter.POSITIONAL_ONLY:
+                return (), {"device": device}, "device"
+            before = list(self.signature.parameters).index("device")
+            return ((device,), {}, "device") if before == 0 else None
+        if not self.required:
+            return (), {}, None
+        if len(self.required) > 1:
+            return None
+        only = self.signature.parameters[self.required[0]]
+        annotation = only.annotation
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        takes_device = annotation is inspect.Parameter.empty or _DEVICE_LIKE.search(text)
+        return ((device,), {}, only.name) if takes_device and only.kind in _POSITIONAL else None
+
+
+def describe(value: Any) -> UserCallable:
+    """Describe a function, a module, a class, or an object that can be called."""
+    signature = _signature_of(value, follow_wrapped=True)
+    required = tuple(
+        parameter.name
+        for parameter in (signature.parameters.values() if signature is not None else ())
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+    )
+    return UserCallable(value, _name_of(value), signature, required, _never_runs(value))
+
+
+def _never_runs(value: Any) -> str | None:
+    for target in (value, attribute(type(value), "__call__")):
         # Of other objects, the __call__ of the type is what runs.
         if not is_a(target, _FUNCTIONS):
             continue
@@ -142,40 +133,42 @@ def cannot_run(value: Callable[..., Any]) -> str | None:
     return None
 
 
-def unwrapped(value: Any) -> Any:
-    """The function inside partials, bound methods and decorators with ``__wrapped__``."""
-    visited: set[int] = set()
-    while id(value) not in visited:
-        visited.add(id(value))
-        if is_a(value, functools.partial):
-            value = value.func
-        elif is_a(value, types.MethodType):
-            value = value.__func__
-        else:
-            value = attribute(value, "__wrapped__", value)
-    return value
+_LONGEST = 200
+"""Maximum length of a name: longer ones are generated."""
 
 
-def definition_of(value: Any, module: ModuleType, name: str) -> tuple[str | None, int | None]:
-    """File and line of a function or class of the user's; for other objects, the line of the
-    user's module that binds the name."""
+def _name_of(function: Any) -> str:
+    if is_a(function, torch.nn.Module):
+        return type_name(real_module(function))
+    if is_a(function, functools.partial):
+        return _name_of(function.func)
+    name = attribute(function, "__name__")
+    if not is_a(name, str) or not name:
+        return type_name(function)
+    return "lambda" if name == "<lambda>" else name[:_LONGEST]
+
+
+def definition_of(value: Any, module: ModuleType, name: str) -> Frame | None:
+    """The line of a function or class of the user's; for other objects, the line of the user's
+    module that binds the name."""
     target = unwrapped(value)
     code = attribute(target, "__code__")
     if is_a(code, types.CodeType) and not is_internal(code):
-        return code.co_filename, code.co_firstlineno
+        return Frame(code.co_filename, code.co_firstlineno, name)
     if is_a(target, type):
-        try:
-            return inspect.getsourcefile(target), max(1, inspect.getsourcelines(target)[1])
-        except (OSError, TypeError):
-            pass
+        with contextlib.suppress(OSError, TypeError):
+            if file := inspect.getsourcefile(target):
+                return Frame(file, max(1, inspect.getsourcelines(target)[1]), name)
     file = attribute(module, "__file__")
+    if not file:
+        return None
     bound = name.partition(".")[0]
     lines = [
         node.lineno
-        for node in (ast.walk(tree_of(file)) if file else ())
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == bound
     ]
-    return file, min(lines, default=None)
+    return Frame(file, min(lines, default=1), name)
 
 
 def _returns(function: ast.AST) -> Iterator[ast.Return]:
@@ -186,7 +179,7 @@ def _returns(function: ast.AST) -> Iterator[ast.Return]:
             yield from _returns(child)
 
 
-def names_of(factory: Any, functions: Sequence[Any]) -> list[str]:
+def names_of(factory: Any, functions: Sequence[UserCallable]) -> list[str]:
     """Names for several callables that a factory returned: the variables of ``return (generator,
     discriminator), ...``, or their own names, numbered where they are equal: ``Linear 0``."""
     with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError, RecursionError):
@@ -198,30 +191,8 @@ def names_of(factory: Any, functions: Sequence[Any]) -> list[str]:
                 names = [node.id for node in elements if isinstance(node, ast.Name)]
                 if len(elements) == len(set(names)) == len(functions):
                     return names
-    names = list(map(name_of, functions))
+    names = [function.name for function in functions]
     return [
         f"{name} {names[:index].count(name)}" if names.count(name) > 1 else name
         for index, name in enumerate(names)
     ]
-
-
-_LONGEST = 200
-"""Maximum length of a name: longer ones are generated."""
-
-
-def name_of(function: Any) -> str:
-    """``TransformerBlock`` for a module, a function's own name, ``lambda``."""
-    if is_a(function, torch.nn.Module):
-        return type_name(real_module(function))
-    if is_a(function, functools.partial):
-        return name_of(function.func)
-    name = attribute(function, "__name__")
-    if not is_a(name, str) or not name:
-        return type_name(function)
-    return "lambda" if name == "<lambda>" else name[:_LONGEST]
-
-
-def kind(value: Any) -> str:
-    """``a Tensor``, ``an int``."""
-    name = type_name(value)
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -12,9 +12,9 @@ import torch
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.observe.frames import call_user
-from cgtool.program import callables
 from cgtool.program.boundary import first_line, load_error
-from cgtool.program.objects import attribute, is_a, short, type_name
+from cgtool.program.callables import UserCallable, definition_of, describe, names_of
+from cgtool.program.objects import attribute, is_a, kind_of, short, type_name
 from cgtool.program.spec import InputSpec, input_text
 from cgtool.program.workload import Call, Workload, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -126,13 +126,13 @@ class Classifier:
     """The object that has the last part of the name."""
     device: str
     inputs: Sequence[InputSpec]
-    file: str | None = None
-    line: int | None = None
+    frame: Frame | None = None
+    """Where the entry point is defined."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def frames(self) -> Frames:
-        return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
+        return (self.frame,) if self.frame is not None else ()
 
     def _usage_error(
         self, text: str, *, why: str | None = None, fix: str | None = None
@@ -159,50 +159,53 @@ class Classifier:
     # --- what the ENTRY names
 
     def classify(self, value: Any) -> Workload:
-        self.file, self.line = callables.definition_of(value, self.module, self.name)
+        self.frame = definition_of(value, self.module, self.name)
         if is_a(value, torch.nn.Module):
             device = torch.device(self.device)
             if any(parameter.device.type != device.type for parameter in value.parameters()):
                 self._call(value.to, self.device)
                 self.notes.append(f"{self.name} was moved to {self.device}")
-            return self._with_inputs(value)
+            return self._with_inputs(describe(value))
         if is_a(value, type):
             return self._class(value)
         if not callable(value):
-            kind = "a module" if is_a(value, ModuleType) else callables.kind(value)
+            kind = "a module" if is_a(value, ModuleType) else kind_of(value)
             raise self._usage_error(f" is {kind}, which cannot be called", why=FORMS)
-        if refusal := callables.cannot_run(value):
-            raise self._usage_error(f" is {refusal}, which cgtool does not run", why=FORMS)
-        return self._function(value)
+        function = describe(value)
+        if function.never_runs:
+            text = f" is {function.never_runs}, which cgtool does not run"
+            raise self._usage_error(text, why=FORMS)
+        return self._function(function)
 
     def _class(self, kind: type) -> Workload:
         if not issubclass(kind, torch.nn.Module):
             raise self._usage_error(" is a class, but not an nn.Module", why=FORMS)
-        call = callables.factory_call(kind, self.device)
+        constructor = describe(kind)
+        call = constructor.factory_call(self.device)
         if call is None or call[2] not in (None, "device"):
             raise self._usage_error(
-                f" cannot be created without {', '.join(callables.required(kind))}",
+                f" cannot be created without {', '.join(constructor.required)}",
                 fix="write a factory that creates it, or name an instance",
             )
         module = self._call(kind, *call[0], **call[1])
-        return self._with_inputs(self._call(module.to, self.device))
+        return self._with_inputs(describe(self._call(module.to, self.device)))
 
-    def _function(self, function: Any) -> Workload:
-        signature = callables.signature_of(function)
+    def _function(self, function: UserCallable) -> Workload:
+        signature = function.signature
         parameters = signature.parameters if signature is not None else {}
         is_factory = "device" in parameters and all(spec.name != "device" for spec in self.inputs)
         takes_inputs = (signature is None or bool(parameters)) and not is_factory
         if takes_inputs and self._has_inputs():
             return self._with_inputs(function)
-        call = callables.factory_call(function, self.device)
+        call = function.factory_call(self.device)
         if call is None:
-            names = callables.required(function)
+            names = function.required
             fix = (
                 f"give each with --input, as in --input '{names[0] if names else 'x'}="
                 f"float32[4,128]', or write {self.name}_inputs(device) in the same file; a factory "
                 "takes `device` or nothing"
             )
-            if names[:1] == ["self"]:
+            if names[:1] == ("self",):
                 fix = "it is a method: name an instance's method, or a factory that returns one"
             raise self._usage_error(
                 f" takes {', '.join(names) or 'arguments'}, but no inputs are given", fix=fix
@@ -216,7 +219,7 @@ class Classifier:
                 f"if {parameter} is an input, give it with --input '{parameter}=float32[4,128]' "
                 f"or {self.name}_inputs(device)",
             )
-        result = self._call(function, *args, hint=hint, **kwargs)
+        result = self._call(function.value, *args, hint=hint, **kwargs)
         return self._returned(function, result, got_device=parameter is not None, hint=hint)
 
     # --- inputs
@@ -229,27 +232,28 @@ class Classifier:
     def _has_inputs(self) -> bool:
         return bool(self.inputs) or self._inputs_function() is not None
 
-    def _arguments(self, value: Any) -> Arguments:
+    def _arguments(self, function: UserCallable) -> Arguments:
         if self.inputs:
             return make_inputs(self.inputs, self.device)
-        function = self._inputs_function()
-        if function is None:
-            if not callables.required(value):
+        inputs_function = self._inputs_function()
+        if inputs_function is None:
+            if not function.required:
                 return (), {}
             raise self._usage_error(
-                f"{callables.signature_text(value)}: no inputs are given",
+                f"{function.signature_text()}: no inputs are given",
                 fix=f"give --input for each parameter, or write {self.name}_inputs(device)",
             )
-        call = callables.factory_call(function, self.device)
+        described = describe(inputs_function)
+        call = described.factory_call(self.device)
         if call is None:
-            signature = callables.signature_text(function)
+            signature = described.signature_text()
             raise self._user_error(
                 f": {self.name}_inputs{signature} takes more parameters than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
             )
         self.notes.append(f"inputs from {self.name}_inputs")
-        inputs = self._call(function, *call[0], **call[1])
+        inputs = self._call(inputs_function, *call[0], **call[1])
         if is_a(inputs, dict) and all(is_a(key, str) for key in inputs):
             return (), dict(inputs)
         if is_a(inputs, torch.Tensor):
@@ -259,16 +263,16 @@ class Classifier:
                 return tuple(inputs[0]), dict(inputs[1])
             return tuple(inputs), {}
         raise self._user_error(
-            f": {self.name}_inputs returned {callables.kind(inputs)}, {short(inputs)}",
+            f": {self.name}_inputs returned {kind_of(inputs)}, {short(inputs)}",
             why="it returns a tuple of arguments, a dict of keyword arguments, or (args, kwargs)",
         )
 
-    def _with_inputs(self, value: Any) -> Workload:
-        args, kwargs = self._arguments(value)
-        mismatch = callables.mismatch(value, args, kwargs)
+    def _with_inputs(self, function: UserCallable) -> Workload:
+        args, kwargs = self._arguments(function)
+        mismatch = function.mismatch(args, kwargs)
         if mismatch is None:
-            return self._callable(value, args, kwargs)
-        message = f"{callables.signature_text(value)}: {mismatch}"
+            return self._callable(function, args, kwargs)
+        message = f"{function.signature_text()}: {mismatch}"
         if self.inputs:
             raise self._usage_error(message, fix="give the inputs the names of its parameters")
         raise self._user_error(
@@ -277,7 +281,9 @@ class Classifier:
 
     # --- what a factory returned
 
-    def _returned(self, factory: Any, result: Any, *, got_device: bool, hint: Hint) -> Workload:
+    def _returned(
+        self, factory: UserCallable, result: Any, *, got_device: bool, hint: Hint
+    ) -> Workload:
         if _is_result(result):
             if got_device:
                 raise self._bad_return(
@@ -294,16 +300,16 @@ class Classifier:
             return self._calls(factory, *result)
         if _is_call(result):
             self._refuse_inputs(result)
-            return self._called(*result)
+            return self._called(describe(result[0]), *result[1:])
         if callable(result) and not is_a(result, type):
-            return self._returned_callable(result)
+            return self._returned_callable(describe(result))
         fix = None
         if is_a(result, bool | int | float | complex):
             fix = "return the tensor: a replay runs no Python, so it cannot return a Python number"
         raise self._bad_return(result, fix, hint)
 
     def _bad_return(self, result: Any, fix: str | None, hint: Hint) -> CgtoolError:
-        shown = "None" if result is None else f"{callables.kind(result)}, {short(result)}"
+        shown = "None" if result is None else f"{kind_of(result)}, {short(result)}"
         why = FORMS
         if hint != NO_HINT:
             why, fix = f"{hint[0]}\n{FORMS}", hint[1]
@@ -312,20 +318,20 @@ class Classifier:
     def _refuse_inputs(self, result: Any) -> None:
         if self.inputs:
             raise self._usage_error(
-                f" returned {callables.kind(result)}, which takes no --input",
+                f" returned {kind_of(result)}, which takes no --input",
                 fix="leave out --input, or name a function with parameters, or a factory that "
                 "returns only the callable",
             )
 
-    def _check_runs(self, function: Any, prefix: str) -> None:
-        if refusal := callables.cannot_run(function):
-            raise self._user_error(f"{prefix} {refusal}, which cgtool does not run")
+    def _check_runs(self, function: UserCallable, prefix: str) -> None:
+        if function.never_runs:
+            raise self._user_error(f"{prefix} {function.never_runs}, which cgtool does not run")
 
-    def _returned_callable(self, function: Any) -> Workload:
+    def _returned_callable(self, function: UserCallable) -> Workload:
         self._check_runs(function, " returned")
         if self._has_inputs():
             return self._with_inputs(function)
-        names = callables.required(function)
+        names = function.required
         if names:
             raise self._user_error(
                 f" returned a callable that takes {', '.join(names)}, and no arguments for it",
@@ -333,7 +339,7 @@ class Classifier:
             )
         return self._step(function)
 
-    def _called(self, function: Any, args: Any, *more: Any) -> Workload:
+    def _called(self, function: UserCallable, args: Any, *more: Any) -> Workload:
         """``(callable, args)`` or ``(callable, args, kwargs)``."""
         self._check_runs(function, " returned")
         if is_a(args, torch.Tensor):
@@ -349,18 +355,16 @@ class Classifier:
                 f" returned keyword arguments of type {type_name(kwargs)}",
                 fix="return (callable, args, {'name': value})",
             )
-        mismatch = callables.mismatch(function, tuple(args), kwargs)
-        if mismatch:
-            name = callables.name_of(function)
+        if mismatch := function.mismatch(tuple(args), kwargs):
             raise self._user_error(
-                f" returned arguments that {name} does not take: {mismatch}",
-                why=f"it is {name}{callables.signature_text(function)}",
+                f" returned arguments that {function.name} does not take: {mismatch}",
+                why=f"it is {function.name}{function.signature_text()}",
             )
-        if args or kwargs or is_a(function, torch.nn.Module):
+        if args or kwargs or is_a(function.value, torch.nn.Module):
             return self._callable(function, tuple(args), kwargs)
         return self._step(function)
 
-    def _calls(self, factory: Any, functions: Any, arguments: Any, *more: Any) -> Workload:
+    def _calls(self, factory: UserCallable, functions: Any, arguments: Any, *more: Any) -> Workload:
         """``((f1, ...), (args1, ...))``, by the rules of ``torch.cuda.make_graphed_callables``."""
         if more or not is_a(arguments, tuple | list):
             raise self._user_error(
@@ -372,43 +376,41 @@ class Classifier:
                 f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
             )
         calls: list[Call] = []
-        names = callables.names_of(factory, functions)
-        for name, function, given in zip(names, functions, arguments, strict=True):
+        described = list(map(describe, functions))
+        names = names_of(factory.value, described)
+        for name, function, given in zip(names, described, arguments, strict=True):
             args = (given,) if is_a(given, torch.Tensor) else given
             self._check_shared(name, function, args)
-            calls.append((name, function, tuple(args), {}))
+            calls.append((name, function.value, tuple(args), {}))
         return self._workload("callables", *calls)
 
-    def _check_shared(self, name: str, function: Any, args: Any) -> None:
+    def _check_shared(self, name: str, function: UserCallable, args: Any) -> None:
         self._check_runs(function, f": {name} is")
         if not is_a(args, tuple | list):
-            raise self._user_error(
-                f": the arguments of {name} are {callables.kind(args)}, not a tuple"
-            )
+            raise self._user_error(f": the arguments of {name} are {kind_of(args)}, not a tuple")
         for index, value in enumerate(args):
             if not is_a(value, torch.Tensor):
                 raise self._user_error(
-                    f": argument {index} of {name} is {callables.kind(value)}, not a tensor",
+                    f": argument {index} of {name} is {kind_of(value)}, not a tensor",
                     why="callables that share a pool take only tensors, as in "
                     "torch.cuda.make_graphed_callables",
                     fix="bind other values with functools.partial",
                 )
-        mismatch = callables.mismatch(function, tuple(args), {})
-        if mismatch:
+        if mismatch := function.mismatch(tuple(args), {}):
             raise self._user_error(
                 f": {name} does not take its arguments: {mismatch}",
-                why=f"it is {name}{callables.signature_text(function)}",
+                why=f"it is {name}{function.signature_text()}",
             )
 
     # --- the workload
 
-    def _step(self, function: Any) -> Workload:
-        return self._workload("step", (callables.name_of(function), function, (), {}))
+    def _step(self, function: UserCallable) -> Workload:
+        return self._workload("step", (function.name, function.value, (), {}))
 
-    def _callable(self, value: Any, args: Args, kwargs: Kwargs) -> Workload:
-        return self._workload("callable", (callables.name_of(value), value, args, kwargs))
+    def _callable(self, function: UserCallable, args: Args, kwargs: Kwargs) -> Workload:
+        return self._workload("callable", (function.name, function.value, args, kwargs))
 
     def _workload(self, kind: str, *calls: Call) -> Workload:
-        workload = Workload(self.spec, kind, (), self.file, self.line, tuple(self.notes))
-        workload.add_parts(calls, self.device, self.frames)
+        workload = Workload(self.spec, kind, (), self.frame, tuple(self.notes))
+        workload.add_parts(calls, self.device)
         return workload

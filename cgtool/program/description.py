@@ -52,8 +52,8 @@ def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
     return Entry(
         spec=workload.spec,
         kind=workload.kind,
-        file=workload.file,
-        line=workload.line,
+        file=workload.frame.file if workload.frame is not None else None,
+        line=workload.frame.line if workload.frame is not None else None,
         callables=tuple(part.name for part in workload.parts),
         options=tuple(
             Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
@@ -122,12 +122,12 @@ def _tensors_of(
 
 
 def labels_of(
-    session: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+    run: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> dict[int, str]:
     """By the address of a storage, the name of the output or gradient in it."""
-    results = sorted(session.named_results(), key=itemgetter(0))  # gradients first
+    results = sorted(named_results(run), key=itemgetter(0))  # gradients first
     named = [(name, value) for _, name, value in results]
-    tensors = named_tensors(session.workload)
+    tensors = named_tensors(run.workload)
     named += [(name, value) for name, kind, value in tensors if kind == "gradient"]
     names: dict[int, str] = {}
     for name, value in named:
@@ -135,6 +135,19 @@ def labels_of(
         if address:
             names.setdefault(address, name)
     return names
+
+
+def named_results(run: WorkloadRun) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(kind, name, tensor) of each ``output`` and each ``gradient``."""
+    for index, outputs in run.outputs.items():
+        where = run.workload.parts[index].prefix
+        for name, tensor in outputs:
+            yield "output", f"{where}{name}", tensor
+    for index, gradients in run.gradients.items():
+        where = run.workload.parts[index].prefix
+        for (name, _), gradient in zip(run.backwards[index].inputs, gradients, strict=True):
+            if gradient is not None:
+                yield "gradient", f"{where}gradient of {name}", gradient
 
 
 def _caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
@@ -180,7 +193,7 @@ def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
     # What functions reach by name is looked up now and not at loading time: a tensor that the
     # user's code has freed since then must not be kept alive.
     for part in workload.parts:
-        where = workload.prefix(part)
+        where = part.prefix
         names: dict[int, str] = {}
         for name, tensor in inputs_of(part):
             yield f"{where}{name}", "input", tensor

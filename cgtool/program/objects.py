@@ -6,8 +6,14 @@ may raise anything. Then the bare type counts, without the attribute.
 
 from __future__ import annotations
 
+import functools
 import reprlib
+import types
 from typing import Any
+
+import torch
+
+from cgtool.torch_compat.private import COMPILED_MODULE
 
 _SHORT = 80
 _MOST = 10_000
@@ -33,6 +39,39 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
 def type_name(value: Any) -> str:
     """The name of the type, whatever its metaclass returns."""
     return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def real_module(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside torch.compile, DataParallel and DistributedDataParallel, whose own
+    ``forward`` takes any arguments."""
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while True:
+        inner = attribute(module, COMPILED_MODULE)
+        if inner is None and is_a(module, wrappers):
+            inner = module.module
+        if not is_a(inner, torch.nn.Module):
+            return module
+        module = inner
+
+
+def unwrapped(value: Any) -> Any:
+    """The function inside partials, bound methods and decorators with ``__wrapped__``."""
+    visited: set[int] = set()
+    while id(value) not in visited:
+        visited.add(id(value))
+        if is_a(value, functools.partial):
+            value = value.func
+        elif is_a(value, types.MethodType):
+            value = value.__func__
+        else:
+            value = attribute(value, "__wrapped__", value)
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """``a Tensor``, ``an int``."""
+    name = type_name(value)
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def text_of(error: BaseException) -> str:

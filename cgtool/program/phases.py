@@ -198,18 +198,6 @@ class WorkloadRun:
                 yield backward
                 self.gradients[index] = backward.result
 
-    def named_results(self) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """(kind, name, tensor) of each ``output`` and each ``gradient``."""
-        for index, outputs in self.outputs.items():
-            where = self.workload.prefix(self.workload.parts[index])
-            for name, tensor in outputs:
-                yield "output", f"{where}{name}", tensor
-        for index, gradients in self.gradients.items():
-            where = self.workload.prefix(self.workload.parts[index])
-            for (name, _), gradient in zip(self.backwards[index].inputs, gradients, strict=True):
-                if gradient is not None:
-                    yield "gradient", f"{where}gradient of {name}", gradient
-
     def iterate(self, part: WorkloadPart) -> None:
         """One eager iteration of a callable, forward and backward; its tensors are not kept."""
         outputs = flatten_outputs(call(part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.reach import Reachable, reach
-from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.private import is_fake, pytree
 
 CPU_WORK_IN_REGION = code("cpu-work-in-region")
@@ -47,6 +47,8 @@ class WorkloadPart:
     module, ``{"net": net, "head": head}`` for modules that a function closes over."""
     frames: Frames = ()
     """Where the entry point is defined: for failures that no line of the user's is in."""
+    prefix: str = ""
+    """``generator: ``, before the names of its tensors, if there are several parts."""
     leaves: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Parameters that no module owns, and other leaf tensors that require grad, by the name in the
     function's code; held weakly, because the user's code may free them."""
@@ -72,18 +74,20 @@ class Workload:
     """``callable`` (one, forward and maybe backward), ``callables`` (several that share a pool,
     forward in order, backward in reverse) or ``step`` (captured as it is)."""
     parts: tuple[WorkloadPart, ...]
-    file: str | None = None
-    line: int | None = None
+    frame: Frame | None = None
+    """Where the entry point is defined."""
     notes: tuple[str, ...] = ()
     """What the reader must know: which globals were used, where inputs came from."""
     refusals: tuple[CgtoolError, ...] = ()
     """Why it cannot be captured as it is, though it can run: only ``check`` goes on."""
 
-    def add_parts(self, calls: Iterable[Call], device: str, frames: Frames) -> None:
+    def add_parts(self, calls: Sequence[Call], device: str) -> None:
         """Add callables that are to be captured on ``device``, with what they reach; and notes and
         refusals. Raises CgtoolError (exit 4) for tensors without data."""
-        for name, function, args, kwargs in calls:
-            part, notes = _make_part(name, function, args, kwargs, device, frames)
+        frames = (self.frame,) if self.frame is not None else ()
+        for call in calls:
+            prefix = f"{call[0]}: " if len(calls) > 1 else ""
+            part, notes = _make_part(call, prefix, device, frames)
             self.parts += (part,)
             self.notes += tuple(notes)
         _check_devices(self, device)
@@ -94,24 +98,15 @@ class Workload:
             self.kind = "step"
             self.notes += (f"{name} calls backward() itself: it is captured as a whole step",)
 
-    def prefix(self, part: WorkloadPart) -> str:
-        """``generator: ``, before the names of a part's tensors, if there are several parts."""
-        return f"{part.name}: " if len(self.parts) > 1 else ""
-
-    def entry_frame(self) -> Frame | None:
-        """Where the entry point is defined."""
-        if self.file is None:
-            return None
-        return Frame(self.file, self.line or 1, self.spec.rpartition(":")[2])
-
 
 _SHOWN = 5
 
 
 def _make_part(
-    name: str, function: Any, args: Args, kwargs: Kwargs, device: str, frames: Frames
+    call: Call, prefix: str, device: str, frames: Frames
 ) -> tuple[WorkloadPart, list[str]]:
     """The part with the modules that it reaches, and notes on these and on frozen arguments."""
+    name, function, args, kwargs = call
     device_type = torch.device(device).type
     modules: dict[str, torch.nn.Module] = {}
     notes: list[str] = []
@@ -149,9 +144,8 @@ def _make_part(
             f"{name}: the graph keeps the values of the arguments that are not tensors: "
             f"{names_text(frozen, _SHOWN)}"
         )
-    return WorkloadPart(
-        name, function, args, kwargs, modules, frames, WeakValueDictionary(leaves)
-    ), notes
+    held = WeakValueDictionary(leaves)
+    return WorkloadPart(name, function, args, kwargs, modules, frames, prefix, held), notes
 
 
 # --- tensors

@@ -52,12 +52,13 @@ def main() -> None:
         # If the parent process is killed, this one ends too.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(int(sys.argv[1]))
-    user_process.write_stacks(sys.argv[2])
     # PyTorch warns at every import if numpy is not installed. No capture needs it.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     # And at the first backward that begins with a matrix product, as it does without a loss.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
-    originals = user_process.Originals()
+    originals = user_process.prepare(
+        sys.argv[2], lambda ending: channel.send(Message(ending=ending))
+    )
     if AHEAD in sys.argv[3:]:
         for name in _AHEAD:
             # What fails here fails again when there is a request to answer.
@@ -137,9 +138,6 @@ def _do(request: Request, channel: Channel, originals: user_process.Originals) -
     from cgtool.jobs import dispatch
     from cgtool.torch_compat.private import PYTREE_MODULE
 
-    user_process.announce_endings(lambda ending: channel.send(Message(ending=ending)))
-    user_process.warn_at_users_line()
-    user_process.skip_breakpoints()
     originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
     # Jobs collect garbage again and again: not through all of PyTorch, a tenth of a second each.
     gc.freeze()

@@ -48,7 +48,19 @@ _DEADLY = (
 """Signals that end a process without a handler, and that faulthandler does not handle itself."""
 
 
-def write_stacks(path: str) -> None:
+def prepare(stack_file: str, announce: Callable[[Ending], None]) -> Originals:
+    """Prepare this process for the user's code: ``announce`` is called before a call of Python's
+    ends it, ``stack_file`` gets the Python stack if a signal does, and what the result keeps can be
+    restored."""
+    _write_stacks(stack_file)
+    originals = Originals()
+    _announce_endings(announce)
+    _warn_at_users_line()
+    _skip_breakpoints()
+    return originals
+
+
+def _write_stacks(path: str) -> None:
     """Write the Python stack to a file at SIGUSR1, and at every signal that ends the process."""
     # Opened by name: the user's code may close any descriptor.
     file = Path(path).open("w")  # noqa: SIM115
@@ -61,7 +73,7 @@ def write_stacks(path: str) -> None:
             faulthandler.register(number, file, all_threads=False, chain=True)
 
 
-def announce_endings(announce: Callable[[Ending], None]) -> None:
+def _announce_endings(announce: Callable[[Ending], None]) -> None:
     """From now on ``announce`` is called before every call of Python's that ends this process, with
     the frames of its thread; with those of the main thread where it has none of the user's."""
     home = os.getpid()
@@ -111,7 +123,7 @@ def announce_endings(announce: Callable[[Ending], None]) -> None:
     wrap(signal, "pthread_kill", sends("signal.pthread_kill"))
 
 
-def skip_breakpoints() -> None:
+def _skip_breakpoints() -> None:
     """From now on ``breakpoint()`` writes once for each line that it is skipped: a debugger has no
     standard input in this process. A debugger that PYTHONBREAKPOINT names needs none."""
     skipped: set[tuple[str, int]] = set()
@@ -265,7 +277,7 @@ _FORWARD_TRACE = "Traceback of forward call"
 _TRACE_LINE = re.compile(r'  File "(.*)", line \d+, in .*')
 
 
-def warn_at_users_line() -> None:
+def _warn_at_users_line() -> None:
     """Show a warning from C++ at the user's line: it names the innermost Python frame, which is
     often one of cgtool's."""
     before = warnings.showwarning

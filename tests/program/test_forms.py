@@ -43,7 +43,7 @@ def test_a_factory_of_a_callable_and_arguments(loaded, signature):
     assert part.args[0].shape == (2, 4)
     assert not part.function.training
     assert [name for name, _ in part.parameters()] == ["linear.weight", "linear.bias"]
-    assert workload.line == 11
+    assert workload.frame.line == 11
     assert workload.notes == ()
 
 
@@ -195,7 +195,7 @@ scripted = torch.jit.script(nn.Linear(4, 4))
     if name == "parallel":
         assert part.parameters()[0][0] == "module.linear.weight"
     if name == "net":
-        assert (workload.file is not None, workload.line) == (True, 11)
+        assert workload.frame.line == 11
 
 
 def test_a_class_that_takes_a_device(loaded):

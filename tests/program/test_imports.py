@@ -63,7 +63,7 @@ def test_name_argv_and_folder(write):
     workload = step(path)
     module = sys.modules["my_model"]
     assert module.seen == ("my_model", [str(path)], 3)
-    assert (workload.file, workload.line) == (str(path), 5 + 2)
+    assert (workload.frame.file, workload.frame.line) == (str(path), 5 + 2)
     assert ran() == 1
 
 
@@ -129,7 +129,7 @@ def test_hostile_file_names(write, name):
     path = write(COUNTED + STEP, name)
     workload = step(path)
     assert workload.kind == "step"
-    assert workload.file == str(path)
+    assert workload.frame.file == str(path)
     assert ran() == 1
     assert sys.modules["random"] is random
     assert sys.modules["torch"] is torch
@@ -151,7 +151,7 @@ def test_a_file_behind_a_link(write, tmp_path):
     path = write(COUNTED + "import beside\n" + STEP, "real/model.py")
     link = tmp_path / "link.py"
     link.symlink_to(path)
-    assert step(link).file == str(path)
+    assert step(link).frame.file == str(path)
     step(path)
     assert ran() == 1
 

@@ -139,7 +139,7 @@ def time_launches(session: CudaSession) -> None:
 def _replay_failed(session: CudaSession, error: RuntimeError) -> CgtoolError:
     """A replay ended with an error of the device: nothing can be read from it afterwards."""
     finding = explain(error, "replay")
-    frame = session.workload.entry_frame()
+    frame = session.workload.frame
     return user_code(
         f"{session.workload.spec}: the graphs were captured, but a replay failed: "
         f"{first_line(error)}",
@@ -160,7 +160,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
 
     Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
     """
-    table = OriginTable(session.workload.entry_frame())
+    table = OriginTable(session.workload.frame)
     templates = [graph.template for graph in session.graphs]
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
     named = zip(session.graphs, handles, strict=True)

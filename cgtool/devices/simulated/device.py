@@ -148,7 +148,7 @@ class SimulatedDevice(Device):
 
     def _capture_of(self, session: SimulatedSession) -> Capture:
         """The capture as plain data."""
-        table = OriginTable(session.workload.entry_frame())
+        table = OriginTable(session.workload.frame)
         streams: dict[str, int] = {"capture stream": 0}
         separate = session.options.pool == "separate"
         graphs = tuple(

@@ -77,7 +77,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     @contextlib.contextmanager
     def capturing(self, graph: SimulatedPhaseGraph) -> Iterator[None]:
         mode = self.options.capture_error_mode
-        entry = self.workload.entry_frame() if graph.phase == "backward" else None
+        entry = self.workload.frame if graph.phase == "backward" else None
         with (
             capturing(self.model, self.stream, self.activity(graph.name), mode),
             stale_nodes.refused(self.model, entry),

@@ -16,6 +16,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import user_errors
+from cgtool.program.description import named_results
 from cgtool.program.phases import WorkloadRun, roots_of
 from cgtool.program.workload import Named, inputs_of
 
@@ -26,7 +27,7 @@ def results_of(run: WorkloadRun) -> Results:
     """Outputs and gradients of all parts under one name each."""
     return {
         (kind, part_name): part
-        for kind, name, tensor in run.named_results()
+        for kind, name, tensor in named_results(run)
         for part_name, part in _readable([(name, tensor)])
     }
 
@@ -105,9 +106,9 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
         for name, tensor in _readable(inputs_of(part)):
             if id(tensor) not in ids:
                 ids.add(id(tensor))
-                inputs.append((f"{workload.prefix(part)}{name}", tensor))
+                inputs.append((f"{part.prefix}{name}", tensor))
     for index, backward in target.session.backwards.items():
-        where = workload.prefix(workload.parts[index])
+        where = workload.parts[index].prefix
         for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
             inputs.append((f"{where}incoming gradient of {output}", tensor))
     return inputs

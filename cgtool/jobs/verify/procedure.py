@@ -60,7 +60,7 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
 
     Raises CgtoolError when the code cannot be run or captured.
     """
-    log = Log(progress, target.workload.entry_frame())
+    log = Log(progress, target.workload.frame)
     subject = _captured(target, options, log)
     verdicts: list[Verdict] = []
     try:

@@ -23,7 +23,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import inductor
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import TRACE_RULES, compile_no_frames_of
+from cgtool.torch_compat.private import TRACE_RULES, compile_none_of_our_frames
 
 _now = time.perf_counter_ns
 
@@ -129,7 +129,7 @@ class GraphFollower(Generic[State]):
 
     def _leave_out_ours(self, trace_rules: ModuleType) -> None:
         with self._protected():
-            compile_no_frames_of("cgtool", trace_rules)
+            compile_none_of_our_frames(trace_rules)
 
     @property
     def capturing(self) -> list[State]:

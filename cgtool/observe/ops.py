@@ -286,7 +286,7 @@ class RootedModuleStack(ModuleStack):
 
 
 @contextlib.contextmanager
-def left_alone(first_use: bool = False) -> Iterator[None]:
+def left_alone(first_use: bool) -> Iterator[None]:
     """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.
 
     A recorder's dispatch key and module hooks fail those guards. Compiling for them would record

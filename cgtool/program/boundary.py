@@ -154,9 +154,7 @@ _ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
 
 
 @contextlib.contextmanager
-def user_errors(
-    part: WorkloadPart, phase: str, explain: Explain = lambda _error, _phase: None
-) -> Iterator[None]:
+def user_errors(part: WorkloadPart, phase: str, explain: Explain) -> Iterator[None]:
     """Run a phase of the user's code: what it raises becomes a CgtoolError (exit 4).
 
     Bugs of cgtool pass as they are.

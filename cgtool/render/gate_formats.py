@@ -115,7 +115,7 @@ def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
     return cut_lines("\n".join(parts), most)
 
 
-def cut_lines(text: str, most: int = MOST_BYTES) -> str:
+def cut_lines(text: str, most: int) -> str:
     """At most so many bytes, whole lines, and a note where something was left out, if there is room
     for it."""
     data = text.encode(errors="replace")

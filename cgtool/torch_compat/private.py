@@ -308,9 +308,9 @@ TRACE_RULES = "torch._dynamo.trace_rules"
 """The module that knows what Dynamo compiles."""
 
 
-def compile_no_frames_of(package: str, trace_rules: ModuleType) -> None:
-    """Dynamo compiles nothing of a package, where compiled code calls it after a graph break."""
-    trace_rules.add(package)
+def compile_none_of_our_frames(trace_rules: ModuleType) -> None:
+    """Dynamo compiles nothing of cgtool, where compiled code calls it after a graph break."""
+    trace_rules.add("cgtool")
 
 
 EVAL_FRAME = "torch._dynamo.eval_frame"
@@ -408,18 +408,18 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = tuple(
 
 
 @contextlib.contextmanager
-def without_module_hooks_of(package: str) -> Iterator[None]:
-    """While entered, global module hooks whose functions are of a package are not registered."""
-    of_package = [
+def without_our_module_hooks() -> Iterator[None]:
+    """While entered, global module hooks whose functions are of cgtool are not registered."""
+    ours = [
         number
         for table in _GLOBAL_HOOKS[:2]
         for number, hook in table.items()
-        if getattr(hook, "__module__", "").partition(".")[0] == package
+        if getattr(hook, "__module__", "").partition(".")[0] == "cgtool"
     ]
     removed = [
         (table, number, table.pop(number))
         for table in _GLOBAL_HOOKS
-        for number in of_package
+        for number in ours
         if number in table
     ]
     try:

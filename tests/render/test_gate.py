@@ -225,7 +225,7 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
 def test_an_error_of_any_text_is_reported_and_escaped(text: str, name: str) -> None:
     frames = (Frame("", 0, text), Frame(name or "model.py", 7, text))
     error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
-    report = gate_report((not_measured(name, error), *report_of(failing()).targets))
+    report = gate_report((not_measured(name, error, ()), *report_of(failing()).targets))
     assert (report.verdict, exit_code(report)) == (ERROR, 4)
     findings = parsed(report).find(".//testcase[@line='7']/error")
     assert findings is not None
@@ -277,7 +277,7 @@ def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     text = gate_formats.github_summary(report_of(failing(), verdicts=long))
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
     assert text.endswith("\n_Truncated: GitHub rejects longer summaries._\n")
-    assert gate_formats.cut_lines("short") == "short"
+    assert gate_formats.cut_lines("short", 90) == "short"
     assert len(gate_formats.cut_lines("x\n" * 100, 90).encode()) <= 90
     assert gate_formats.cut_lines("x" * 100, 10) == gate_formats.cut_lines("x" * 100, -5) == ""
 

@@ -93,7 +93,7 @@ def gate_report(targets: tuple[Judged, ...]) -> GateReport:
     return GateReport(next((verdict for verdict in _WORST if verdict in verdicts), PASS), targets)
 
 
-def not_measured(spec: str, error: Failure, files: tuple[str, ...] = ()) -> Judged:
+def not_measured(spec: str, error: Failure, files: tuple[str, ...]) -> Judged:
     """A target that ended without a figure."""
     return Judged(spec, "", False, "", files, None, (), (), {}, {}, error)
 

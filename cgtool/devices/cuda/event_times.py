@@ -15,7 +15,7 @@ _CYCLES_A_NS = 4
 H200, twice as long."""
 
 
-def busy(launch_ns: float = 0.0) -> None:
+def busy(launch_ns: float) -> None:
     """Keep the device busy for longer than the host needs for the next launch, so that the launch
     is complete before its work begins."""
     spin(_CYCLES_A_NS * round(max(launch_ns, _LEAST_BUSY_NS / 2)))
@@ -42,6 +42,6 @@ def device_ns(once: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     return [once_ns(once) for _ in range(rounds)]
 
 
-def empty_ns(rounds: int = ROUNDS) -> list[float]:
+def empty_ns(rounds: int) -> list[float]:
     """The time in ns between two events with no launch in between."""
     return device_ns(lambda: None, rounds)

@@ -35,7 +35,7 @@ from cgtool.torch_compat import op_key
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import APPLY, BACKWARD, DYNAMO, without_module_hooks_of
+from cgtool.torch_compat.private import APPLY, BACKWARD, DYNAMO, without_our_module_hooks
 
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 """Ops that launch nothing and allocate nothing."""
@@ -393,7 +393,7 @@ def _paused(calls: Patches) -> Iterator[None]:
     if is_own:
         sys.setprofile(None)
     try:
-        with op_key.paused(), calls.suspended(), without_module_hooks_of("cgtool"):
+        with op_key.paused(), calls.suspended(), without_our_module_hooks():
             yield
     finally:
         if is_own:

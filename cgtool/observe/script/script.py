@@ -411,7 +411,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             buffer = self.buffers.add(storage, "pinned", self.device.address(storage))
             buffer.last_read = self._access(None)
 
-    def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
+    def host_waited(self, call: str, tensor: torch.Tensor | None) -> None:
         """The host has waited for the current stream, to read ``tensor``."""
         if self.capture is None and not self.closed:
             self.order.host_waits(self.device.stream())

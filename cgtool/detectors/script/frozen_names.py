@@ -7,6 +7,7 @@ not followed: a field of the module counts if an op got its value.
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 import types
@@ -67,7 +68,7 @@ class State(NamedTuple):
 
 def state_of(value: Any) -> State | None:
     """None for what is compared elsewhere (tensors, modules) or cannot be."""
-    if value is None or type(value) in _SIMPLE:
+    if value is None or type(value) in _SIMPLE or isinstance(value, enum.Enum):
         return State("value", (value,))
     if isinstance(value, _FUNCTIONS):
         return State("function", (Identity(getattr(value, "__func__", value)),))

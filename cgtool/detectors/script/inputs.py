@@ -166,7 +166,7 @@ class Inputs(Detector):
             new_key = key_of(now) if isinstance(now, torch.Tensor) else None
             if new_key is None or new_key == use.buffer.key:
                 continue
-            is_moved = self._is_moved(graph, path, new_key, stack)
+            is_moved = self._is_moved(graph, path, use.buffer.key, new_key, stack)
             if not (
                 path.kind == "parameter" or is_moved or self._replaces(graph, use, now, new_key)
             ):
@@ -175,13 +175,22 @@ class Inputs(Detector):
             return True
         return False
 
-    def _is_moved(self, graph: WatchedGraph, path: Path, key: int, stack: Stack) -> bool:
-        """Whether its container has another tensor of the graph in this place: the order of the
-        items has changed."""
-        other = graph.external.get(key)
-        several = any(map(graph.is_alternative_to, self.script.graphs))
-        if path.kind != "item" or other is None or several:
+    def _is_moved(
+        self, graph: WatchedGraph, path: Path, own_key: int, key: int, stack: Stack
+    ) -> bool:
+        """Whether it names another tensor of the graph, and names have changed places: items of one
+        container, or names of grids that are exchanged after each step. Another graph may be meant
+        for the other order."""
+        other, both = graph.external.get(key), graph.external.keys() & {key, own_key}
+        if other is None or any(
+            graph.is_alternative_to(each) or (each is not graph and both <= each.external.keys())
+            for each in self.script.graphs
+        ):
             return False
+        if path.kind != "item":
+            paths = (each.look(stack) for each in self._paths.get(other, ()))
+            keys = {key_of(now) for now in paths if isinstance(now, torch.Tensor)}
+            return key not in keys and not keys.isdisjoint(graph.external)
         container = path.root(stack)
         return any(
             each.kind == "item"

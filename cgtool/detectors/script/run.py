@@ -45,8 +45,8 @@ _OBSERVERS = (
 
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, copies.Copies, frozen_state.HostState,
-    gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.SharedPools,
-    outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
+    gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
+    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
     capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
     memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,

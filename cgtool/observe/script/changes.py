@@ -149,9 +149,11 @@ def _changes_of(file: str) -> dict[Target, list[_Change]]:
 
 
 def put_at(file: str, container: Target) -> Frames:
-    """The first line of a file that puts something into a container; () for none."""
-    changes = [change for change in _changes_of(file).get(container, ()) if change.in_place]
-    return _place(file, min(changes, key=lambda change: change.line)) if changes else ()
+    """The first line of a file that puts something into a container, else the only one that makes
+    the container (``outs = list(results())``); () for none."""
+    changes = _changes_of(file).get(container, [])
+    puts = [change for change in changes if change.in_place] or changes[: len(changes) == 1]
+    return _place(file, min(puts, key=lambda change: change.line)) if puts else ()
 
 
 def changed_at(

@@ -165,6 +165,15 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def outermost_code(frame: FrameType) -> CodeType:
+    """The code that the thread of a frame began with."""
+    # A list of frames that holds that of its own function would be a cycle, which keeps what all of
+    # its callers hold until the garbage collector runs.
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
+
+
 def frames_of_other_threads() -> dict[int, FrameType]:
     """The innermost frame of each other thread, by the number of the thread.
 

@@ -10,7 +10,7 @@ import threading
 from _thread import get_ident
 from types import FrameType
 
-from cgtool.observe.frames import Chain, callers, chain_of, frames_of_other_threads, package_part
+from cgtool.observe.frames import Chain, chain_of, frames_of_other_threads, outermost_code, package_part
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
 
 _last: tuple[int, int | None] = -1, None
@@ -41,10 +41,9 @@ def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chai
 
 def _waits_for_this() -> int | None:
     here, main = get_ident(), threading.main_thread().ident
-    frames = frames_of_other_threads()
-    *_, outermost = callers(sys._getframe())
-    if here == main or outermost.f_code.co_filename == threading.__file__:
+    if here == main or outermost_code(sys._getframe()).co_filename == threading.__file__:
         return None  # a thread of the program's, which computes its own backward
+    frames = frames_of_other_threads()
     waiting = [thread for thread, frame in frames.items() if _is_backward(frame)]
     return main if main in waiting else next(iter(waiting), None)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import types
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -409,6 +411,31 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
     functions = [recorded.frames[frame].function for frame in place.frames]
     assert functions[0].endswith("train")
     assert [values(graph) for graph in run.graphs] == [[], [((0.0,), 1), ((1.0,), 1)]]
+
+
+def test_no_frame_outlives_its_function(recorded: Recorded) -> None:
+    """A frame in a cycle would hold the program's tensors until the garbage collector runs: graph
+    trees, and autograd where it takes a gradient that nobody else holds, would do something else."""
+    recorded.recorder.watch_eager_breaks()
+    forward, backward = captured(), captured()
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        with backwards_on_threads(types.SimpleNamespace(current=None)):
+            for _ in range(3):
+                x = torch.ones(2, requires_grad=True)
+                Replaying.apply(x, forward, backward).backward(torch.ones(2))
+                captured().replay()
+                with contextlib.suppress(RuntimeError):
+                    Graph().capture_begin((0, 1))
+        gc.collect()
+        frames = [each.f_code.co_qualname for each in gc.garbage if isinstance(each, FrameType)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert frames == []
 
 
 def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:

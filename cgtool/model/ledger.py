@@ -55,7 +55,7 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[FrameIndex, ...]
     """The calls that lead to it, innermost first."""
     seen: Count
-    """Of the replays whose line was looked up: the first 64 of a graph, and every 32nd."""
+    """Of the replays whose line was looked up: the first 16 of a graph, and every 31st."""
 
 
 class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):

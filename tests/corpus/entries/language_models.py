@@ -345,7 +345,7 @@ def forbids_an_early_end(device):
 
     @torch.no_grad()
     def step(x):
-        return functools.reduce(lambda logits, each: each(logits), processors, head(x)).argmax(-1)
+        return functools.reduce(lambda logits, each: each(logits), processors, head(x)).softmax(-1)
 
     return step, (torch.randn(2, 8, device=device),)
 

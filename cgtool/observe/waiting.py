@@ -10,7 +10,13 @@ import threading
 from _thread import get_ident
 from types import FrameType
 
-from cgtool.observe.frames import Chain, chain_of, frames_of_other_threads, outermost_code, package_part
+from cgtool.observe.frames import (
+    Chain,
+    chain_of,
+    frames_of_other_threads,
+    outermost_code,
+    package_part,
+)
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
 
 _last: tuple[int, int | None] = -1, None

@@ -415,7 +415,7 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
 
 def test_no_frame_outlives_its_function(recorded: Recorded) -> None:
     """A frame in a cycle would hold the program's tensors until the garbage collector runs: graph
-    trees, and autograd where it takes a gradient that nobody else holds, would do something else."""
+    trees fail, and autograd copies a gradient that it would take."""
     recorded.recorder.watch_eager_breaks()
     forward, backward = captured(), captured()
     gc.collect()

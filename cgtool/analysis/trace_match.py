@@ -2,9 +2,10 @@
 
 A launch of a graph runs all of its nodes. If the records of a trace name their nodes, those are the
 nodes, provided that their kernels have the same names. Otherwise the graph is the one that has the
-same kernels with the same grids and blocks, and its nodes run in the order that the edges force. A
-record that may belong to several nodes gets the facts that they share. A launch that matches no
-graph gets nothing.
+same kernels with the same grids and blocks, and its nodes run in the order that the edges force.
+Inductor tunes the grids and blocks of its kernels in each process anew, so those of all the others
+decide, and then the launches before and after (``trace_sequence``). A record that may belong to
+several nodes gets the facts that they share. A launch that matches no graph gets nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 from cgtool.analysis.graph.kernel_names import demangle, short_kernel, words_of
 from cgtool.analysis.graph.places import Place, Places
 from cgtool.analysis.graph.schedule import Order
+from cgtool.analysis.trace_sequence import OTHER_SIZES, narrowed
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.gpu_trace import Record
@@ -38,6 +40,10 @@ Sized = tuple[Name, tuple[int, ...]]
 """With the grid and the block of a kernel."""
 _OF_THE_DRIVER = re.compile(r"(memcpy|memset)\w*")
 """Kernels with which the driver copies and fills in a graph: ``memcpy128``, ``memcpy32_post``."""
+_OF_INDUCTOR = "triton_"
+"""How the names of kernels begin that Inductor generates."""
+_ANY = (-1,)
+"""The size of a kernel that Inductor tunes."""
 _NAMES_SHOWN = 3
 Class = TypeVar("Class")
 """What a record and a node must have in common."""
@@ -83,6 +89,7 @@ def match_launches(capture: Capture, records: Iterable[Record]) -> list[Launch]:
     ]
     groups.sort(key=lambda group: group[0].start_ns)
     launches = [Launch(group, matcher.fit(group)) for group in groups]
+    _narrow(capture, matcher, launches)
     known = _by_executable(launches, capture)
     complete = {graph for launch in launches for graph in launch.fit.graphs}
     for at, launch in enumerate(launches):
@@ -94,6 +101,20 @@ def match_launches(capture: Capture, records: Iterable[Record]) -> list[Launch]:
             if rest is not None and set(launch.fit.graphs) <= set(rest.graphs):
                 launches[at] = Launch(launch.records, rest)
     return launches
+
+
+def _narrow(capture: Capture, matcher: Matcher, launches: list[Launch]) -> None:
+    """Looks at the launches of each device in their order, where the trace has no node ids."""
+    by_device: dict[int, list[int]] = defaultdict(list)
+    for at, launch in enumerate(launches):
+        if launch.fit.graphs and launch.records[0].node is None:
+            by_device[launch.records[0].launch[0]].append(at)
+    for own in by_device.values():
+        options = [matcher.options(launches[at]) for at in own]
+        for at, graphs in zip(own, narrowed(capture, options), strict=True):
+            if graphs != launches[at].fit.graphs:
+                records = launches[at].records
+                launches[at] = Launch(records, matcher.fit(records, graphs))
 
 
 def _executable(launch: Launch) -> tuple[int, int] | None:
@@ -146,6 +167,8 @@ class _Template:
             (name, (*node.kernel.grid, *node.kernel.block) if node.kernel is not None else ())
             for name, node in zip(self.names, timed, strict=True)
         ]
+        self.untuned: list[Sized] | None = None
+        """The same without the sizes that Inductor tunes; None if no kernel keeps its size."""
 
     @cached_property
     def name_of(self) -> dict[int, Name]:
@@ -203,6 +226,7 @@ class Matcher:
         self._capture = capture
         self._places = Places(capture)
         self._texts: dict[Name, str] = {}
+        self._tuned: set[Name] = set()
         kernels = [self._kernel(function.name) for function in capture.functions]
         self._kernels = frozenset(kernels)
         self._templates = {
@@ -213,8 +237,14 @@ class Matcher:
         self._alike: dict[object, list[_Template]] = defaultdict(list)
         for template in self._templates.values():
             if template.nodes:
-                self._alike[_multiset(template.sized)].append(template)
-                self._alike[_multiset(template.names)].append(template)
+                template.untuned = self._untuned(template.sized)
+                keys = {
+                    _multiset(classes)
+                    for classes in (template.sized, template.names, template.untuned)
+                    if classes is not None
+                }
+                for key in keys:
+                    self._alike[key].append(template)
         self._names: dict[tuple[str, str], Name] = {}
         self._fits: dict[object, Fit] = {}
         self._matches: dict[tuple[How, tuple[Target, ...]], NodeMatch] = {}
@@ -227,13 +257,28 @@ class Matcher:
         numbers = tuple(record.node for record in records)
         key = (tuple(sized), numbers, graphs)
         if key not in self._fits:
-            self._fits[key] = (
-                self._by_number(numbers, names, sized, graphs)
-                or self._by_order(records, sized, "order", lambda template: template.sized, graphs)
-                or self._by_order(records, names, "names", lambda template: template.names, graphs)
-                or Fit((), (NodeMatch(),) * len(records), self._why(names))
+            ways = (
+                self._by_number(numbers, names, sized, graphs),
+                self._by_order(records, sized, "order", lambda own: own.sized, graphs),
+                self._by_untuned(records, sized, graphs),
+                self._by_order(records, names, "names", lambda own: own.names, graphs),
             )
+            fits = [fit for fit in ways if fit is not None]
+            # The surest that leaves out none of the graphs.
+            whole = (fit for fit in fits if set(graphs or ()) <= set(fit.graphs))
+            none = Fit((), (NodeMatch(),) * len(records), None if fits else self._why(names))
+            self._fits[key] = next(whole, fits[0] if fits else none)
         return self._fits[key]
+
+    def options(self, launch: Launch) -> dict[int, int]:
+        """The graphs that a launch may have replayed, and the cost of each for ``narrowed``."""
+        options = dict.fromkeys(launch.fit.graphs, 0)
+        sized = self._sized(launch.records)
+        like = self._by_untuned(launch.records, sized, None)
+        for graph in like.graphs if like else ():
+            is_exact = self._templates[graph].sized == sized
+            options.setdefault(graph, 0 if is_exact else OTHER_SIZES)
+        return options
 
     def fit_rest(self, records: Sequence[Record], graphs: Iterable[int]) -> Fit | None:
         """Which of these graphs a launch replayed whose first nodes ran before the trace began, if
@@ -252,10 +297,22 @@ class Matcher:
             for name, record in zip(map(self._name, records), records, strict=True)
         ]
 
+    def _untuned(self, sized: Sequence[Sized]) -> list[Sized] | None:
+        """Without the sizes that Inductor tunes; None if no kernel has another one."""
+        is_tuned = [name in self._tuned for name, _ in sized]
+        if not any(size and not tuned for (_, size), tuned in zip(sized, is_tuned, strict=True)):
+            return None
+        return [
+            (name, _ANY if tuned else size)
+            for (name, size), tuned in zip(sized, is_tuned, strict=True)
+        ]
+
     def _kernel(self, name: str) -> Name:
         """The name of a kernel, mangled or not, whoever demangled it."""
         words = words_of(name)
         self._texts.setdefault(words, demangle(name))
+        if name.startswith(_OF_INDUCTOR):
+            self._tuned.add(words)
         return words
 
     def _name(self, record: Record) -> Name:
@@ -304,7 +361,7 @@ class Matcher:
         records: Sequence[Record],
         classes: Sequence[Class],
         how: How,
-        own: Callable[[_Template], Sequence[Class]],
+        own: Callable[[_Template], Sequence[Class] | None],
         graphs: tuple[int, ...] | None,
     ) -> Fit | None:
         starts = [record.start_ns for record in records]
@@ -313,9 +370,17 @@ class Matcher:
             (template, nodes)
             for template in candidates
             if (graphs is None or template.index in graphs)
-            and (nodes := template.ordered(classes, own(template), starts)) is not None
+            and (own_classes := own(template)) is not None
+            and (nodes := template.ordered(classes, own_classes, starts)) is not None
         ]
         return self._fit(how, matching)
+
+    def _by_untuned(
+        self, records: Sequence[Record], sized: Sequence[Sized], graphs: tuple[int, ...] | None
+    ) -> Fit | None:
+        if (untuned := self._untuned(sized)) is None:
+            return None
+        return self._by_order(records, untuned, "order", lambda own: own.untuned, graphs)
 
     def _fit(self, how: How, matching: Sequence[tuple[_Template, list[list[int]]]]) -> Fit | None:
         if not matching:

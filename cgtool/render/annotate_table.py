@@ -38,8 +38,8 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
     _records(
         "by order",
         "order",
-        "the launch runs the kernels of this graph alone, with its grids and blocks, and its edges "
-        "leave no doubt which is which",
+        "the launch runs the kernels of this graph alone, with its grids and blocks (but for those "
+        "that Inductor tunes), and its edges leave no doubt which is which",
     ),
     _records("by name", "names", "as by order, but grids or blocks differ: other shapes", WARNING),
     _records(

@@ -16,7 +16,7 @@ from cgtool.analysis.trace_match import match_launches
 from cgtool.analysis.trace_report import annotate_report
 from cgtool.model.capture import Capture, Copy, Edge, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
-from cgtool.model.gpu_trace import ChromeTrace, read_chrome
+from cgtool.model.gpu_trace import ChromeTrace, Record, read_chrome
 from cgtool.model.ledger import Ledger, LedgerGraph
 from tests.builders import capture
 from tests.gold_files import GOLD
@@ -319,6 +319,91 @@ def test_traces_of_an_h200(name, graphs, records):
         for match, truth in zip(launch.fit.matches, known.fit.matches, strict=True):
             assert {node for _, node in match.targets} == {node for _, node in truth.targets}
             assert match.place == truth.place
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "equal"),
+    [("compiled_breaks", 147, 0), ("compiled_blocks", 223, 1), ("compiled_shapes", 266, 0)],
+)
+def test_traces_of_compiled_training_on_an_h200(name, records, equal):
+    """The profiler's own ranges around a launch say which compiled function it was (``truth``).
+
+    The programs are those of tests/gpu/test_annotate_compiled.py. Inductor tuned some kernels to
+    other sizes in the traced process. ``equal``: launches of graphs that nothing tells apart.
+    """
+    program = read(TRACES / f"{name}.cgt")
+    keys = {entry.graph: entry.key for entry in program.ledger.graphs}
+    read_trace = read_chrome(TRACES / f"{name}.json.gz")
+    truths = {
+        event["args"]["correlation"]: event["args"]["truth"]
+        for event in (json.loads(bytes(event)) for event in read_trace.events)
+        if "truth" in event["args"]
+    }
+    launches = match_launches(program, read_trace.records)
+    assert hows(launches) == ["order"] * records
+    several = 0
+    for launch in launches:
+        names = {keys[graph] for graph in launch.fit.graphs}
+        # The launch of the first backward came before the trace.
+        truth = truths.get(launch.records[0].launch[1], "backward")
+        assert any(each.endswith(truth) for each in names)
+        several += len(names) > 1
+    assert several == equal
+
+
+def sized(rows, tile=(2, 1, 1)):
+    """A kernel of Inductor whose grid depends on the rows, and a library's, whose grid does not."""
+    block = (64, 1, 1)
+    return [("triton_poi_fused_gelu_0", (rows, 1, 1), block), ("gemm", tile, block)]
+
+
+@pytest.mark.parametrize("owner", ["torch.compile", "vllm"])
+def test_sizes_decide_where_one_graph_runs_again_and_again(owner):
+    """The order of captures, from large to small, says nothing of the replays."""
+    program = chains([sized(rows) for rows in (64, 32, 16)], owner)
+    found = launched([sized(64), sized(64), sized(64), sized(16)])
+    fits = [launch.fit.graphs for launch in match_launches(program, found)]
+    assert fits == [(0,), (0,), (0,), (2,)]
+
+
+def test_a_library_kernel_decides_against_a_tuned_one():
+    program = chains([sized(64, (4, 1, 1)), sized(32, (2, 1, 1))], "torch.compile")
+    # Tuned to the grid that the other graph's kernel had when it was recorded.
+    (launch,) = match_launches(program, launched([sized(32, (4, 1, 1))]))
+    assert (launch.fit.graphs, hows([launch])) == ((0,), ["order"] * 2)
+
+
+def chains(graphs, owner):
+    """A run whose graphs are these (kernel, grid, block), one after the other."""
+    names = list(dict.fromkeys(name for graph in graphs for name, _, _ in graph))
+    own = tuple(
+        Graph(
+            f"graph {at}",
+            "step",
+            nodes=tuple(
+                Node(number, "kernel", kernel=KernelLaunch(names.index(name), grid, block))
+                for number, (name, grid, block) in enumerate(graph)
+            ),
+            edges=tuple(Edge(number, number + 1) for number in range(len(graph) - 1)),
+        )
+        for at, graph in enumerate(graphs)
+    )
+    entries = tuple(
+        LedgerGraph(0, at, owner, key=f"0/{at} forward", graph=at, began_ns=at)
+        for at in range(len(graphs))
+    )
+    functions = tuple(Function(name) for name in names)
+    ledger = Ledger(("python",), 1, 0, entries)
+    return structs.replace(capture(own), functions=functions, ledger=ledger)
+
+
+def launched(launches):
+    return [
+        Record(10 * at + number, "kernel", name, 100 * at + 10 * number, 100 * at + 10 * number + 5,
+               (0, at), (*grid, *block))
+        for at, launch in enumerate(launches)
+        for number, (name, grid, block) in enumerate(launch)
+    ]  # fmt: skip
 
 
 def test_the_report_of_a_trace():

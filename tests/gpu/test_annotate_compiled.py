@@ -155,17 +155,22 @@ def keys(capture: Capture) -> dict[str, str]:
     }
 
 
-def follows_the_profiler(capture: Capture, found: list[Launched]) -> Counter[str]:
-    """How often each graph was launched, after a look whether the profiler says the same."""
+def follows_the_profiler(
+    capture: Capture, found: list[Launched], *, equal: bool = False
+) -> Counter[str]:
+    """How often each graph was launched, after a look whether the profiler says the same.
+
+    ``equal``: a launch may be of several graphs of one code, which nothing tells apart."""
     key_of, seen = keys(capture), Counter[str]()
     for launch in found:
-        (key,) = {key_of[name] for name in launch.graphs()}
+        own = {key_of[name] for name in launch.graphs()}
+        assert equal or len(own) == 1, own
         if any(BACKWARD in name for name in launch.ranges):
-            assert key.endswith("backward"), (key, launch.ranges)
+            assert all(key.endswith("backward") for key in own), (own, launch.ranges)
         else:
             regions = [name for name in launch.ranges if name.startswith(REGION)]
-            assert key == f"{regions[-1].removeprefix(REGION)} forward"
-        seen[key] += 1
+            assert f"{regions[-1].removeprefix(REGION)} forward" in own
+        seen[" or ".join(sorted(own))] += 1
     return seen
 
 
@@ -195,9 +200,11 @@ def test_graphs_between_graph_breaks(tmp_path: Path) -> None:
 
 
 def test_equal_graphs_of_blocks(tmp_path: Path) -> None:
-    """Without ids, nothing tells them apart; as they run one code, they have the same lines."""
+    """Without ids, nothing tells them apart; as they run one code, they have the same lines: those
+    of a block are of one key, and the first step in the trace has nothing before it that says which
+    block comes first."""
     capture, (found,) = annotated("by_block", tmp_path)
-    seen = follows_the_profiler(capture, found)
+    seen = follows_the_profiler(capture, found, equal=True)
     assert sum(seen.values()) == 3 * (1 + 2 * 4)
 
 

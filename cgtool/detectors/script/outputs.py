@@ -262,8 +262,22 @@ class Abandoned(Detector):
         if any(_is_in_place_of(event.graph, each) for each in self.script.graphs):
             self._unread[event.graph] = None
 
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        for use in event.graph.external.values() if self._unread else ():
+            if not use.first_is_write:
+                self._note_read(use.buffer, event.graph)
+
     def on_replay_ended(self, _event: events.ReplayEnded) -> None:
         self._replays += 1
+
+    def _note_read(self, buffer: Buffer, reader: WatchedGraph | None = None) -> None:
+        """A line of the script, or a replay, reads a buffer, which may be a result of a graph."""
+        for later in list(self._unread):
+            if later is reader:
+                continue
+            use = later.external.get(buffer.key)
+            if later.replays and (buffer.allocated_in is later or (use and use.written)):
+                del self._unread[later]
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         for tensor in event.op.read:
@@ -280,10 +294,7 @@ class Abandoned(Detector):
         buffer = self.script.buffers.find(tensor)
         if buffer is None:
             return
-        for later in list(self._unread):
-            use = later.external.get(buffer.key)
-            if later.replays and (buffer.allocated_in is later or (use and use.written)):
-                del self._unread[later]
+        self._note_read(buffer)
         graph = buffer.allocated_in
         if graph is None or not graph.replays or graph.callable is not None:
             return

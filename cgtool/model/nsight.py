@@ -95,7 +95,11 @@ class NsightTrace:
             # Demanglers differ, mangled names do not.
             if missing := [name for name in ("mangledName", *_SIZES) if name not in columns]:
                 raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
-            text = "(SELECT value FROM StringIds WHERE id = mangledName)"
+            # Reports that do not have them leave the column empty.
+            other = ", demangledName" if "demangledName" in columns else ""
+            text = (
+                f"(SELECT value FROM StringIds WHERE id = ifnull(mangledName{other or ', NULL'}))"
+            )
             sizes = f", {', '.join(_SIZES)}"
         graph = "graphId" if "graphId" in columns else "NULL"
         (total,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
+from cgtool.analysis.graph.kernel_names import demangle
 from cgtool.analysis.trace_match import match_launches
 from cgtool.model.capture import Memory
 from cgtool.model.capture_file import read, write
@@ -245,6 +246,20 @@ def test_an_export_of_nsight_systems(cgtool, tmp_path):
         assert rows.fetchone() == (None, None, "an_eager_kernel", 4)
         first = rows.fetchone()
         assert first[:2] == (f"step/{kernels[0].id}", step.origins[kernels[0].origin].op)
+
+
+def test_an_export_without_mangled_names(cgtool, tmp_path):
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = mangledName, mangledName = NULL"
+        )
+        names = database.execute("SELECT id, value FROM StringIds").fetchall()
+        plain = [(demangle(name), number) for number, name in names]
+        database.executemany("UPDATE StringIds SET value = ? WHERE id = ?", plain)
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
 
 
 def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):

@@ -51,7 +51,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     below = keys.get(number)
     if below is None:
         below = keys[number] = keyset.remove(_KEY)
-    if _interceptor is None:
+    if _interceptor is None or _is_traced(keyset, args):
         return dispatch.run(below, *args, **kwargs)
     caller = sys._getframe().f_back
     if caller is not None and caller.f_code is OP_KERNEL_CODE:
@@ -66,6 +66,17 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     return _interceptor(op, args, kwargs, functools.partial(dispatch.run, below), inside)
 
 
+def _is_traced(keyset: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the op goes to a FakeTensorMode, which knows its device, or to what records it."""
+    if private.runs_meta_kernels():
+        return True
+    return keyset.has(_PYTHON) and (
+        private.is_traced()
+        or any(map(private.is_fake, (arg for arg in args if isinstance(arg, torch.Tensor))))
+    )
+
+
+_PYTHON = private.parse_key("Python")
 _BACKWARD_CODE = getattr(*private.BACKWARD).__code__
 
 

@@ -38,6 +38,7 @@ from cgtool.torch_compat.dispatch_keys import (
 )
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
+    ENTER_FAKE_MODE,
     ExcludedKeys,
     MissingPrivateName,
     TorchDispatchMode,
@@ -56,6 +57,7 @@ from cgtool.torch_compat.private import (
     no_torch_function,
     parse_key,
     pytree,
+    runs_meta_kernels,
     schema_of,
 )
 from cgtool.torch_compat.shared_kernels import shares_kernel
@@ -74,6 +76,7 @@ _, _KEY = unused_key(_NAME)
 try:
     _PYTHON: Any = parse_key("Python")
     _BACKEND_SELECT = parse_key("BackendSelect")
+    _META = parse_key("Meta")
     _IS_ABOVE_PYTHON = _KEY is not None and int(_KEY) > int(_PYTHON)
     """Modes and tensor subclasses come after the key: in PyTorch 2.11, not in 2.13."""
 except (MissingPrivateName, RuntimeError):
@@ -86,6 +89,8 @@ class _Route(NamedTuple):
 
     is_composite: bool
     """Whether the op only calls other ops."""
+    may_be_fake: bool
+    """Whether it computes nothing but shapes."""
     in_python: bool
     """Whether a mode or a tensor subclass runs it."""
     redispatch: Run
@@ -111,6 +116,7 @@ def _route(op: Any, keyset: Any) -> _Route:
     dispatch = Dispatch(op)
     route = _routes[id(op)][keyset.raw_repr()] = _Route(
         _is_composite(op.name(), key),
+        below.has(_META),
         _IS_ABOVE_PYTHON and below.has(_PYTHON),
         functools.partial(dispatch.redispatch, below),
         functools.partial(dispatch.run, below),
@@ -122,9 +128,13 @@ def _route(op: Any, keyset: Any) -> _Route:
 def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every op on the key."""
     try:
-        is_composite, in_python, redispatch, run, tensors = _routes[id(op)][keyset.raw_repr()]
+        route = _routes[id(op)][keyset.raw_repr()]
     except KeyError:
-        is_composite, in_python, redispatch, run, tensors = _route(op, keyset)
+        route = _route(op, keyset)
+    is_composite, may_be_fake, in_python, redispatch, run, tensors = route
+    if may_be_fake and runs_meta_kernels():
+        with unintercepted():
+            return run(*args, **kwargs)
     if in_python:
         return _dispatch_to_python(op, args, kwargs)
     if _observer is None and _placer is None:
@@ -384,6 +394,7 @@ def watch(observer: Observer) -> Iterator[None]:
                 _kernels.replace(None)
                 entered.enter_context(watch_thread())
                 entered.enter_context(watch_new_threads())
+                entered.enter_context(_kernels_for_fake_tensors())
             yield
     finally:
         _observer = outer
@@ -448,6 +459,23 @@ def watch_new_threads() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _kernels_for_fake_tensors() -> Iterator[None]:
+    """While entered, each op has its own kernel as soon as a FakeTensorMode begins. Where a mode or
+    a tensor subclass is there but turned off, as in the kernels of fake tensors, PyTorch looks for
+    one, and fails if there is only one for all ops (PythonKernelHolder, python_dispatch.cpp)."""
+
+    def enter(original: Any, mode: Any) -> Any:
+        if included_keys().has(_KEY):
+            _kernels.register_all(True)
+        return original(mode)
+
+    with Patches() as patches:
+        if is_supported():
+            patches.wrap_later(*ENTER_FAKE_MODE, enter)
+        yield
+
+
+@contextlib.contextmanager
 def place(placer: Placer) -> Iterator[None]:
     """While entered, ``placer`` stands between every op of this thread and its observer.
 
@@ -460,7 +488,7 @@ def place(placer: Placer) -> Iterator[None]:
         _kernels.replace(None)
     before, _placer = _placer, placer
     try:
-        with place_thread():
+        with place_thread(), _kernels_for_fake_tensors():
             yield
     finally:
         _placer = before

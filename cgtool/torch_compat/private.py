@@ -268,9 +268,36 @@ def saved_factor(product: torch.Tensor) -> torch.Tensor:
     return factor
 
 
+FAKE_TENSORS = "torch._subclasses.fake_tensor"
+"""The module that traces code without running it, for ``torch.export`` and ``torch.compile``."""
+
+
+FAKE_TENSORS = "torch._subclasses.fake_tensor"
+"""The module of the mode that traces code without running it, for ``torch.export`` and its like."""
+ENTER_FAKE_MODE = LatePoint(FAKE_TENSORS, "FakeTensorMode.__enter__")
+FAKE_OF_TENSOR = LatePoint(FAKE_TENSORS, "FakeTensorMode.from_tensor")
+runs_meta_kernels: Callable[[], bool] = _op(
+    "torch._C._meta_in_tls_dispatch_include", "code that is traced with fake tensors fails"
+)
+"""Whether the ops of this thread are those of a fake one, whatever their tensors are."""
+is_traced: Callable[[], bool] = _op(
+    "torch._C._get_dispatch_mode",
+    "code that is traced with fake tensors fails",
+    value=lambda: any(
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+    ),
+)
+"""Whether the ops of this thread go to a FakeTensorMode, or are recorded by ``make_fx``."""
+
+
+def new_fake_mode() -> Any:
+    return importlib.import_module(FAKE_TENSORS).FakeTensorMode()
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a FakeTensor; imports nothing."""
-    module = sys.modules.get("torch._subclasses.fake_tensor")
+    module = sys.modules.get(FAKE_TENSORS)
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 

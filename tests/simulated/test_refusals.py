@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.devices.simulated.session import prepare
-from cgtool.model.failure import EXIT_UNKNOWN, CgtoolError
+from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from cgtool.program.workload import Workload, WorkloadPart
@@ -617,21 +617,3 @@ def test_a_refusal_in_a_thread_prints_no_traceback(monkeypatch):
     ):
         captured(device, forward, torch.ones(2, device="cuda"))
     assert printed == []
-
-
-@pytest.mark.skipif(op_key._IS_ABOVE_PYTHON, reason="this PyTorch finds a kernel of each op")
-def test_code_traced_with_fake_tensors_is_not_supported(tmp_path):
-    file = tmp_path / "traced.py"
-    file.write_text("""
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-
-def build(device):
-    with FakeTensorMode():
-        width = torch.nn.Linear(8, 4)(torch.randn(2, 8)).shape[1]
-    return torch.nn.Linear(4, width).to(device), (torch.randn(2, 4, device=device),)
-""")
-    with pytest.raises(CgtoolError) as refused, SimulatedDevice("test").active():
-        load(f"{file}:build", device="cuda")
-    assert refused.value.failure.exit_code == EXIT_UNKNOWN
-    assert [frame.line for frame in refused.value.failure.frames] == [7]

@@ -47,10 +47,6 @@ from cgtool.program.description import describe
 from cgtool.program.load import seed_all
 from cgtool.program.workload import Workload
 
-_NO_FAKE_TENSORS = "python_dispatch.cpp"
-"""Where PyTorch looks for a kernel in Python of the op that a mode runs, and finds one for all ops
-(``torch_compat.dispatch_keys``)."""
-
 
 class SimulatedDevice(Device):
     """The simulated GPU."""
@@ -69,20 +65,8 @@ class SimulatedDevice(Device):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[DeviceModel]:
-        try:
-            with redirected(self.model):
-                yield self.model
-        except CgtoolError as error:
-            failure = error.failure
-            if _NO_FAKE_TENSORS not in failure.message:
-                raise
-            raise cannot_tell(
-                "the simulated device cannot run code that is traced with fake tensors, for "
-                "example by `torch.export` or AOTAutograd",
-                frames=failure.frames,
-                fix="check the traced code itself, or use a machine with a GPU",
-                phase=failure.phase,
-            ) from error
+        with redirected(self.model):
+            yield self.model
 
     def capture(
         self, workload: Workload, options: CaptureOptions, progress: Progress

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,9 +21,9 @@ from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, m
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import CgtoolError, cannot_tell
 from cgtool.observe.annotations import install as watch_for_ranges
-from cgtool.observe.frames import call_user
+from cgtool.observe.frames import call_user, here
 from cgtool.observe.tensors import (
     DEVICE,
     HOST,
@@ -37,6 +38,7 @@ from cgtool.observe.tensors import (
 )
 from cgtool.torch_compat import control_flow, private
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
 
 RNG_NEW_GENERATOR = code("rng-new-generator")
@@ -295,6 +297,35 @@ def _apply(original: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) ->
     return result
 
 
+def _fake_of_tensor(original: Any, mode: Any, tensor: torch.Tensor, *args: Any, **kw: Any) -> Any:
+    is_followed = tensor.requires_grad and torch.is_grad_enabled() and tensor.is_cuda
+    if is_followed and not _fake_gpu_tensors_may_require_grad():
+        raise cannot_tell(
+            "without a GPU, this PyTorch cannot trace a tensor of the GPU that requires grad",
+            why="autograd would look for the GPU's stream, and PyTorch would end the process",
+            frames=here(),
+            fix="call `torch.export` under `with torch.no_grad()`, or before the model moves to "
+            "the GPU; or install a PyTorch that is built for CUDA (2.11 or newer)",
+        )
+    return original(mode, tensor, *args, **kw)
+
+
+@functools.cache
+def _fake_gpu_tensors_may_require_grad() -> bool:
+    """Tried in a process of its own, which PyTorch ends if not: a build without CUDA has nothing
+    that stands in for the streams of a GPU (``_ensureCUDADeviceGuardSet``)."""
+    process = os.fork()
+    if process == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            with torch.enable_grad(), private.new_fake_mode():
+                torch.ones(1, device="cuda", requires_grad=True).sin()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(process, 0)[1] == 0
+
+
 class _Exchange:
     """Tensors that leave and come back by DLPack, in a storage that has no mark."""
 
@@ -376,8 +407,16 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         wrap(*private.LOCATION_TAG, _location_tag)
         wrap(*private.RESTORE_LOCATION, _restore_location)
         wrap(*private.CLONE_STORAGE, _clone_storage)
+        patches.wrap_later(*private.FAKE_OF_TENSOR, _fake_of_tensor)
         _Exchange(patches)
         _replace_numbers(patches)
+        patches.callback(
+            after_import(
+                private.FAKE_TENSORS,
+                # Fake tensors need no GPU if they are made as on a machine without one.
+                lambda module: patches.replace(module.FakeTensorMode, "avoid_device_init", True),
+            )
+        )
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
         for point in private.SCRIPT_CALLS:

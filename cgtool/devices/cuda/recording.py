@@ -275,10 +275,8 @@ class _NativeRecorder(_Recorder):
                 self.note_made_by(call, threads[thread], after)
 
 
-def _new_recorder(chains: Chains, *, compiled: bool) -> _Recorder:
-    # With the kernel in C++, a replay of graph trees failed on an H200 ("graph recording observed
-    # an input tensor deallocate"). Why is not known; compiled code calls few ops.
-    native = None if compiled or not op_key.can_watch_natively() else op_watch.load()
+def _new_recorder(chains: Chains) -> _Recorder:
+    native = op_watch.load() if op_key.can_watch_natively() else None
     return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
 
 
@@ -321,7 +319,7 @@ class _Watch:
             self._watching = watching.pop_all()
 
     def _observe(self, watching: contextlib.ExitStack, *, compiled: bool) -> None:
-        recorder = self._recorder = _new_recorder(self._captures.chains, compiled=compiled)
+        recorder = self._recorder = _new_recorder(self._captures.chains)
         patches = watching.enter_context(Patches())
         if not compiled:
             pause_in_compiled_code(patches, op_key.paused, generated=False)

@@ -17,7 +17,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
-from cgtool.observe.tensors import place_of
+from cgtool.observe.tensors import on_host, place_of, tensors_in
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
@@ -27,13 +27,16 @@ class _Device:
     """A GPU, for the observers of a script (``observe.script.script.Device``)."""
 
     simulated = False
-    on_host = False
 
     def __init__(self) -> None:
         self.graph_class: Any = torch.cuda.CUDAGraph
         self.recorder: OpRecorder | None = None
         # PyTorch's own: the observers of a script replace the attribute.
         self.synchronize = torch.cuda.synchronize
+
+    def ran_on_host(self, values: Any) -> bool:
+        tensors = list(tensors_in(values))
+        return bool(tensors) and all(map(on_host, tensors))
 
     def place(self, tensor: torch.Tensor) -> str:
         return place_of(tensor)

@@ -222,6 +222,9 @@ class ScriptDevice(DeviceModel):
             self.pools[pool] = PrivatePool(0x10_0000_0000 * (len(self.pools) + 1))
         return pool
 
+    def ran_on_host(self, values: Any) -> bool:
+        return self.on_host
+
     def place(self, tensor: torch.Tensor) -> str:
         return place_of(tensor)
 

@@ -107,7 +107,7 @@ class OpObserver:
             script.device.place(tensor) == "device" for tensor in tensors_in((args, kwargs))
         )
         allocates = device is not None and str(device).startswith("cuda")
-        if script.device.simulated and not script.device.on_host:
+        if script.device.simulated and not script.device.ran_on_host((args, kwargs)):
             # Its devices are all called cpu by the time that an op runs.
             allocates = device is not None
         if graph is None or not (uses_device or allocates) or op_name(op).startswith(_NO_WORK):

@@ -65,9 +65,8 @@ class Device(Protocol):
     recorder: OpRecorder | None
     """Takes the ops of the capture in progress. The simulated device has one of its own."""
 
-    @property
-    def on_host(self) -> bool:
-        """What runs now touches host tensors only, whatever their marks say."""
+    def ran_on_host(self, values: Any) -> bool:
+        """Whether an op has used host tensors only. ``values``: its arguments and its result."""
 
     def place(self, tensor: torch.Tensor) -> str:
         """``device``, ``host``, ``pinned``."""
@@ -237,7 +236,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         if graph is None:
             return
         graph.ops += 1
-        if self.device.on_host:
+        if self.device.ran_on_host((args, kwargs, result)):
             if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
                 self.publish(events.HostDraws(call))
             return
@@ -390,7 +389,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
-        if self.device.on_host:
+        if self.device.ran_on_host((args, kwargs, result)):
             return
         if op.name.partition(".")[0] in _SYNCS:
             self.host_waited(op.name, next(tensors_in(args), None))

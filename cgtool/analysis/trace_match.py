@@ -28,8 +28,9 @@ from cgtool.model.gpu_trace import Record
 
 TIMED = ("kernel", "memcpy", "memset")
 """Types of nodes that profilers record."""
-How = Literal["node id", "order", "names", "ambiguous", "none"]
-"""The surest first. ``names``: the kernels are those of the graph, but grids or blocks differ.
+How = Literal["node id", "order", "neighbours", "names", "ambiguous", "none"]
+"""The surest first. ``neighbours``: as ``order``, but the launches before and after say which of
+several graphs it is. ``names``: the kernels are those of the graph, but grids or blocks differ.
 ``ambiguous``: one of several nodes, which come from different places."""
 
 Target = tuple[int, int]
@@ -112,9 +113,21 @@ def _narrow(capture: Capture, matcher: Matcher, launches: list[Launch]) -> None:
     for own in by_device.values():
         options = [matcher.options(launches[at]) for at in own]
         for at, graphs in zip(own, narrowed(capture, options), strict=True):
-            if graphs != launches[at].fit.graphs:
+            before = launches[at].fit.graphs
+            if graphs != before:
                 records = launches[at].records
-                launches[at] = Launch(records, matcher.fit(records, graphs))
+                fit = matcher.fit(records, graphs)
+                if not set(before) <= set(graphs):
+                    fit = _by_neighbours(fit)
+                launches[at] = Launch(records, fit)
+
+
+def _by_neighbours(fit: Fit) -> Fit:
+    matches = (
+        msgspec.structs.replace(match, how="neighbours") if match.how == "order" else match
+        for match in fit.matches
+    )
+    return msgspec.structs.replace(fit, matches=tuple(matches))
 
 
 def _executable(launch: Launch) -> tuple[int, int] | None:

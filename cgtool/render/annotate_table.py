@@ -41,6 +41,11 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
         "the launch runs the kernels of this graph alone, with its grids and blocks (but for those "
         "that Inductor tunes), and its edges leave no doubt which is which",
     ),
+    _records(
+        "by neighbours",
+        "neighbours",
+        "as by order, for several graphs; the launches before and after say which one it is",
+    ),
     _records("by name", "names", "as by order, but grids or blocks differ: other shapes", WARNING),
     _records(
         "ambiguous",

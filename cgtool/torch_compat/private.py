@@ -269,10 +269,6 @@ def saved_factor(product: torch.Tensor) -> torch.Tensor:
 
 
 FAKE_TENSORS = "torch._subclasses.fake_tensor"
-"""The module that traces code without running it, for ``torch.export`` and ``torch.compile``."""
-
-
-FAKE_TENSORS = "torch._subclasses.fake_tensor"
 """The module of the mode that traces code without running it, for ``torch.export`` and its like."""
 ENTER_FAKE_MODE = LatePoint(FAKE_TENSORS, "FakeTensorMode.__enter__")
 FAKE_OF_TENSOR = LatePoint(FAKE_TENSORS, "FakeTensorMode.from_tensor")

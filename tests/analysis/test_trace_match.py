@@ -340,7 +340,8 @@ def test_traces_of_compiled_training_on_an_h200(name, records, equal):
         if "truth" in event["args"]
     }
     launches = match_launches(program, read_trace.records)
-    assert hows(launches) == ["order"] * records
+    assert set(hows(launches)) == {"order", "neighbours"}
+    assert len(hows(launches)) == records
     several = 0
     for launch in launches:
         names = {keys[graph] for graph in launch.fit.graphs}

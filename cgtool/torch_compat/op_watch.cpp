@@ -157,9 +157,13 @@ class Log {
   }
 
   py::list calls() {
-    std::lock_guard lock(mutex_);
-    py::list result;
-    for (const Call& call : calls_) {
+    std::deque<Call> calls;
+    {
+      std::lock_guard lock(mutex_);
+      calls = calls_;
+    }
+    py::list result;  // Making Python objects may run the garbage collector, and so an op.
+    for (const Call& call : calls) {
       result.append(py::make_tuple(
           ops_[call.op].name, call.frame, call.in_module, call.module, call.thread, call.waiting,
           call.autograd_node, call.autograd_sequence, call.next_sequence, call.next_sequence_end,

@@ -67,12 +67,14 @@ class GPU:
     """Answers as a GPU does."""
 
     simulated = False
-    on_host = False
     handle = 5
 
     def __init__(self) -> None:
         self.graph_class = type("Graph", (Graph,), dict(vars(Graph)))
         self.recorder: OpRecorder | None = None
+
+    def ran_on_host(self, _values: Any) -> bool:
+        return False
 
     def place(self, _tensor: torch.Tensor) -> str:
         return "device"
@@ -670,7 +672,8 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.patches import Patches
 
 class Device:
-    simulated = on_host = False
+    simulated = False
+    ran_on_host = staticmethod(lambda values: False)
     graph_class = type("Graph", (), dict.fromkeys(
         ("capture_begin", "capture_end", "replay", "reset"), lambda self: None))
     recorder = None

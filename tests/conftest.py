@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,12 +82,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = missing() if marked else None
         for item in marked if reason is not None else ():
             item.add_marker(pytest.mark.skip(reason=f"needs {thing}: {reason}"))
-
-
-@pytest.fixture(autouse=True)
-def _no_profile_is_left() -> Iterator[None]:
-    """It would slow down every test that follows."""
-    yield
-    left = sys.getprofile()
-    sys.setprofile(None)
-    assert left is None, left

@@ -48,7 +48,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     time_launches(session)
     alone = tuple(profile._times(session, [None] * len(session.graphs), REPLAYS))
     timed = node_times.record(session, quiet)
-    around = node_times.around_ns()
+    around = node_times.around_ns(REPLAYS)
     parts: list[tuple[int, int, float]] = []
     with torch.cuda.stream(session.stream):
         empty = median(empty_ns(REPLAYS))

@@ -69,8 +69,8 @@ class OriginTable:
         op: str | None,
         chain: Sequence[Site],
         module: tuple[str, str] | None,
-        annotations: tuple[str, ...] = (),
-        autograd_node: str | None = None,
+        annotations: tuple[str, ...],
+        autograd_node: str | None,
         forward: int | None = None,
     ) -> int:
         """The index of an origin, new or known."""

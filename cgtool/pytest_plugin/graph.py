@@ -71,7 +71,7 @@ class Factory:
         item = self._item
         # Read again: a fixture may have added a marker to the test.
         marked = item.stash[MARKED] = read(item)
-        arguments = options_of("cudagraph()", options, marked.options)
+        arguments = options_of(options, marked.options)
         if arguments.device is None:
             default = "cuda" if arguments.requires_gpu else None
             arguments = replace(

@@ -61,14 +61,11 @@ _BUDGET_NAMES = [*(name.replace("-", "_") for name in NAMES), "max_increase", "m
 # --- arguments
 
 
-def options_of(
-    where: str, arguments: Mapping[str, object], before: Options | None = None
-) -> Options:
-    """``before``, overridden by the arguments. Raises CgtoolError (exit 2)."""
-    _check_names(
-        where, arguments, _OPTION_NAMES, "option", (_BUDGET_NAMES, "budgets belong in graph.gate()")
-    )
-    return _overridden(where, arguments, before or Options())
+def options_of(arguments: Mapping[str, object], before: Options) -> Options:
+    """``before``, overridden by the arguments of ``cudagraph()``. Raises CgtoolError (exit 2)."""
+    where, budgets = "cudagraph()", (_BUDGET_NAMES, "budgets belong in graph.gate()")
+    _check_names(where, arguments, _OPTION_NAMES, "option", budgets)
+    return _overridden(where, arguments, before)
 
 
 def of_marker(where: str, arguments: Mapping[str, object]) -> tuple[dict[str, object], Budgets]:

@@ -124,7 +124,7 @@ class Captures:
         """``capture_begin`` has raised, or what ``torch.cuda.graph`` does before it. ``capturing``:
         the names of threads whose captures are in progress."""
         self._write_beginning(number, beginning)
-        diagnosis = _diagnosis(error, capturing=capturing, begins=True)
+        diagnosis = _diagnosis(error, (), capturing, begins=True)
         self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
     def _write_beginning(self, number: int, beginning: Beginning) -> None:
@@ -244,8 +244,8 @@ def _is_ours(file: str) -> bool:
 
 def _diagnosis(
     raised: BaseException,
-    ended: Sequence[threading.Thread] = (),
-    capturing: Sequence[str] = (),
+    ended: Sequence[threading.Thread],
+    capturing: Sequence[str],
     *,
     begins: bool = False,
 ) -> Finding | None:

@@ -61,10 +61,10 @@ def annotated(
     trace: ChromeTrace,
     launches: Sequence[Launch],
     capture: Capture,
-    given: Mapping[int, Mapping[str, str | int]] | None = None,
+    given: Mapping[int, Mapping[str, str | int]],
 ) -> Iterator[bytes]:
     """The file in parts. ``given``: what PyTorch recorded of nodes, by their ids."""
-    annotator, given = Annotator(capture), given or {}
+    annotator = Annotator(capture)
     known = {
         record.row: {**given.get(_id(record) or 0, {}), **annotator.arguments(each)}
         for launch in launches

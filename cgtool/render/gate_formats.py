@@ -108,7 +108,7 @@ def from_root(frame: Frame, root: Path) -> str:
         return frame.file
 
 
-def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
+def github_summary(report: GateReport, most: int) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
     parts += [_section(name, target) for name, target in report.named()]

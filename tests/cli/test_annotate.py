@@ -488,7 +488,7 @@ def attempt(file, capture, out) -> bool:
         if is_database:
             found.write(out, nodes(found, launches, capture))
         else:
-            out.write_bytes(b"".join(annotated(found, launches, capture)))
+            out.write_bytes(b"".join(annotated(found, launches, capture, {})))
     except CgtoolError:
         return False
     return True

@@ -126,9 +126,9 @@ for more in ([], ["--threads", "3", "--scale", "0.5"], ["--threads", "0"]):
 def test_a_new_field_is_an_argument_of_the_marker_and_of_the_fixture():
     out = in_process(
         """
-from cgtool.pytest_plugin.marker import of_marker, options_of
+from cgtool.pytest_plugin.marker import Options, of_marker, options_of
 print(of_marker("marker", {"frobnicate": True})[0])
-print(options_of("cudagraph()", {"frobnicate": True}).capture_options.frobnicate)
+print(options_of({"frobnicate": True}, Options()).capture_options.frobnicate)
 """
     )
     assert out.splitlines() == ["{'frobnicate': True}", "True"]
@@ -178,5 +178,5 @@ def test_values_that_are_refused(name, value):
 
 def test_the_options_of_the_fixture_are_those_of_a_capture():
     given = {"stream": "high", "input": "x=float32[4]", "annotations": False}
-    read = options_of("cudagraph()", given, Options(seed=3)).capture_options
+    read = options_of(given, Options(seed=3)).capture_options
     assert read == CaptureOptions(stream="high", input=("x=float32[4]",), annotations=False, seed=3)

@@ -154,7 +154,9 @@ def test_what_was_added_to_the_tables_since():
     table = OriginTable()
 
     def add(op):
-        table.add_site(op=op, chain=((add.__code__, 0),), module=None)
+        table.add_site(
+            op=op, chain=((add.__code__, 0),), module=None, annotations=(), autograd_node=None
+        )
 
     add("aten::add")
     assert table.after(0, 0) == (table.frames, table.origins)

@@ -178,10 +178,10 @@ def test_budgets_by_phase_and_tolerances():
 
 def test_options_of_the_call_go_before_those_of_the_marker():
     before = Options(seed=1, input=("x=float32[4]",), requires_gpu=True)
-    options = options_of("cudagraph()", {"seed": 2, "backward": False}, before)
+    options = options_of({"seed": 2, "backward": False}, before)
     assert (options.seed, options.backward, options.requires_gpu) == (2, False, True)
     assert options.input == ("x=float32[4]",)
-    assert options_of("cudagraph()", {"input": "x=float32[4]"}).input == ("x=float32[4]",)
+    assert options_of({"input": "x=float32[4]"}, Options()).input == ("x=float32[4]",)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_options_of_the_call_go_before_those_of_the_marker():
 )
 def test_an_unknown_option_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
-        options_of("cudagraph()", given)
+        options_of(given, Options())
     assert raised.value.failure.message.startswith(said)
 
 

@@ -136,7 +136,7 @@ def test_github_commands() -> None:
 
 
 def test_github_summary() -> None:
-    check("gate/summary.md", gate_formats.github_summary(recorded()))
+    check("gate/summary.md", gate_formats.github_summary(recorded(), gate_formats.MOST_BYTES))
 
 
 def test_benchmark_action() -> None:
@@ -274,7 +274,7 @@ def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -
 
 def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     long = tuple(failing("é" * 300, evidence=("evidence " * 40,)) for _ in range(6000))
-    text = gate_formats.github_summary(report_of(failing(), verdicts=long))
+    text = gate_formats.github_summary(report_of(failing(), verdicts=long), gate_formats.MOST_BYTES)
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
     assert text.endswith("\n_Truncated: GitHub rejects longer summaries._\n")
     assert gate_formats.cut_lines("short", 90) == "short"
@@ -311,7 +311,8 @@ named = (texts | markup).filter(lambda text: text.strip(" "))
 def summary_of(name: str, text: str) -> str:
     verdict = failing(text, evidence=(text,))
     return gate_formats.github_summary(
-        report_of(verdict, entry=name, device=text, baseline=text, notes=(text,))
+        report_of(verdict, entry=name, device=text, baseline=text, notes=(text,)),
+        gate_formats.MOST_BYTES,
     )
 
 
@@ -347,7 +348,7 @@ def test_every_format_takes_any_name(text: str, name: str) -> None:
     assert all(character.isprintable() or character == "\n" for character in data.decode())
     (row,) = json.loads(data)
     assert (row["name"], row["value"]) == (f"{visible(text)} nodes", 5.0)
-    gate_formats.github_summary(report).encode()
+    gate_formats.github_summary(report, gate_formats.MOST_BYTES).encode()
 
 
 def test_what_is_better_when_larger_is_not_for_smaller_is_better() -> None:

@@ -28,7 +28,7 @@ def test_rounding_and_segments():
 
 
 def test_small_blocks_share_a_segment_and_are_used_again():
-    pool = PrivatePool()
+    pool = PrivatePool(0)
     first, second = pool.allocate(1000), pool.allocate(1000)
     assert second.address == first.address + 1024
     pool.free(first)
@@ -37,7 +37,7 @@ def test_small_blocks_share_a_segment_and_are_used_again():
 
 
 def test_the_best_fit_is_the_smallest():
-    pool = PrivatePool()
+    pool = PrivatePool(0)
     blocks = [pool.allocate(size) for size in (4096, 512, 1024, 512, 2048, 512)]
     for block in (blocks[0], blocks[2], blocks[4]):
         pool.free(block)
@@ -45,13 +45,13 @@ def test_the_best_fit_is_the_smallest():
 
 
 def test_a_large_block_keeps_a_small_rest():
-    pool = PrivatePool()
+    pool = PrivatePool(0)
     block = pool.allocate(19 * MIB + 512 * 1024)
     assert block.bytes == 20 * MIB
 
 
 def test_neighbours_merge():
-    pool = PrivatePool()
+    pool = PrivatePool(0)
     blocks = [pool.allocate(512) for _ in range(3)]
     for block in (blocks[0], blocks[2], blocks[1]):
         pool.free(block)
@@ -69,7 +69,7 @@ requests = st.lists(
 
 @given(requests)
 def test_live_blocks_never_overlap_and_segments_are_covered(steps):
-    pool = PrivatePool()
+    pool = PrivatePool(0)
     live = []
     for request, value in steps:
         if request == "alloc":

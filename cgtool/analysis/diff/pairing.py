@@ -114,7 +114,7 @@ def size_fields(type_: str) -> list[Field]:
 class Reader:
     """Builds the facts of a capture; each origin and each function is read once."""
 
-    def __init__(self, capture: Capture, numbers: ArgumentNumbers | None = None) -> None:
+    def __init__(self, capture: Capture, numbers: ArgumentNumbers | None) -> None:
         """``numbers``: of both captures, if their arguments are to be compared; it grows."""
         self.places = Places(capture)
         self._arguments: Sequence[int] | None = None

@@ -328,7 +328,7 @@ def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> 
     return NodeTimes(PROFILER, replays=tuple(recorded), instead_of=first)
 
 
-def around_ns(replays: int = REPLAYS) -> float | None:
+def around_ns(replays: int) -> float | None:
     """Device time of a replay outside of its nodes, before the first and after the last: that of a
     graph of one kernel, without a profiler, less that of the kernel. None without cupti-python."""
     with suppress(CuptiUnavailable):

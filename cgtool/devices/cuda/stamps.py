@@ -214,7 +214,7 @@ class InCaptureRecorder(OpRecorder):
         annotations: Annotations,
         device: int,
         stream: int,
-        accesses: AccessLog | None = None,
+        accesses: AccessLog | None,
     ) -> None:
         """``stream`` is the handle of the capturing stream."""
         super().__init__(roots, annotations, partial(captured_nodes, stream), accesses)

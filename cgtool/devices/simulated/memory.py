@@ -42,7 +42,7 @@ def predict(
 ) -> Memory:
     """Run the lifetimes through the model of the allocator. ``streams``: index by name."""
     names = [graph.name for graph in graphs] if separate_pools else ["graphs"]
-    pools = [PrivatePool(0x10_0000_0000 * (index + 1)) for index in range(len(names))]
+    pools = [PrivatePool(number) for number in range(len(names))]
     allocations: list[Allocation] = []
     moments = itertools.count()
 
@@ -163,8 +163,9 @@ class PoolBlock:
 class PrivatePool:
     """Allocates and frees like the caching allocator in a private pool."""
 
-    def __init__(self, base: int = 0x10_0000_0000) -> None:
-        self._next_address = base
+    def __init__(self, number: int) -> None:
+        """``number``: counts pools from 0; each has addresses of its own."""
+        self._next_address = 0x10_0000_0000 * (number + 1)
         self.segments: list[PoolBlock] = []
         """First block of each segment; the others follow through ``next``."""
         self._free: dict[tuple[int, bool], list[tuple[int, int]]] = {}

@@ -219,7 +219,7 @@ class ScriptDevice(DeviceModel):
 
     def add_pool(self, pool: PoolId) -> PoolId:
         if pool not in self.pools:
-            self.pools[pool] = PrivatePool(0x10_0000_0000 * (len(self.pools) + 1))
+            self.pools[pool] = PrivatePool(len(self.pools))
         return pool
 
     def ran_on_host(self, values: Any) -> bool:

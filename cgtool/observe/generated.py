@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import linecache
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, cached_property
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -131,6 +131,10 @@ class _Lowered(NamedTuple):
     inputs: tuple[str, ...]
 
 
+_Near = tuple[int, _Lowered]
+"""A node with a line, and how far it is."""
+
+
 class _Origin(NamedTuple):
     """Where a source node comes from."""
 
@@ -236,15 +240,10 @@ class _File:
         """A node of the graph that was lowered: what Dynamo knows of the nearest one with a line.
 
         Nodes that replaced others have none, but for that of their result."""
-        for following in (lambda each: self._used_by[each.name], attrgetter("inputs")):
-            near, seen = [node], {node.name}
-            while near:
-                for each in near:
-                    if each.frame is not None:
-                        return self._placed(node.op, each)
-                names = {name: None for each in near for name in following(each)}
-                near = [self._graph[name] for name in names if name not in seen]
-                seen.update(names)
+        for nearest in (lambda: self._nearest_user, lambda: self._nearest_input):
+            near = nearest().get(node.name)
+            if near is not None:
+                return self._placed(node.op, near[1])
         return None
 
     def _placed(self, op: str, node: _Lowered) -> _Origin | None:
@@ -299,12 +298,18 @@ class _File:
         return nodes
 
     @cached_property
-    def _used_by(self) -> dict[str, list[str]]:
+    def _nearest_user(self) -> dict[str, _Near]:
+        """By name, of what a node leads to, itself included."""
         users: dict[str, list[str]] = {name: [] for name in self._graph}
         for node in self._graph.values():
             for name in node.inputs:
                 users[name].append(node.name)
-        return users
+        return _nearest(reversed(self._graph.values()), lambda node: users[node.name])
+
+    @cached_property
+    def _nearest_input(self) -> dict[str, _Near]:
+        """By name, of what leads to a node, itself included."""
+        return _nearest(self._graph.values(), attrgetter("inputs"))
 
     @cached_property
     def _by_line(self) -> dict[tuple[str, int], list[TracedNode]]:
@@ -318,6 +323,21 @@ class _File:
     @cached_property
     def _is_backward(self) -> bool:
         return _BACKWARD.search(self._text) is not None
+
+
+def _nearest(
+    nodes: Iterable[_Lowered], following: Callable[[_Lowered], Iterable[str]]
+) -> dict[str, _Near]:
+    """For each node from which one with a line is reached, the nearest. ``nodes``: each after those
+    that follow it."""
+    nearest: dict[str, _Near] = {}
+    for node in nodes:
+        near = (nearest[name] for name in following(node) if name in nearest)
+        if node.frame is not None:
+            nearest[node.name] = 0, node
+        elif (first := min(near, key=itemgetter(0), default=None)) is not None:
+            nearest[node.name] = first[0] + 1, first[1]
+    return nearest
 
 
 @cache

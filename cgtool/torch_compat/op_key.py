@@ -80,7 +80,7 @@ try:
     _IS_ABOVE_PYTHON = _KEY is not None and int(_KEY) > int(_PYTHON)
     """Modes and tensor subclasses come after the key: in PyTorch 2.11, not in 2.13."""
 except (MissingPrivateName, RuntimeError):
-    _KEY = None
+    _KEY, _IS_ABOVE_PYTHON = None, False
 
 
 class _Route(NamedTuple):
@@ -494,12 +494,17 @@ def place(placer: Placer) -> Iterator[None]:
         _placer = before
 
 
-def prepare(let_through: Iterable[str] = ()) -> None:
-    """Put the kernels on the key ahead of the first watch: a tenth of a second in PyTorch 2.11.
-    In this process no watch will see the ops of ``let_through``, unless there was one before."""
+def prepare(let_through: Iterable[str] = (), native: Any = None) -> None:
+    """Put the kernels on the key ahead of the first watch: those for ``watch``, which takes 50 ms
+    in PyTorch 2.11, or with ``native`` that for ``watch_natively``. In this process no watch will
+    see the ops of ``let_through``, unless there was one before."""
     if _KEY is not None:
         _kernels.let_through(let_through)
-    if is_supported():
+    if not is_supported():
+        return
+    if native is not None and can_watch_natively():
+        _kernels.replace(native.Kernel)
+    else:
         _kernels.register_all(_IS_ABOVE_PYTHON)
 
 
@@ -509,11 +514,12 @@ def place_thread() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _key_on() -> Iterator[None]:
+def _key_on(*, each: bool = _IS_ABOVE_PYTHON) -> Iterator[None]:
+    """``each``: also for ops of modes and tensor subclasses."""
     if included_keys().has(_KEY):
         yield
         return
-    _kernels.register_all(_IS_ABOVE_PYTHON)
+    _kernels.register_all(each)
     for higher_order_op in higher_order_ops.values():
         if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
@@ -602,7 +608,8 @@ def _try_key() -> bool:
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
     before, _observer = _observer, observe
     try:
-        with _key_on(), no_torch_function(), torch.enable_grad():
+        # Without the user's modes, which would need kernels for all ops.
+        with _key_on(each=False), no_dispatch(), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works

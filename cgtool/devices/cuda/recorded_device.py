@@ -44,9 +44,9 @@ class CudaRecordedDevice:
 
     def prepare(self) -> None:
         from cgtool.devices.cuda.recording import LET_THROUGH
-        from cgtool.torch_compat import op_key
+        from cgtool.torch_compat import op_key, op_watch
 
-        op_key.prepare(LET_THROUGH)
+        op_key.prepare(LET_THROUGH, op_watch.load())
 
     def watch(self, graph: Any, table: OriginTable) -> Any:
         return self._captures.watch(table)

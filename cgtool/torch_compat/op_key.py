@@ -588,14 +588,15 @@ def paused() -> Iterator[None]:
 def is_supported() -> bool:
     """Whether this PyTorch has the key: tried on a few ops, once per process."""
     with _trying:
-        return _try_key()
+        # Kernels of single ops take long, and only the program's own modes may need them here.
+        return _try_key(each=False) or (_IS_ABOVE_PYTHON and _try_key(each=True))
 
 
 _trying = threading.Lock()
 """Held while the key is tried: the observer is that of all threads."""
 
 
-def _try_key() -> bool:
+def _try_key(*, each: bool) -> bool:
     global _observer
     names: list[str] = []
 
@@ -608,8 +609,7 @@ def _try_key() -> bool:
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
     before, _observer = _observer, observe
     try:
-        # Without the user's modes, which would need kernels for all ops.
-        with _key_on(each=False), no_dispatch(), no_torch_function(), torch.enable_grad():
+        with _key_on(each=each), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works

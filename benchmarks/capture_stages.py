@@ -6,7 +6,7 @@ multiples of that, each with one thing more that `cgtool run` does in a capture:
 - ``ops``: ops and frames are noted; a function of the C library is called in the driver's place.
 - ``position``: the driver says where the stream is, before and after each op.
 - ``modules``: module hooks, and the launches of Triton kernels.
-- ``nodes``: the nodes and their parameters are read, and joined with the ops.
+- ``nodes``: the nodes and their parameters are read. They are joined with the ops afterwards.
 
 They are measured for both ways to watch ops, in Python and in C++, which is compiled first. The
 ways take turns, and each figure is the median of the ratios of the rounds. A time ends before

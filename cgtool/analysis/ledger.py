@@ -17,6 +17,7 @@ from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
     Caveat,
+    Contents,
     Edge,
     Entry,
     Environment,
@@ -38,6 +39,7 @@ from cgtool.model.journal import (
     Counters,
     Finished,
     GraphEnded,
+    GraphRead,
     Journal,
     Lost,
     Machine,
@@ -93,7 +95,9 @@ class _ProcessLedger:
     process: Process | None = None
     environment: Environment | None = None
     graphs: dict[int, LedgerGraph] = field(default_factory=dict)
-    contents: dict[int, Captured] = field(default_factory=dict)
+    captured: dict[int, Captured] = field(default_factory=dict)
+    """The captures that succeeded."""
+    contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
     between: list[Between] | None = None
@@ -139,6 +143,8 @@ class _ProcessLedger:
                     )
                 case Captured():
                     self._captured(record)
+                case GraphRead():
+                    self._read_graph(record)
                 case Unseen():
                     self.graphs[record.number] = LedgerGraph(
                         self.number, record.number, UNSEEN, began_ns=self._since(record.time_ns)
@@ -211,11 +217,15 @@ class _ProcessLedger:
                 self.tables.frame_indices(record.diagnosis.frames),
             ),
         )
-        if record.nodes is not None and record.failure is None:
-            nodes, edges = self.tables.sharing.contents(
-                tuple(map(self._moved, record.nodes)), record.edges
-            )
-            self.contents[record.number] = msgspec.structs.replace(record, nodes=nodes, edges=edges)
+        if record.failure is None:
+            self.captured[record.number] = record
+
+    def _read_graph(self, record: GraphRead) -> None:
+        self.contents[record.number] = self.tables.sharing.contents(
+            tuple(map(self._moved, record.nodes)), record.edges
+        )
+        if (entry := self.graphs.get(record.number)) is not None:
+            self._change(record.number, cgtool_ns=entry.cgtool_ns + record.cgtool_ns)
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
@@ -248,8 +258,11 @@ class _ProcessLedger:
         return node
 
     def _count(self, counters: Counters) -> None:
+        unread = sum(number not in self.contents for number in self.captured)
         if counters.lost:
             self.lost.append(f"{count_text(counters.lost, 'record')} could not be written")
+        elif unread:
+            self.lost.append(f"the nodes of {count_text(unread, 'graph')} were not recorded")
         uncounted = sum(number >= len(counters.graphs) for number in self.graphs)
         if uncounted:
             self.lost.append(f"the replays of {count_text(uncounted, 'graph')} are not counted")
@@ -344,14 +357,16 @@ def merge(
         alike: dict[bytes, int] = {}
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
-            if contents is not None:
-                graphs.append(_graph(entry, contents, tables, names, len(processes) > 1))
-                same = alike.setdefault(_topology(graphs[-1]), len(entries))
+            captured = process.captured.get(number)
+            if contents is not None and captured is not None:
+                graph = _graph(entry, captured, contents, tables, names, len(processes) > 1)
+                graphs.append(graph)
+                same = alike.setdefault(_topology(graph), len(entries))
                 entry = msgspec.structs.replace(
                     entry,
                     graph=len(graphs) - 1,
                     same_as=None if same == len(entries) else same,
-                    holds_a_pool=entry.owner == COMPILE and not entry.key and not contents.nodes,
+                    holds_a_pool=entry.owner == COMPILE and not entry.key and not graph.nodes,
                 )
             entries.append(entry)
     found = [each.environment for each in processes if each.environment is not None]
@@ -391,12 +406,17 @@ def merge(
 
 
 def _graph(
-    entry: LedgerGraph, contents: Captured, tables: _Tables, names: Counter[str], several: bool
+    entry: LedgerGraph,
+    captured: Captured,
+    contents: Contents,
+    tables: _Tables,
+    names: Counter[str],
+    several: bool,
 ) -> Graph:
     """A graph that was read. ``names`` counts the graphs of each owner; ``several`` processes."""
     pool = None
-    if contents.pool is not None:
-        pool = tables.pool_index(entry.process, contents.pool)
+    if captured.pool is not None:
+        pool = tables.pool_index(entry.process, captured.pool)
     owner = " ".join(filter(None, (entry.owner or "graph", entry.key)))
     name = f"{owner} {names[owner]}" + (f", process {entry.process}" if several else "")
     names[owner] += 1
@@ -404,11 +424,11 @@ def _graph(
         name=name,
         phase="step",
         pool=pool,
-        nodes=contents.nodes or (),
-        edges=contents.edges,
-        capture_ns=contents.capture_ns,
-        instantiate_ns=contents.instantiate_ns,
-        exec_bytes=contents.exec_bytes,
+        nodes=contents[0],
+        edges=contents[1],
+        capture_ns=captured.capture_ns,
+        instantiate_ns=captured.instantiate_ns,
+        exec_bytes=captured.exec_bytes,
     )
 
 

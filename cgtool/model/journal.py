@@ -102,12 +102,20 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     reserved_bytes: int | None = None
     failure: str | None = None
     diagnosis: Finding | None = None
-    nodes: tuple[Node, ...] | None = None
-    edges: tuple[Edge, ...] = ()
     prepare_ns: int | None = None
     warm_up_ns: int | None = None
     compile_ns: int = 0
     exec_bytes: int | None = None
+
+
+class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
+    """What a captured graph holds, written some time after its capture."""
+
+    number: int
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    cgtool_ns: int
+    """How long it took after the capture."""
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -202,6 +210,7 @@ Record = (
     | Capturing
     | Tables
     | Captured
+    | GraphRead
     | Pools
     | Unseen
     | Noted

@@ -7,17 +7,18 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cgtool.model.capture import Contents
 from cgtool.model.finding import Finding
-from cgtool.model.journal import Captured, Capturing, JournalWriter, Machine, Tables
+from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
 from cgtool.observe.frames import exception_frames, frames_of, package_part
 from cgtool.observe.graphs import Beginning
 from cgtool.recorder.costs import Before, CaptureCosts
+from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import RecordedDevice, Watch
 from cgtool.torch_compat.patches import Patches
 
@@ -46,7 +47,8 @@ class Capture:
         self._watch = watch
         self.free_bytes: int | None = None
         """Free memory just before the end of the capture, which instantiates the graph."""
-        self.contents: Contents | None = None
+        self.contents: Callable[[], Contents] | None = None
+        """What it holds, as far as it must be read before its end."""
         self.begin_ns = self.read_ns = self.end_ns = _now()
         """When it began, when its code had run, and when ``capture_end`` was called."""
         self.collector_ns = 0
@@ -86,6 +88,7 @@ class Captures:
         self._device = device
         self._journal = journal
         self._costs = CaptureCosts(patches, refused)
+        self._later = Later(lambda: self._in_progress > 0)
         self.renew()
 
     def renew(self) -> None:
@@ -93,6 +96,8 @@ class Captures:
         # The garbage collector may run while the lock is held, and free graphs.
         self._lock = threading.RLock()
         self._has_captured = False
+        self._in_progress = 0
+        self._later.renew()
         self._written = [0, 0, 0]
         """How many frames, origins and functions the journal has."""
 
@@ -116,7 +121,10 @@ class Captures:
         start = start or Start(Before(None, None, self._costs.compiled_ns))
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
-        return Capture(number, start, self._device.watch(beginning.graph, self._table))
+        watch = self._device.watch(beginning.graph, self._table)
+        with self._lock:
+            self._in_progress += 1
+        return Capture(number, start, watch)
 
     def refused(
         self, number: int, beginning: Beginning, error: BaseException, capturing: Sequence[str]
@@ -151,7 +159,7 @@ class Captures:
         """``capture_end`` is about to be called. ``raised``: what the captured code did."""
         capture.read_ns = _now()
         if raised is None:
-            with self._journal.protected(), self._lock:
+            with self._journal.protected():
                 capture.read()
         else:
             _leave_out_our_frames(raised)
@@ -196,19 +204,31 @@ class Captures:
             _growth(capture.start.reserved_bytes, reserved),
             failure,
             diagnosis,
-            None if capture.contents is None else capture.contents[0],
-            () if capture.contents is None else capture.contents[1],
             before.prepare_ns,
             before.warm_up_ns,
             self._costs.compiled_ns - before.compiled_ns,
             # Other programs can give memory back meanwhile.
             _growth(free_bytes, capture.free_bytes),
         )
+        self._journal.append(captured)
         with self._lock:
+            self._in_progress -= 1
+        if capture.contents is not None and failure is None:
+            self._later.put(partial(self._write_contents, capture.number, capture.contents))
+
+    def finish(self) -> None:
+        """Write what waits until no capture is in progress."""
+        self._later.finish()
+
+    def _write_contents(self, number: int, contents: Callable[[], Contents]) -> None:
+        with self._journal.protected():
+            start = _now()
+            nodes, edges = contents()
             written = self._written
             frames, origins = self._table.after(*written[:2])
             functions = self._device.functions()[written[2] :]
-            if self._journal.append(Tables(frames, origins, functions), captured):
+            read = GraphRead(number, nodes, edges, _now() - start)
+            if self._journal.append(Tables(frames, origins, functions), read):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
 

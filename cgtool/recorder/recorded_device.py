@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Watch(Protocol):
     """A capture in progress, as a device follows it."""
 
-    def read(self) -> Contents | None:
-        """What was captured, read at the end of the capture; None if it cannot be read."""
+    def read(self) -> Callable[[], Contents] | None:
+        """Read what was captured, at the end of the capture; None if it cannot be read. What this
+        returns is called once, later, by any thread."""
 
     def stop(self) -> None:
         """The capture is over."""

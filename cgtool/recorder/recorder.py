@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 import time
 from collections import Counter
@@ -74,6 +75,7 @@ class Recorder(Subscriber[_Graph]):
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
         self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
+        patches.wrap(os, "_exit", self._exit)
         patches.callback(notes.listen, False)
         notes.listen(True)
         for adapter in ADAPTERS:
@@ -125,6 +127,7 @@ class Recorder(Subscriber[_Graph]):
 
     def finish(self) -> None:
         """The process ends normally: whatever is freed from now on lived until its end."""
+        self._captures.finish()
         if self._times is not None:
             with self.protected():
                 self._times.finish()
@@ -202,6 +205,11 @@ class Recorder(Subscriber[_Graph]):
             if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
                 self._pools_read += 1
                 self._read_pools((graph.pool,))
+
+    def _exit(self, original: Any, status: int) -> None:
+        with self.protected():
+            self._captures.finish()
+        original(status)
 
     def _unseen(self, cuda_graph: Any) -> _Graph | None:
         """A graph that is replayed although its capture was not seen; None after the end, and in a

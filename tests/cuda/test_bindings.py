@@ -16,7 +16,7 @@ from cuda.bindings import driver as bindings
 
 from cgtool.devices.cuda import driver, nodes, script
 from cgtool.devices.cuda.memory import AddressBook, Trace
-from cgtool.model.capture import Tensor
+from cgtool.model.capture import Edge, Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("cgtool", "benchmarks", "tests/gpu")
@@ -169,8 +169,6 @@ def made_up(type_: str) -> Any:
     if made is bindings.CUstreamCaptureMode:
         return made.CU_STREAM_CAPTURE_MODE_GLOBAL
     value = made()
-    if made is bindings.CUDA_KERNEL_NODE_PARAMS:
-        value.func, value.kernelParams = bindings.CUfunction(7), ctypes.addressof(ARGUMENTS)
     if made is bindings.CUDA_MEMCPY3D:
         device = bindings.CUmemorytype.CU_MEMORYTYPE_DEVICE
         value.srcMemoryType = value.dstMemoryType = device
@@ -181,6 +179,38 @@ def name_in(type_: str) -> str:
     found = re.search(r"~\.(\w+)", type_)
     assert found, type_
     return found[1]
+
+
+class Library:
+    """The driver itself, called by ``ctypes``: its structs are those of the bindings."""
+
+    def __init__(self, types: dict[int, int]) -> None:
+        self._types = types
+        """Of nodes 1 and 2."""
+        self._kernel = bindings.CUDA_KERNEL_NODE_PARAMS_v2()
+        self._kernel.func = bindings.CUfunction(7)
+        self._kernel.kernelParams = ctypes.addressof(ARGUMENTS)
+        self._kernel.gridDimZ, self._kernel.blockDimX, self._kernel.sharedMemBytes = 3, 32, 48
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:  # noqa: N802
+        kind._obj.value = self._types[node.value]
+        return 0
+
+    def cuGraphKernelNodeGetParams_v2(self, _node: Any, params: Any) -> int:  # noqa: N802
+        ctypes.memmove(params, self._kernel.getPtr(), ctypes.sizeof(params._obj))
+        return 0
+
+    def cuGraphGetEdges_v2(self, _graph: Any, *columns: Any) -> int:  # noqa: N802
+        *columns, count = columns
+        if columns[0] is None:
+            count._obj.value = 2
+        else:
+            data = bindings.CUgraphEdgeData()
+            data.from_port, data.type = 1, bindings.CUgraphDependencyType(1)
+            ctypes.memmove(columns[2], data.getPtr(), 8)
+            for column in columns[:2]:
+                column[:] = 1, 2
+        return 0
 
 
 @pytest.fixture
@@ -203,18 +233,21 @@ def layout(function: Any, position: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("type_", list(bindings.CUgraphNodeType), ids=lambda type_: type_.name)
 def test_nodes_of_each_type_are_read(type_: Any, answer: Any, monkeypatch: Any) -> None:
-    answer(cuGraphNodeGetType=(type_,))
+    monkeypatch.setattr(driver, "_library", lambda: Library({1: int(type_), 2: int(type_)}))
     monkeypatch.setattr(nodes.cu, "cuFuncGetParamInfo", layout, raising=False)
     book = AddressBook(Trace(), (), [Tensor("x", "input", 0x1000, 64)], ())
     reader = nodes.GraphReader(nodes.FunctionTable(), book)
     read = reader.read(bindings.CUgraph(1), 0)
     name = nodes.NODE_TYPES.get(int(type_), f"type_{int(type_)}")
-    assert [node.type for node in read.nodes] == [name, name]
-    assert not any("not readable" in node.detail for node in read.nodes if node.detail)
-    assert [(edge.source, edge.target) for edge in read.edges] == [(0, 0), (1, 1)]
+    read_nodes = read.nodes([(None, None, None)] * 2)
+    assert [node.type for node in read_nodes] == [name, name]
+    assert not any("not readable" in node.detail for node in read_nodes if node.detail)
+    assert read.edges == (Edge(0, 0, from_port=1, type=1), Edge(1, 1))
     if name == "kernel":
-        [kernel, _] = [node.kernel for node in read.nodes]
+        [kernel, _] = [node.kernel for node in read_nodes]
         assert kernel is not None
+        assert (kernel.grid, kernel.block) == ((0, 0, 3), (32, 0, 0))
+        assert kernel.dynamic_shared_bytes == 48
         assert [(each.parameter, each.tensor) for each in kernel.pointers] == [(0, 0), (1, 0)]
         [function] = reader.functions.functions
         assert (function.name, function.parameter_bytes) == ("name", (8, 8))
@@ -222,16 +255,23 @@ def test_nodes_of_each_type_are_read(type_: Any, answer: Any, monkeypatch: Any) 
     assert first[:2] == (1, name)
 
 
-def test_a_type_that_the_bindings_do_not_know_leaves_the_other_nodes_readable(
+def test_a_type_that_nobody_knows_leaves_the_other_nodes_readable(
     answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def newer(node: Any) -> tuple[Any, ...]:
-        return bindings.CUresult.CUDA_SUCCESS, bindings.CUgraphNodeType(99 if int(node) == 1 else 5)
-
-    monkeypatch.setattr(nodes.cu, "cuGraphNodeGetType", newer, raising=False)
+    monkeypatch.setattr(driver, "_library", lambda: Library({1: 99, 2: 5}))
     reader = nodes.GraphReader(nodes.FunctionTable(), AddressBook(Trace(), (), (), ()))
     read = reader.read(bindings.CUgraph(1), 0)
-    assert [node.type for node in read.nodes] == ["type_unknown", "empty"]
+    assert [each["type"] for each in read.fields] == ["type_99", "empty"]
+
+
+def test_a_node_that_cannot_be_read_says_why(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library({1: 0, 2: 5})
+    monkeypatch.setattr(library, "cuGraphKernelNodeGetParams_v2", lambda *_: 1)
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    reader = nodes.GraphReader(nodes.FunctionTable(), AddressBook(Trace(), (), (), ()))
+    [kernel, empty] = reader.read(bindings.CUgraph(1), 0).fields
+    assert "cuGraphKernelNodeGetParams" in kernel["detail"]
+    assert empty == {"type": "empty"}
 
 
 def test_the_graph_of_a_capture_and_memory_are_asked_for(answer: Any) -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 import types
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 import cgtool
 from cgtool.analysis.ledger import merge
-from cgtool.model.capture import Environment, Frame
+from cgtool.model.capture import Contents, Environment, Frame
 from cgtool.model.journal import Began, Command, JournalWriter, read_journals
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
 from cgtool.recorder.notes import note
@@ -47,8 +48,8 @@ class Graph:
 
 
 class Watch:
-    def read(self) -> tuple[tuple[()], tuple[()]]:
-        return (), ()
+    def read(self) -> Callable[[], Contents]:
+        return lambda: ((), ())
 
     def stop(self) -> None: ...
 

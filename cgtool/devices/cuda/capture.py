@@ -186,9 +186,9 @@ def assemble(session: CudaSession) -> CaptureWithDot:
     ):
         calls, call_of = numbered(provenance.calls)
         known = list(zip(provenance.origins, call_of, provenance.streams, strict=True))
-        read = reader.read(template, index, known)
+        read = reader.read(template, index)
         contents.append(read)
-        dot = debug_dot(template) if len(read.nodes) <= RAW_DOT_NODES else None
+        dot = debug_dot(template) if len(known) <= RAW_DOT_NODES else None
         if dot is not None:
             raw[f"{index}.dot"] = dot
         graphs.append(
@@ -197,7 +197,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
                 phase=captured.phase,
                 callable=captured.callable,
                 pool=list(session.pools).index(captured.pool),
-                nodes=tuple(read.nodes),
+                nodes=read.nodes(known),
                 edges=read.edges,
                 capture_ns=captured.capture_ns,
                 instantiate_ns=captured.instantiate_ns,
@@ -266,10 +266,7 @@ def _add_bodies(
                 phase=owner.phase,
                 callable=owner.callable,
                 pool=owner.pool,
-                nodes=tuple(
-                    msgspec.structs.replace(body_node, origin=node.origin, stream=node.stream)
-                    for body_node in inner.nodes
-                ),
+                nodes=inner.nodes([(node.origin, None, node.stream)] * len(inner.fields)),
                 edges=inner.edges,
                 parent=(index, node_id),
             )

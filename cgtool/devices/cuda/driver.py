@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import importlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from itertools import repeat
 from typing import Any
 
 from cgtool.model.failure import machine
@@ -84,9 +85,10 @@ def capture_query() -> Callable[[int], Position]:
     return position
 
 
+@cache
 def capture_info() -> tuple[Any, bool]:
     """The driver's function ``cuStreamGetCaptureInfo``, and whether it also returns edges."""
-    library = ctypes.CDLL("libcuda.so.1")
+    library = _library()
     # The version without edges fails where one of them is programmatic.
     with_edges = hasattr(library, "cuStreamGetCaptureInfo_v3")
     return library[f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"], with_edges
@@ -94,6 +96,58 @@ def capture_info() -> tuple[Any, bool]:
 
 _ACTIVE = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE"""
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+# Called for every node and edge of a graph. Through ``ctypes``, for the time that it takes.
+
+
+def node_type(node: int) -> int:
+    """The number of its type (CUgraphNodeType). Raises DriverError."""
+    kind = ctypes.c_int()
+    _call("cuGraphNodeGetType", "", ctypes.c_void_p(node), ctypes.byref(kind))
+    return kind.value
+
+
+class KernelParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2; addresses are 0 where there is nothing."""
+
+    _fields_ = (
+        ("func", ctypes.c_uint64),
+        *((f"{of}Dim{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "XYZ"),
+        ("sharedMemBytes", ctypes.c_uint),
+        *((name, ctypes.c_uint64) for name in ("kernelParams", "extra", "kern", "ctx")),
+    )
+
+
+def kernel_params(node: int) -> Any:
+    """``KernelParams`` of a kernel node, whose arguments stay the node's. Raises DriverError."""
+    params = KernelParams()
+    _call("cuGraphKernelNodeGetParams", "_v2", ctypes.c_void_p(node), ctypes.byref(params))
+    return params
+
+
+def graph_edges(graph: int) -> Iterator[tuple[int, int, int]]:
+    """All edges of a CUgraph: (node, node that waits for it, data). The lowest three bytes of the
+    data are ``from_port``, ``to_port`` and ``type``. Raises DriverError."""
+    # The version without data fails where an edge is programmatic; before driver 12.3, none is.
+    has_data = hasattr(_library(), "cuGraphGetEdges_v2")
+    version = "_v2" if has_data else ""
+    count, nothing = ctypes.c_size_t(), (None,) * (2 + has_data)
+    _call("cuGraphGetEdges", version, ctypes.c_void_p(graph), *nothing, ctypes.byref(count))
+    columns = [(ctypes.c_uint64 * count.value)() for _ in nothing]
+    _call("cuGraphGetEdges", version, ctypes.c_void_p(graph), *columns, ctypes.byref(count))
+    return zip(*columns, *([] if has_data else [repeat(0)]), strict=False)
+
+
+def _call(name: str, version: str, *arguments: Any) -> None:
+    code = getattr(_library(), name + version)(*arguments)
+    if code != 0:
+        raise DriverError(name, cu.CUresult(code))
 
 
 def node_count(graph: Any) -> int:

@@ -10,13 +10,21 @@ import array
 import ctypes
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cgtool.devices.cuda.driver import DriverError, check, cu, node_count
+from cgtool.devices.cuda.driver import (
+    DriverError,
+    check,
+    cu,
+    graph_edges,
+    kernel_params,
+    node_count,
+    node_type,
+)
 from cgtool.devices.cuda.memory import AddressBook, Place
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
 
@@ -52,11 +60,13 @@ def nodes_of(graph: Any) -> list[Any]:
 
 def type_of(node: Any) -> str:
     """Its type, as in ``Node.type``. Raises DriverError."""
-    try:
-        number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
-    except ValueError:  # the bindings have no name for the number, and do not say it
-        return "type_unknown"
+    number = node_type(int(node))
     return NODE_TYPES.get(number, f"type_{number}")
+
+
+def asked(getter: str, node: int) -> Any:
+    """What a getter of the driver returns for a node, by its handle. Raises DriverError."""
+    return check(getter, getattr(cu, getter)(cu.CUgraphNode(node)))
 
 
 Provenance = tuple[int | None, int | None, int | None]
@@ -71,10 +81,19 @@ PlaceOf = Callable[..., Place | None]
 class GraphContents:
     """A graph as read."""
 
-    nodes: list[Node]
+    handles: list[int]
+    """Of each node, in order of creation."""
+    fields: list[NodeFields]
     edges: tuple[Edge, ...]
     children: dict[int, Any]
     """Node id to the CUgraph inside it."""
+
+    def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
+        """The nodes, to be called once. ``provenance`` has one entry for each."""
+        return tuple(
+            Node(number, fields.pop("type"), *known, **fields)
+            for number, (fields, known) in enumerate(zip(self.fields, provenance, strict=True))
+        )
 
 
 @dataclass
@@ -84,24 +103,20 @@ class GraphReader:
     functions: FunctionTable
     addresses: AddressBook
 
-    def read(
-        self, graph: Any, graph_index: int, provenance: Sequence[Provenance] | None = None
-    ) -> GraphContents:
-        """All that the driver reports of ``graph`` (a CUgraph). ``provenance`` has one entry for
-        each node, in creation order."""
-        handles = nodes_of(graph)
+    def read(self, graph: Any, graph_index: int) -> GraphContents:
+        """All that the driver reports of ``graph`` (a CUgraph)."""
+        handles = [int(node) for node in nodes_of(graph)]
         children: dict[int, Any] = {}
-        nodes: list[Node] = []
+        nodes: list[NodeFields] = []
         for position, handle in enumerate(handles):
             place_of = partial(self.addresses.lookup, graph=graph_index, node=position)
             fields = self._fields(handle, place_of)
             if "graph" in fields:
                 children[position] = fields.pop("graph")
-            known = (None, None, None) if provenance is None else provenance[position]
-            nodes.append(Node(position, fields.pop("type"), *known, **fields))
-        return GraphContents(nodes, edges(graph, handles), children)
+            nodes.append(fields)
+        return GraphContents(handles, nodes, edges(graph, handles), children)
 
-    def _fields(self, handle: Any, place_of: PlaceOf) -> NodeFields:
+    def _fields(self, handle: int, place_of: PlaceOf) -> NodeFields:
         try:
             name = type_of(handle)
         except DriverError as error:
@@ -114,17 +129,17 @@ class GraphReader:
             fields = {"detail": f"parameters not readable: {error}"}
         return {"type": name, **fields}
 
-    def _kernel(self, handle: Any, place_of: PlaceOf) -> NodeFields:
-        params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(handle))
+    def _kernel(self, handle: int, place_of: PlaceOf) -> NodeFields:
+        params = kernel_params(handle)
         function = self.functions.resolve(params)
         if function is None:
             return {"detail": "the driver reports no function"}
-        block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
-        shared = int(params.sharedMemBytes)
+        block = (params.blockDimX, params.blockDimY, params.blockDimZ)
+        shared = params.sharedMemBytes
         pointers, unread = self._arguments(params, function, place_of)
         launch = KernelLaunch(
             function=self.functions.index(function),
-            grid=(int(params.gridDimX), int(params.gridDimY), int(params.gridDimZ)),
+            grid=(params.gridDimX, params.gridDimY, params.gridDimZ),
             block=block,
             dynamic_shared_bytes=shared,
             active_blocks=self.functions.active_blocks(function, math.prod(block), shared),
@@ -134,7 +149,7 @@ class GraphReader:
         return {"kernel": launch}
 
     def _arguments(
-        self, params: Any, function: Any, place_of: PlaceOf
+        self, params: Any, function: int, place_of: PlaceOf
     ) -> tuple[tuple[PointerArgument, ...], str | None]:
         """Words of the arguments that are known addresses, or why the arguments cannot be read.
         Pointers in device memory (pointer tables, TMA descriptors) are not followed."""
@@ -146,7 +161,7 @@ class GraphReader:
             return (), "this driver, or its bindings, has no cuFuncGetParamInfo"
         if not layout:
             return (), None
-        if not int(params.kernelParams):
+        if not params.kernelParams:
             return (), "passed through `extra`, which has no table of parameters"
         pointers: list[PointerArgument] = []
         for position, value in arguments_of(params, layout):
@@ -159,8 +174,8 @@ class GraphReader:
                     pointers.append(PointerArgument(position, index * 8, word, *place))
         return tuple(pointers), None
 
-    def _memcpy(self, handle: Any, place_of: PlaceOf) -> NodeFields:
-        params = check("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(handle))
+    def _memcpy(self, handle: int, place_of: PlaceOf) -> NodeFields:
+        params = asked("cuGraphMemcpyNodeGetParams", handle)
         source, source_kind = _end(params, "src")
         destination, destination_kind = _end(params, "dst")
         source_allocation, source_tensor = place_of(source) or (None, None)
@@ -177,8 +192,8 @@ class GraphReader:
         )
         return {"copy": copy}
 
-    def _memset(self, handle: Any, place_of: PlaceOf) -> NodeFields:
-        params = check("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(handle))
+    def _memset(self, handle: int, place_of: PlaceOf) -> NodeFields:
+        params = asked("cuGraphMemsetNodeGetParams", handle)
         allocation, tensor = place_of(int(params.dst)) or (None, None)
         fill = Fill(
             bytes=int(params.elementSize) * int(params.width) * max(1, int(params.height)),
@@ -189,15 +204,18 @@ class GraphReader:
         )
         return {"fill": fill}
 
-    def _host(self, handle: Any, _place_of: PlaceOf) -> NodeFields:
-        params = check("cuGraphHostNodeGetParams", cu.cuGraphHostNodeGetParams(handle))
+    def _host(self, handle: int, _place_of: PlaceOf) -> NodeFields:
+        params = asked("cuGraphHostNodeGetParams", handle)
         return {"detail": f"host function at {int(params.fn):#x}"}
 
-    def _child(self, handle: Any, _place_of: PlaceOf) -> NodeFields:
-        inner = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
+    def _child(self, handle: int, _place_of: PlaceOf) -> NodeFields:
+        inner = check(
+            "cuGraphChildGraphNodeGetGraph",
+            cu.cuGraphChildGraphNodeGetGraph(cu.CUgraphNode(handle)),
+        )
         return {"graph": inner}
 
-    def _conditional(self, _handle: Any, _place_of: PlaceOf) -> NodeFields:
+    def _conditional(self, _handle: int, _place_of: PlaceOf) -> NodeFields:
         return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
 
 
@@ -214,7 +232,7 @@ _READERS: dict[str, Callable[[GraphReader, Any, PlaceOf], NodeFields]] = {
 def arguments_of(params: Any, layout: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
     """(position, value) of each argument of a kernel node that is in its table of parameters.
     ``layout``: as of ``FunctionTable``."""
-    table = int(params.kernelParams)
+    table = params.kernelParams
     if not table or not layout:
         return
     starts = (ctypes.c_void_p * len(layout)).from_address(table)
@@ -245,24 +263,14 @@ def _end(params: Any, side: str) -> tuple[int, str]:
     return address, "d"
 
 
-def edges(graph: Any, nodes: Sequence[Any]) -> tuple[Edge, ...]:
-    """All edges between ``nodes`` in one call, always with edge data: without it, the call fails
-    (402) as soon as one edge is programmatic."""
-    get = getattr(cu, "cuGraphGetEdges_v2", None) or cu.cuGraphGetEdges
-    *_, count = check("cuGraphGetEdges", get(graph, 0))
-    if not count:
-        return ()
-    sources, targets, data, count = check("cuGraphGetEdges", get(graph, count))
+def edges(graph: Any, nodes: Iterable[Any]) -> tuple[Edge, ...]:
+    """All edges between ``nodes``. Raises DriverError."""
     ids = {int(node): position for position, node in enumerate(nodes)}
     return tuple(
-        Edge(
-            ids[int(source)],
-            ids[int(target)],
-            int(edge.from_port),
-            int(edge.to_port),
-            int(edge.type),
-        )
-        for source, target, edge in zip(sources[:count], targets, data, strict=False)
+        Edge(ids[source], ids[target])
+        if data == 0
+        else Edge(ids[source], ids[target], data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
+        for source, target, data in graph_edges(int(graph))
     )
 
 
@@ -293,52 +301,50 @@ class FunctionTable:
     _layouts: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict)
     _occupancy: dict[tuple[int, int, int], int | None] = field(default_factory=dict)
 
-    def resolve(self, params: Any) -> Any | None:
-        """The CUfunction of kernel node parameters; ``kern`` is used when ``func`` is NULL."""
-        if int(params.func):
-            return params.func
-        if int(params.kern):
-            code, function = cu.cuKernelGetFunction(params.kern)
-            return function if int(code) == 0 else None
+    def resolve(self, params: Any) -> int | None:
+        """The CUfunction of ``KernelParams``; ``kern`` is used when ``func`` is NULL."""
+        if params.func:
+            return int(params.func)
+        if params.kern:
+            code, function = cu.cuKernelGetFunction(cu.CUkernel(params.kern))
+            return int(function) if int(code) == 0 else None
         return None
 
-    def index(self, function: Any) -> int:
+    def index(self, function: int) -> int:
         """Index into ``functions``."""
-        handle = int(function)
-        known = self._indices.get(handle)
+        known = self._indices.get(function)
         if known is None:
-            known = self._indices[handle] = len(self.functions)
+            known = self._indices[function] = len(self.functions)
             self.functions.append(self._read(function))
         return known
 
-    def layout(self, function: Any) -> tuple[tuple[int, int], ...] | None:
+    def layout(self, function: int) -> tuple[tuple[int, int], ...] | None:
         """(offset, size) in bytes of each parameter (cuFuncGetParamInfo, driver 12.4); None if
         the driver or its bindings have no such call."""
-        handle = int(function)
-        if handle not in self._layouts:
-            self._layouts[handle] = _read_layout(function)
-        return self._layouts[handle]
+        if function not in self._layouts:
+            self._layouts[function] = _read_layout(cu.CUfunction(function))
+        return self._layouts[function]
 
-    def active_blocks(self, function: Any, threads: int, dynamic_shared_bytes: int) -> int | None:
+    def active_blocks(self, function: int, threads: int, dynamic_shared_bytes: int) -> int | None:
         """Blocks that fit on one multiprocessor at once; None if the driver does not report it."""
-        key = (int(function), threads, dynamic_shared_bytes)
+        key = (function, threads, dynamic_shared_bytes)
         if key not in self._occupancy:
             code, blocks = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                function, threads, dynamic_shared_bytes
+                cu.CUfunction(function), threads, dynamic_shared_bytes
             )
             self._occupancy[key] = int(blocks) if int(code) == 0 else None
         return self._occupancy[key]
 
-    def _read(self, function: Any) -> Function:
-        attribute = cu.CUfunction_attribute
+    def _read(self, function: int) -> Function:
+        attribute, handle = cu.CUfunction_attribute, cu.CUfunction(function)
 
         def ask(name: str) -> int | None:
             code, value = cu.cuFuncGetAttribute(
-                getattr(attribute, f"CU_FUNC_ATTRIBUTE_{name}"), function
+                getattr(attribute, f"CU_FUNC_ATTRIBUTE_{name}"), handle
             )
             return int(value) if int(code) == 0 else None
 
-        name = check("cuFuncGetName", cu.cuFuncGetName(function))
+        name = check("cuFuncGetName", cu.cuFuncGetName(handle))
         return Function(
             name=name.decode(errors="replace") if name else "?",
             registers=ask("NUM_REGS"),

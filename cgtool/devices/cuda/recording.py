@@ -25,7 +25,7 @@ from cgtool.devices.cuda.driver import (
     relaxed,
 )
 from cgtool.devices.cuda.memory import AddressBook, Trace
-from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance, nodes_of
+from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
 from cgtool.model.capture import Contents
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
@@ -49,7 +49,6 @@ from cgtool.torch_compat.private import (
     current_graph_task,
     current_raw_stream,
     has_compiled,
-    next_sequence_number,
 )
 
 LET_THROUGH = frozenset(
@@ -125,10 +124,8 @@ class _Recorder(OpRecorder):
         super().__init__({}, Annotations(), self.positions.note)
         self.modules = RootedModuleStack(chains)
         self._chains = chains
-        self._home = threading.get_ident()
         self._waiting: tuple[int, tuple[Site, ...]] = -1, ()
         """A backward, and the chain that waits for it."""
-        self.running.next_sequence = next_sequence_number()
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         call = super().begin(func, caller)
@@ -183,7 +180,7 @@ class _Recorder(OpRecorder):
         return op_key.watch(self.observe)
 
     def finish(self) -> None:
-        """The capture is over: complete the record."""
+        """The capture is over: complete the record, on any thread."""
 
 
 class _NativeRecorder(_Recorder):
@@ -192,6 +189,8 @@ class _NativeRecorder(_Recorder):
     def __init__(self, chains: Chains, native: Any) -> None:
         super().__init__(chains)
         self._native = native
+        self._state = self.running
+        """Of the thread whose code is recorded."""
         self._waitings: list[tuple[Site, ...]] = []
         self._places: list[Any] = []
         self._numbers: dict[Any, int] = {}
@@ -230,7 +229,7 @@ class _NativeRecorder(_Recorder):
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
-        threads[self._home] = self.running
+        threads[self._home] = self._state
 
         def sites(frame: int) -> Iterator[Site]:
             while frame >= 0:
@@ -331,14 +330,13 @@ class _Watch:
             patches.wrap(*point, recorder.launch)
         watching.enter_context(recorder.watching())
 
-    def read(self) -> Contents | None:
+    def read(self) -> Callable[[], Contents] | None:
         graph = capturing_graph(self._stream)
         if graph is None:
             return None
         with relaxed():
-            handles = [int(node) for node in nodes_of(graph)]
-            contents = self._captures.reader.read(graph, 0, self._origins(handles))
-        return tuple(contents.nodes), contents.edges
+            contents = self._captures.reader.read(graph, 0)
+        return lambda: (contents.nodes(self._origins(contents.handles)), contents.edges)
 
     def stop(self) -> None:
         self._watching.close()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import run
-from cgtool.devices.cuda.driver import DriverError, captured_nodes, cu
-from cgtool.devices.cuda.driver import check as check_code
-from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, edges, nodes_of, type_of
+from cgtool.devices.cuda.driver import DriverError, captured_nodes, cu, kernel_params
+from cgtool.devices.cuda.nodes import (
+    FunctionTable,
+    arguments_of,
+    asked,
+    edges,
+    nodes_of,
+    type_of,
+)
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -124,19 +131,19 @@ def _contents(handle: int) -> Hashable:
     return tuple(_node(node, functions) for node in nodes), edges(graph, nodes)
 
 
-_PARAMETERS = {
+_PARAMETERS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
     "kernel": (
-        "cuGraphKernelNodeGetParams",
+        kernel_params,
         ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
          "sharedMemBytes"),
     ),
     "memcpy": (
-        "cuGraphMemcpyNodeGetParams",
+        partial(asked, "cuGraphMemcpyNodeGetParams"),
         ("srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost",
          "dstXInBytes", "dstY", "dstZ", "WidthInBytes", "Height", "Depth"),
     ),
     "memset": (
-        "cuGraphMemsetNodeGetParams",
+        partial(asked, "cuGraphMemsetNodeGetParams"),
         ("dst", "pitch", "value", "elementSize", "width", "height"),
     ),
 }  # fmt: skip
@@ -148,7 +155,7 @@ def _node(node: Any, functions: FunctionTable) -> Hashable:
     if kind not in _PARAMETERS:
         return int(node), kind
     getter, names = _PARAMETERS[kind]
-    params = check_code(getter, getattr(cu, getter)(node))
+    params = getter(int(node))
     numbers = tuple(int(getattr(params, name) or 0) for name in names)
     if kind != "kernel":
         return int(node), kind, numbers
@@ -156,4 +163,4 @@ def _node(node: Any, functions: FunctionTable) -> Hashable:
     if function is None:
         return int(node), kind, numbers
     layout = functions.layout(function) or ()
-    return int(node), kind, numbers, int(function), tuple(arguments_of(params, layout))
+    return int(node), kind, numbers, function, tuple(arguments_of(params, layout))

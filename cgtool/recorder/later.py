@@ -1,0 +1,70 @@
+"""Work that need not be done during a capture, done soon after it."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+_PAUSE = 0.01
+"""Seconds that the thread waits before it looks whether a capture is in progress."""
+_MOST = 64
+"""Pieces of work that may wait, and keep what captures have noted."""
+
+
+class Later:
+    """Does work on a thread of its own while no capture is in progress, or when asked for.
+
+    The thread is not one of ``threading``'s, and ends when nothing waits.
+    """
+
+    def __init__(self, is_capturing: Callable[[], bool]) -> None:
+        self._is_capturing = is_capturing
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget what waits: this process was forked."""
+        self._waiting = deque[Callable[[], None]]()
+        self._working = threading.RLock()
+        """Held while a piece is done: the garbage collector may run in it, and ask for the rest."""
+        self._has_thread = False
+        self._starting = threading.RLock()
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done, which must not raise."""
+        with self._starting:
+            self._waiting.append(work)
+            if not self._has_thread:
+                try:
+                    _thread.start_new_thread(self._run, ())
+                except RuntimeError:  # the process ends, or has too many
+                    self.finish()
+                    return
+                self._has_thread = True
+        if len(self._waiting) > _MOST:
+            self._do_one()
+
+    def finish(self) -> None:
+        """Do all that waits."""
+        while self._do_one():
+            pass
+
+    def _do_one(self) -> bool:
+        """Whether there was something to do."""
+        with self._working:
+            if not self._waiting:
+                return False
+            self._waiting.popleft()()
+            return True
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(_PAUSE)
+            if self._is_capturing() or self._do_one():
+                continue
+            with self._starting:
+                if not self._waiting:
+                    self._has_thread = False
+                    return

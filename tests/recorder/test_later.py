@@ -1,0 +1,55 @@
+"""Work that waits until no capture is in progress."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from cgtool.recorder.later import Later
+
+
+def test_work_waits_until_no_capture_is_in_progress() -> None:
+    capturing, done = threading.Event(), threading.Event()
+    capturing.set()
+    threads: list[int] = []
+    later = Later(capturing.is_set)
+    later.put(lambda: threads.append(threading.get_ident()))
+    later.put(done.set)
+    assert not done.wait(0.1)
+    capturing.clear()
+    assert done.wait(10)
+    assert threads != [threading.get_ident()]
+
+
+def test_a_thread_is_there_only_while_something_waits() -> None:
+    later = Later(lambda: False)
+    for _ in range(2):
+        done = threading.Event()
+        later.put(done.set)
+        assert done.wait(10)
+        while later._has_thread:
+            time.sleep(0.001)
+
+
+def test_what_waits_is_done_when_asked_for_and_in_order() -> None:
+    done: list[int] = []
+    later = Later(lambda: True)
+    for number in range(3):
+        later.put(lambda number=number: done.append(number))  # type: ignore[misc]
+    later.finish()
+    assert done == [0, 1, 2]
+    later.renew()
+    later.put(lambda: done.append(3))
+    later.renew()
+    later.finish()
+    assert done == [0, 1, 2]
+
+
+def test_the_longer_a_queue_the_more_is_done_at_once() -> None:
+    done: list[int] = []
+    later = Later(lambda: True)
+    for number in range(1000):
+        later.put(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert 900 < len(done) < 1000
+    later.finish()
+    assert done == list(range(1000))

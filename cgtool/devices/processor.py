@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from itertools import takewhile
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -16,10 +17,12 @@ _ARM_CPU = ("CPU implementer", "CPU part")
 def processor() -> str | None:
     """Its name as Linux reports it (``AMD EPYC 9654``); None if it reports none."""
     try:
-        text = _CPUINFO.read_text(errors="replace")
+        with _CPUINFO.open(errors="replace") as file:
+            # Only the first: the system writes the others when they are read, which takes long.
+            lines = list(takewhile(str.strip, file))
     except OSError:
         return platform.processor() or None
-    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    pairs = (line.partition(":") for line in lines)
     facts = {name.strip(): value.strip() for name, _, value in pairs}
     name = next((facts[key] for key in _CPU_NAMES if facts.get(key)), None)
     if name is None and all(facts.get(key) for key in _ARM_CPU):

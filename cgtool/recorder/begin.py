@@ -13,7 +13,7 @@ import sys
 import time
 
 from cgtool.model.program import Settings
-from cgtool.torch_compat.imports import after_import
+from cgtool.torch_compat.imports import CollectorPaused, after_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def begin(text: str) -> None:
     settings = Settings(*text.split("\n"))
 
     def imported(torch: ModuleType) -> None:
-        try:
-            _record(settings, torch)
-        except Exception as error:  # the program goes on, unrecorded
-            not_recorded(settings.folder, error)
+        with CollectorPaused():
+            try:
+                _record(settings, torch)
+            except Exception as error:  # the program goes on, unrecorded
+                not_recorded(settings.folder, error)
 
     after_import("torch", imported)
 

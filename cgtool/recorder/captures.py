@@ -20,6 +20,7 @@ from cgtool.observe.graphs import Beginning
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import RecordedDevice, Watch
+from cgtool.torch_compat.imports import CollectorPaused
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns
@@ -112,7 +113,8 @@ class Captures:
         """A capture is about to begin."""
         before, now = self._costs.begins(), _now()
         if not self._has_captured:
-            self._device.prepare()
+            with CollectorPaused():
+                self._device.prepare()
         return Start(before, self._device.reserved_bytes(), now)
 
     def began(self, number: int, beginning: Beginning, start: Start | None) -> Capture:

@@ -60,7 +60,8 @@ class Device:
     def environment(self) -> Environment:
         return Environment(device="none")
 
-    def prepare(self) -> None: ...
+    def prepare(self) -> None:
+        assert not gc.isenabled(), "no collection runs while the first capture waits for imports"
 
     def watch(self, graph: Any, table: Any) -> Watch:
         return Watch()

@@ -184,9 +184,9 @@ def name_in(type_: str) -> str:
 class Library:
     """The driver itself, called by ``ctypes``: its structs are those of the bindings."""
 
-    def __init__(self, types: dict[int, int]) -> None:
-        self._types = types
-        """Of nodes 1 and 2."""
+    def __init__(self, types: dict[int, int], edges: int = 2) -> None:
+        self._types, self._edges = types, edges
+        """Of nodes 1 and 2, and how many edges there are."""
         self._kernel = bindings.CUDA_KERNEL_NODE_PARAMS_v2()
         self._kernel.func = bindings.CUfunction(7)
         self._kernel.kernelParams = ctypes.addressof(ARGUMENTS)
@@ -203,7 +203,9 @@ class Library:
     def cuGraphGetEdges_v2(self, _graph: Any, *columns: Any) -> int:  # noqa: N802
         *columns, count = columns
         if columns[0] is None:
-            count._obj.value = 2
+            count._obj.value = self._edges
+        elif not self._edges:
+            return 1  # as the driver does
         else:
             data = bindings.CUgraphEdgeData()
             data.from_port, data.type = 1, bindings.CUgraphDependencyType(1)
@@ -265,11 +267,13 @@ def test_a_type_that_nobody_knows_leaves_the_other_nodes_readable(
 
 
 def test_a_node_that_cannot_be_read_says_why(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = Library({1: 0, 2: 5})
+    library = Library({1: 0, 2: 5}, edges=0)
     monkeypatch.setattr(library, "cuGraphKernelNodeGetParams_v2", lambda *_: 1)
     monkeypatch.setattr(driver, "_library", lambda: library)
     reader = nodes.GraphReader(nodes.FunctionTable(), AddressBook(Trace(), (), (), ()))
-    [kernel, empty] = reader.read(bindings.CUgraph(1), 0).fields
+    read = reader.read(bindings.CUgraph(1), 0)
+    assert read.edges == ()
+    [kernel, empty] = read.fields
     assert "cuGraphKernelNodeGetParams" in kernel["detail"]
     assert empty == {"type": "empty"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from itertools import repeat
 from typing import Any
@@ -131,7 +131,7 @@ def kernel_params(node: int) -> Any:
     return params
 
 
-def graph_edges(graph: int) -> Iterator[tuple[int, int, int]]:
+def graph_edges(graph: int) -> Iterable[tuple[int, int, int]]:
     """All edges of a CUgraph: (node, node that waits for it, data). The lowest three bytes of the
     data are ``from_port``, ``to_port`` and ``type``. Raises DriverError."""
     # The version without data fails where an edge is programmatic; before driver 12.3, none is.
@@ -139,6 +139,8 @@ def graph_edges(graph: int) -> Iterator[tuple[int, int, int]]:
     version = "_v2" if has_data else ""
     count, nothing = ctypes.c_size_t(), (None,) * (2 + has_data)
     _call("cuGraphGetEdges", version, ctypes.c_void_p(graph), *nothing, ctypes.byref(count))
+    if not count.value:
+        return ()
     columns = [(ctypes.c_uint64 * count.value)() for _ in nothing]
     _call("cuGraphGetEdges", version, ctypes.c_void_p(graph), *columns, ctypes.byref(count))
     return zip(*columns, *([] if has_data else [repeat(0)]), strict=False)

@@ -4,17 +4,20 @@ Each program runs by itself and under `cgtool run` in turn, in fresh processes. 
 hooks that it puts on the methods of `torch.cuda.CUDAGraph`, around whatever is there already, add
 up the time from the beginning of `capture_begin` to the end of `capture_end`, and of `replay`. So
 the recorder is inside what is timed. The first capture of a process is by itself: the recorder
-imports and prepares there what only captures need. The whole program is timed from outside, without
-the time that cgtool takes before its start and after its end. Every figure is the median of the
-rounds.
+imports and prepares there what only captures need. The whole program is timed from outside:
+`program` from its start to its end, and `command` with what cgtool does before and after. Every
+figure is the median of the rounds.
 
 `start` and `import` are a Python process that imports nothing, and one that imports PyTorch; they
-need no GPU.
+need no GPU. What they and the first capture take more is what a run costs once, however long the
+program is. cgtool is compiled to bytecode first, as pip does when it installs it: otherwise each
+process might compile it, which takes longer than the rest of its start.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import subprocess
@@ -27,6 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import cgtool
 from cgtool.model import capture_file
 
 TIMES = "RUN_OVERHEAD_TIMES"
@@ -267,21 +271,21 @@ def measured(name: str, folder: Path, options: list[str] | None) -> dict[str, fl
         else [sys.executable, str(Path(__file__).resolve()), "--run", name]
     )
     environment = {**os.environ, TIMES: str(times)}
+    saved = folder / "overhead.cgt"
     if options is not None:
-        saved = folder / "overhead.cgt"
         ours = [sys.executable, "-m", "cgtool", "run", "-q", "-o", str(saved), *options, "--"]
-        done = subprocess.run([*ours, *command], env=environment, capture_output=True, check=False)
-        ledger = capture_file.read(saved).ledger
-        assert ledger is not None
-        whole = ledger.wall_ns
-    else:
-        clock = time.perf_counter_ns()
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)
-        whole = time.perf_counter_ns() - clock
+        command = [*ours, *command]
+    clock = time.perf_counter_ns()
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    program_ns = command_ns = time.perf_counter_ns() - clock
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr.decode()[-2000:]}")
+    if options is not None:
+        ledger = capture_file.read(saved).ledger
+        assert ledger is not None
+        program_ns = ledger.wall_ns
     own = json.loads(times.read_text()) if times.exists() else {}
-    return {**own, "whole_ms": whole / 1e6}
+    return {**own, "program_ms": program_ns / 1e6, "command_ms": command_ns / 1e6}
 
 
 def main() -> None:
@@ -296,6 +300,7 @@ def main() -> None:
         timed_by_itself(arguments.run)
         return
     options = ["--times"] if arguments.times else []
+    compileall.compile_dir(Path(cgtool.__file__).parent, quiet=1)
     print(f"{'program':<12}{'':<12}{'alone':>11}{'recorded':>11}{'more':>10}{'times':>8}")
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.names or (*BARE, *PROGRAMS):

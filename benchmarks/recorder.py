@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, Site
-from cgtool.observe.ops import OpRecorder, RootedModuleStack
+from cgtool.observe.ops import OpRecorder, RootedModuleStack, module_hooks
 from cgtool.torch_compat import op_key, op_watch
 
 ROUNDS = 200
@@ -103,8 +103,7 @@ def native(module: Any) -> Iterator[None]:
     """As ``PlaceRecorder``, but the calls are not read from the log."""
     nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
     log = module.Log(nothing, False, int, int, frozenset())
-    hooks = RootedModuleStack(Chains(), lambda _place, frame: log.enter_module(0, frame))
-    with hooks, op_key.watch_natively(module, log):
+    with module_hooks(log.enter_module, log.leave_module), op_key.watch_natively(module, log):
         yield
 
 

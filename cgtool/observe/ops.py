@@ -174,6 +174,53 @@ def paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
     return names
 
 
+class ModuleNames:
+    """What modules are called: by the path from the first of ``roots`` that leads to them."""
+
+    def __init__(self, roots: Mapping[str, torch.nn.Module]) -> None:
+        self._paths = paths(roots)
+
+    def running(self, module: torch.nn.Module, outer: Running | None) -> Running:
+        """A module that runs, in ``outer`` if there is one."""
+        kind = type(module).__name__
+        path = self._paths.get(id(module))
+        if path is None:
+            # Made inside forward, so it has no path of its own: named under its parent.
+            path = f"{outer[0]}.<{kind}>".lstrip(".") if outer else f"<{kind}>"
+        return path, kind
+
+
+class RootedModuleNames(ModuleNames):
+    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self._roots: list[torch.nn.Module] = []
+        """Kept, so that the ids of their modules stay their own."""
+
+    def running(self, module: torch.nn.Module, outer: Running | None) -> Running:
+        if outer is None and id(module) not in self._paths:
+            self._paths |= paths({"": module})
+            self._roots.append(module)
+        return super().running(module, outer)
+
+
+@contextlib.contextmanager
+def module_hooks(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """While entered, ``enter(module, args)`` and ``leave(module, args, result)`` are called around
+    the forward of every module."""
+    hooks = (
+        register_module_forward_pre_hook(enter),
+        # always_call: also when forward raises.
+        register_module_forward_hook(leave, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 class ModuleStack(threading.local):
     """While entered, ``current()`` names the innermost module that is running on this thread.
 
@@ -186,9 +233,9 @@ class ModuleStack(threading.local):
     # An attribute of all threads: another one may leave than has entered.
     __slots__ = ("_hooks",)
 
-    def __init__(self, roots: Mapping[str, torch.nn.Module]) -> None:
+    def __init__(self, names: ModuleNames) -> None:
         # threading.local runs __init__ once a thread, with the same arguments.
-        self._paths = paths(roots)
+        self._names = names
         self.stack: list[Running] = []
 
     def current(self) -> Running | None:
@@ -196,13 +243,7 @@ class ModuleStack(threading.local):
         return stack[-1] if stack else None
 
     def _push(self, module: torch.nn.Module, _args: Any) -> None:
-        kind = type(module).__name__
-        path = self._paths.get(id(module))
-        stack = self.stack
-        if path is None:
-            # Made inside forward, so it has no path of its own: named under its parent.
-            path = f"{stack[-1][0]}.<{kind}>".lstrip(".") if stack else f"<{kind}>"
-        stack.append((path, kind))
+        self.stack.append(self._names.running(module, self.current()))
 
     def _pop(self, _module: torch.nn.Module, _args: Any, _out: Any) -> None:
         stack = self.stack
@@ -210,11 +251,8 @@ class ModuleStack(threading.local):
             stack.pop()
 
     def __enter__(self) -> ModuleStack:
-        # always_call pops also when forward raises.
-        self._hooks = (
-            register_module_forward_pre_hook(self._push),
-            register_module_forward_hook(self._pop, always_call=True),
-        )
+        self._hooks = contextlib.ExitStack()
+        self._hooks.enter_context(module_hooks(self._push, self._pop))
         return self
 
     def __exit__(
@@ -223,31 +261,22 @@ class ModuleStack(threading.local):
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.close()
         self.stack.clear()
 
 
 class RootedModuleStack(ModuleStack):
-    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself.
+    """Names modules from the outermost one that runs.
 
     It also knows where the modules were called from, so that the chain of an op is looked up no
     further than to the innermost one.
     """
 
-    def __init__(
-        self, chains: Chains, entered: Callable[[Any, FrameType | None], None] | None = None
-    ) -> None:
-        """``entered``: called with ``place()`` and its frame when that changes."""
-        super().__init__({})
+    def __init__(self, chains: Chains) -> None:
+        super().__init__(RootedModuleNames())
         self._chains = chains
-        self._entered = entered
         self._running: list[tuple[FrameType, tuple[Site, ...]]] = []
         """The frame that runs a module, and the chain outside it, which stays what it is."""
-
-    def place(self) -> tuple[Running | None, tuple[Site, ...]]:
-        """The innermost module that is running on this thread, and the chain that leads to it."""
-        return self.current(), self._running[-1][1] if self._running else ()
 
     def chain(self, frame: FrameType | None) -> tuple[Site, ...]:
         """``chain_of``, one of ``chains``."""
@@ -262,23 +291,14 @@ class RootedModuleStack(ModuleStack):
         return self._chains.extended(sites, outer)
 
     def _push(self, module: torch.nn.Module, args: Any) -> None:
-        if not self.stack and id(module) not in self._paths:
-            self._paths = self._paths | paths({"": module})
-            # Kept, so that the ids of its modules stay their own.
-            self._roots = (*getattr(self, "_roots", ()), module)
         super()._push(module, args)
         frame = sys._getframe(1)
         self._running.append((frame, self.chain(frame)))
-        if self._entered is not None:
-            self._entered(self.place(), frame)
 
     def _pop(self, module: torch.nn.Module, args: Any, out: Any) -> None:
         super()._pop(module, args, out)
-        running = self._running
-        if running:
-            running.pop()
-        if self._entered is not None:
-            self._entered(self.place(), running[-1][0] if running else None)
+        if self._running:
+            self._running.pop()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
@@ -354,7 +374,7 @@ class OpRecorder:
         accesses: Accesses | None = None,
     ) -> None:
         self.record = Record()
-        self.modules = ModuleStack(roots)
+        self.modules = ModuleStack(ModuleNames(roots))
         self.annotations = annotations
         self.launch_count = launch_count
         self.accesses = accesses

@@ -62,7 +62,16 @@ struct Call {
 
 std::atomic<uint64_t> logs{0};
 
-// The module that runs on a thread, and the frame that runs it, which is only compared.
+// A call of a module.
+struct Module {
+  PyObject* module;  // Owned.
+  PyObject* runs;    // The frame that runs it, which is only compared.
+  int frame;         // From there outwards.
+  bool in_module;    // Whether those frames end at the module outside it.
+  int outer;
+};
+
+// The module that runs on a thread, and the frame that runs it.
 struct Running {
   uint64_t log = 0;
   int module = -1;
@@ -82,12 +91,25 @@ class Log {
   ~Log() {
     py::gil_scoped_acquire acquired;
     for (const Frame& frame : frames_) Py_DECREF(frame.code);
+    for (const Module& module : modules_) Py_DECREF(module.module);
     stream_ = {};
     waiting_ = {};
   }
 
-  void enter_module(int module, const py::object& frame) {
-    running = {number_, module, frame.is_none() ? nullptr : frame.ptr()};
+  // Hooks of all modules.
+  void enter_module(const py::object& module, const py::object&) {
+    if (running.log != number_) running = {number_};
+    bool in_module = false;
+    int frame = frames_until(running.frame, in_module);
+    auto runs = reinterpret_cast<PyObject*>(PyEval_GetFrame());
+    modules_.push_back({module.inc_ref().ptr(), runs, frame, in_module, running.module});
+    running = {number_, static_cast<int>(modules_.size()) - 1, runs};
+  }
+
+  void leave_module(const py::object&, const py::object&, const py::object&) {
+    if (running.log != number_ || running.module < 0) return;
+    int outer = modules_[running.module].outer;
+    running = {number_, outer, outer < 0 ? nullptr : modules_[outer].runs};
   }
 
   // With the GIL. What happens in Python here raises nothing into the program.
@@ -181,6 +203,16 @@ class Log {
     return result;
   }
 
+  py::list modules() {
+    py::list result;
+    for (size_t number = 0; number < modules_.size(); ++number) {
+      const Module call = modules_[number];
+      result.append(py::make_tuple(
+          py::reinterpret_borrow<py::object>(call.module), call.frame, call.in_module, call.outer));
+    }
+    return result;
+  }
+
   std::deque<std::string> autograd_nodes() { return node_names_; }
 
   std::vector<std::vector<uint64_t>> positions() {
@@ -269,6 +301,7 @@ class Log {
   std::deque<Op> ops_;
   std::unordered_map<const void*, int> op_numbers_;
   std::vector<Frame> frames_;
+  std::vector<Module> modules_;
   struct HashFrame {
     size_t operator()(const std::tuple<PyObject*, int, int>& frame) const {
       auto [code, instruction, outer] = frame;
@@ -392,6 +425,8 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
       .def(py::init<uintptr_t, bool, py::function, py::function, std::unordered_set<std::string>>())
       .def("enter_module", &Log::enter_module)
+      .def("leave_module", &Log::leave_module)
+      .def("modules", &Log::modules)
       .def("note", &Log::note_current)
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)

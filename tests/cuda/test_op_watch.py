@@ -83,7 +83,7 @@ def position(request, monkeypatch):
 
 @contextlib.contextmanager
 def recorded(recorder):
-    with recorder.modules, recorder.watching():
+    with recorder.hooks, recorder.watching():
         yield recorder
     recorder.finish()
 

@@ -34,12 +34,21 @@ from cgtool.observe.frames import (
     Chains,
     Site,
     callers,
+    chain_of,
     is_generated,
     is_internal,
     is_internal_file,
 )
 from cgtool.observe.generated import GeneratedCode, Source
-from cgtool.observe.ops import OpCall, OpRecorder, RootedModuleStack, ThreadState
+from cgtool.observe.ops import (
+    OpCall,
+    OpRecorder,
+    RootedModuleNames,
+    RootedModuleStack,
+    Running,
+    ThreadState,
+    module_hooks,
+)
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key, op_watch
@@ -123,6 +132,8 @@ class _Recorder(OpRecorder):
         self.positions = _Positions()
         super().__init__({}, Annotations(), self.positions.note)
         self.modules = RootedModuleStack(chains)
+        self.hooks: AbstractContextManager[object] = self.modules
+        """To be entered while the capture is watched."""
         self._chains = chains
         self._waiting: tuple[int, tuple[Site, ...]] = -1, ()
         """A backward, and the chain that waits for it."""
@@ -173,7 +184,7 @@ class _Recorder(OpRecorder):
             launches = start, self.launch_count()
             frame = sys._getframe(1)
             site = _generated_site(_sites(frame))
-            self.kernels.append(_Launch(site, chain_or_waiting(frame), launches))
+            self.kernels.append(_Launch(site, chain_of(frame) or self.waiting_chain(), launches))
 
     def watching(self) -> AbstractContextManager[None]:
         """While entered, the ops are recorded."""
@@ -192,9 +203,6 @@ class _NativeRecorder(_Recorder):
         self._state = self.running
         """Of the thread whose code is recorded."""
         self._waitings: list[tuple[Site, ...]] = []
-        self._places: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-        """Where modules ran, and their numbers: by the module, and the id of the chain."""
         function, with_edges = capture_info()
         # The garbage collector does not see what a log refers to.
         this = weakref.ref(self)
@@ -206,16 +214,7 @@ class _NativeRecorder(_Recorder):
             _LAUNCH_NOTHING,
         )
         self.launch_count = self._log.note
-        self.modules = RootedModuleStack(chains, self._enter)
-
-    def _enter(self, place: Any, frame: FrameType | None) -> None:
-        module, chain = place
-        number = -1
-        if module is not None:
-            number = self._numbers.setdefault((module, id(chain)), len(self._places))
-            if number == len(self._places):
-                self._places.append(place)
-        self._log.enter_module(number, frame)
+        self.hooks = module_hooks(self._log.enter_module, self._log.leave_module)
 
     def _number_waiting(self) -> int:
         self._waitings.append(self.waiting_chain())
@@ -236,13 +235,19 @@ class _NativeRecorder(_Recorder):
                 code, instruction, frame = frames[frame]
                 yield code, instruction
 
+        places: list[tuple[Running, tuple[Site, ...]]] = []
+        """The modules that ran, and the chains outside them."""
+
         @cache
         def chain(frame: int, outer: int) -> tuple[Site, ...]:
             inner = [site for site in sites(frame) if not is_internal(site[0])][:MAX_CHAIN]
             is_whole = outer >= 0 and len(inner) < MAX_CHAIN
-            return self._chains.extended(
-                reversed(inner), self._places[outer][1] if is_whole else ()
-            )
+            return self._chains.extended(reversed(inner), places[outer][1] if is_whole else ())
+
+        names = RootedModuleNames()
+        for module, frame, in_module, outer in self._log.modules():
+            running = names.running(module, places[outer][0] if outer >= 0 else None)
+            places.append((running, chain(frame, outer if in_module else -1)))
 
         @cache
         def generated(frame: int) -> Site | None:
@@ -259,7 +264,7 @@ class _NativeRecorder(_Recorder):
                 chain(frame, module if in_module else -1)
                 or (self._waitings[waiting] if waiting >= 0 else ()),
                 None,  # no capture of a run needs its innermost frame
-                self._places[module][0] if module >= 0 else None,
+                places[module][0] if module >= 0 else None,
                 (),
                 thread,
                 launches=(launches[0], launches[1]),
@@ -324,7 +329,7 @@ class _Watch:
             pause_in_compiled_code(patches, op_key.paused, generated=False)
         if not has_compiled():
             # Its hooks are those of all modules, which Dynamo's guards see.
-            watching.enter_context(recorder.modules)
+            watching.enter_context(recorder.hooks)
         point = kernel_launch()
         if point is not None:
             patches.wrap(*point, recorder.launch)

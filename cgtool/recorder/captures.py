@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cgtool.model.capture import Contents
+from cgtool.model.capture import Contents, Environment
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
 from cgtool.observe.frames import exception_frames, frames_of, package_part
@@ -142,7 +142,7 @@ class Captures:
             is_first, self._has_captured = not self._has_captured, True
         if is_first:
             # Not earlier: it initialises CUDA.
-            self._journal.append(Machine(self._device.environment()))
+            self._later.put(partial(self._write_machine, self._device.environment()))
         self._journal.append(
             Capturing(
                 time.time_ns(),
@@ -221,6 +221,10 @@ class Captures:
     def finish(self) -> None:
         """Write what waits until no capture is in progress."""
         self._later.finish()
+
+    def _write_machine(self, environment: Callable[[], Environment]) -> None:
+        with self._journal.protected():
+            self._journal.append(Machine(environment()))
 
     def _write_contents(self, number: int, contents: Callable[[], Contents]) -> None:
         with self._journal.protected():

@@ -41,7 +41,8 @@ class RecordedDevice(Protocol):
     graph_class: Any
     """Has ``capture_begin``, ``capture_end``, ``replay`` and ``reset``."""
 
-    def environment(self) -> Environment: ...
+    def environment(self) -> Callable[[], Environment]:
+        """That of the current device, to be asked for later, by any thread."""
 
     def prepare(self) -> None:
         """Do in advance what would take long in the first capture."""

@@ -59,17 +59,21 @@ class Kernels:
         self._listed: tuple[int, ...] | None = None
         """``ops_version`` when all ops were listed, which takes milliseconds."""
 
-    def register_all(self, is_above_python: bool) -> None:
+    def register_all(self, is_above_python: bool, needed: Iterable[str] | None = None) -> None:
         """Put them on the key, for all ops. ``is_above_python``: modes and tensor subclasses come
-        after it."""
+        after it. ``needed``: the only ops that one of these may run; None: any."""
         self._pass(self.kernel)
-        if is_above_python and self._installed is None:
-            # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op,
-            # and fails if there is only one in Python for all ops.
-            version = private.ops_version()
-            if version != self._listed:
-                self._implement_each(private.op_names())
-                self._listed = version
+        if not is_above_python or self._installed is not None:
+            return
+        # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op, and
+        # fails if there is only one in Python for all ops.
+        if needed is not None:
+            self._implement_each(needed)
+            return
+        version = private.ops_version()
+        if version != self._listed:
+            self._implement_each(private.op_names())
+            self._listed = version
 
     def register_some(self, names: Iterable[str]) -> None:
         """Put them on the key, for these ops. The others pass."""

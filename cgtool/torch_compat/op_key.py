@@ -514,12 +514,12 @@ def place_thread() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _key_on(*, each: bool = _IS_ABOVE_PYTHON) -> Iterator[None]:
-    """``each``: also for ops of modes and tensor subclasses."""
+def _key_on(needed: Iterable[str] | None = None) -> Iterator[None]:
+    """``needed``: as of ``Kernels.register_all``."""
     if included_keys().has(_KEY):
         yield
         return
-    _kernels.register_all(each)
+    _kernels.register_all(_IS_ABOVE_PYTHON, needed)
     for higher_order_op in higher_order_ops.values():
         if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
@@ -588,15 +588,16 @@ def paused() -> Iterator[None]:
 def is_supported() -> bool:
     """Whether this PyTorch has the key: tried on a few ops, once per process."""
     with _trying:
-        # Kernels of single ops take long, and only the program's own modes may need them here.
-        return _try_key(each=False) or (_IS_ABOVE_PYTHON and _try_key(each=True))
+        return _try_key()
 
 
+_TRIED = ("aten::mul.Tensor", "aten::t", "aten::mm")
+"""Kernels for all ops take 50 ms in PyTorch 2.11."""
 _trying = threading.Lock()
 """Held while the key is tried: the observer is that of all threads."""
 
 
-def _try_key(*, each: bool) -> bool:
+def _try_key() -> bool:
     global _observer
     names: list[str] = []
 
@@ -609,7 +610,7 @@ def _try_key(*, each: bool) -> bool:
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
     before, _observer = _observer, observe
     try:
-        with _key_on(each=each), no_torch_function(), torch.enable_grad():
+        with _key_on(_TRIED), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works

@@ -57,8 +57,8 @@ class Watch:
 class Device:
     graph_class = Graph
 
-    def environment(self) -> Environment:
-        return Environment(device="none")
+    def environment(self) -> Callable[[], Environment]:
+        return lambda: Environment(device="none")
 
     def prepare(self) -> None:
         assert not gc.isenabled(), "no collection runs while the first capture waits for imports"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import subprocess
 import sys
 import threading
 import warnings
@@ -469,6 +470,16 @@ def test_support_is_tested_on_the_cpu_and_in_any_grad_mode():
         op_key.is_supported.cache_clear()
         with context:
             assert op_key.is_supported()
+
+
+def test_support_is_tested_under_a_mode_that_was_there_before():
+    code = """
+from torch.utils.flop_counter import FlopCounterMode
+from cgtool.torch_compat import op_key
+with FlopCounterMode(display=False):
+    assert op_key.is_supported()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_first_observer_of_a_process_sees_ops():

@@ -6,7 +6,7 @@ The program waits for what is imported here. What a capture needs is imported be
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -37,10 +37,10 @@ class CudaRecordedDevice:
 
         return Captures(self._code)
 
-    def environment(self) -> Environment:
+    def environment(self) -> Callable[[], Environment]:
         from cgtool.devices.cuda.environment import environment
 
-        return environment(torch.cuda.current_device())
+        return partial(environment, torch.cuda.current_device())
 
     def prepare(self) -> None:
         from cgtool.devices.cuda.recording import LET_THROUGH

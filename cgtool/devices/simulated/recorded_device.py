@@ -55,8 +55,8 @@ class SimulatedRecordedDevice:
         patches.enter_context(redirected(device))
         patches.enter_context(graphs_of(device))
 
-    def environment(self) -> Environment:
-        return SimulatedDevice(self._because).environment()
+    def environment(self) -> Callable[[], Environment]:
+        return SimulatedDevice(self._because).environment
 
     def prepare(self) -> None:
         """Nothing takes long."""

@@ -10,7 +10,7 @@ from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.journal import Between
-from cgtool.model.ledger import EagerBreak, EagerOp, LedgerGraph
+from cgtool.model.ledger import CALLABLES, EagerBreak, EagerOp, LedgerGraph
 
 
 @dataclass
@@ -100,4 +100,6 @@ def _name(graphs: Sequence[LedgerGraph]) -> str:
     if others:
         return f"{first.owner}, {len(graphs):,} graphs"
     number = "" if first.graph is None else str(first.graph)
-    return " ".join(filter(None, (first.owner, first.key or number)))
+    if first.key and first.owner != CALLABLES:
+        number = ""
+    return " ".join(filter(None, (first.owner, first.key, number)))

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,7 +29,7 @@ from cgtool.model.capture import (
     Origin,
     Pool,
 )
-from cgtool.model.capture_file import Sharing, no_collection
+from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     Began,
     Between,
@@ -52,6 +52,7 @@ from cgtool.model.journal import (
     WatchesOps,
 )
 from cgtool.model.ledger import (
+    CALLABLES,
     COMPILE,
     UNSEEN,
     Diagnosis,
@@ -315,7 +316,6 @@ class _ProcessLedger:
             )
 
 
-@no_collection()
 def merge(
     command: Command,
     journals: Iterable[Journal],
@@ -343,6 +343,7 @@ def merge(
             "no process that cgtool could follow has imported PyTorch (python -I, -E and -S cannot "
             "be followed)"
         )
+    origins = list(tables.origins)
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
     breaks: list[EagerBreak] = []
@@ -359,6 +360,9 @@ def merge(
             entry, contents = process.graphs[number], process.contents.get(number)
             captured = process.captured.get(number)
             if contents is not None and captured is not None:
+                if entry.owner == CALLABLES and not entry.key:
+                    key = _phase(contents[0], origins)
+                    entry = msgspec.structs.replace(entry, key=key)
                 graph = _graph(entry, captured, contents, tables, names, len(processes) > 1)
                 graphs.append(graph)
                 same = alike.setdefault(_topology(graph), len(entries))
@@ -430,6 +434,15 @@ def _graph(
         instantiate_ns=captured.instantiate_ns,
         exec_bytes=captured.exec_bytes,
     )
+
+
+def _phase(nodes: Iterable[Node], origins: Sequence[Origin]) -> str:
+    """Of a graphed callable: ``forward``, ``backward``, or nothing if no op is known."""
+    known = (origins[node.origin] for node in nodes if node.origin is not None)
+    first = next((origin for origin in known if origin.op is not None), None)
+    if first is None:
+        return ""
+    return "forward" if first.autograd_node is None else "backward"
 
 
 def _topology(graph: Graph) -> bytes:

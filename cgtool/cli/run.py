@@ -18,6 +18,7 @@ from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, is_file, version_of
 from cgtool.model.journal import (
@@ -122,14 +123,15 @@ def run(
     from cgtool.analysis.ledger import merge
 
     running = _still_running(folder)
-    capture = merge(
-        command,
-        read_journals(folder),
-        read_lost(folder),
-        wall_ns=wall_ns,
-        status=status,
-        created=created_now(),
-    )
+    with CollectorPaused():
+        capture = merge(
+            command,
+            read_journals(folder),
+            read_lost(folder),
+            wall_ns=wall_ns,
+            status=status,
+            created=created_now(),
+        )
     try:
         # Standard output is the program's.
         show(capture, output=None, stderr=True)

@@ -13,7 +13,6 @@ between decoding and ``inconsistency``.
 from __future__ import annotations
 
 import contextlib
-import gc
 import re
 import stat
 import struct
@@ -41,6 +40,7 @@ from cgtool.model.capture import (
     Origin,
     Stream,
 )
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic, encode_json, open_regular, require_known_version
 from cgtool.model.ledger import Ledger
@@ -257,18 +257,6 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
     file.seek(0)
 
 
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Building a capture makes no garbage, and collecting would take as long as reading."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Sharing:
     """Keeps the kernel launches and edges that are equal in many graphs once. They take two thirds
     of the memory of a program's graphs."""
@@ -306,7 +294,7 @@ def _manifest(archive: _Archive) -> Manifest:
 
 def read(path: Path) -> Capture:
     """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
-    with no_collection(), _open(path) as archive:
+    with CollectorPaused(), _open(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
         if manifest.graphs != parts:

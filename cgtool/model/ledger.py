@@ -24,6 +24,8 @@ from cgtool.model.schema import (
 
 COMPILE = "torch.compile"
 """The owner of graphs that compiled code captures."""
+CALLABLES = "make_graphed_callables"
+"""The owner of graphs that this function captures."""
 RESET = "reset"
 """The end of graphs that the program resets, and why it captures them again."""
 UNSEEN = "unknown"
@@ -87,7 +89,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """What made it: ``torch.compile``, ``make_graphed_callables``, or the function that captured
     it."""
     key: str = ""
-    """What its owner calls it: ``0/1 forward``, of a function compiled with ``torch.compile``."""
+    """What its owner calls it: ``0/1 forward``, of a function compiled with ``torch.compile``;
+    ``forward`` or ``backward``, of a graphed callable; sizes that the program noted."""
     because: str | None = None
     """Why it was captured again: why the graph before could not be replayed, in the words of
     ``torch.compile``, or ``reset``, if the program has reset its ``CUDAGraph``."""

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from cgtool.model.ledger import COMPILE, RESET
+from cgtool.model.ledger import CALLABLES, COMPILE, RESET
 from cgtool.observe.frames import Chain, call_user, callers, package_part
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import inductor
@@ -314,6 +314,6 @@ def _owner(frame: FrameType | None, chain: Chain) -> str:
         part = package_part(each.f_code.co_filename)
         if part.startswith("/torch/_inductor/"):
             return COMPILE
-        if part == "/torch/cuda/graphs.py" and each.f_code.co_name == "make_graphed_callables":
-            return "make_graphed_callables"
+        if part == "/torch/cuda/graphs.py" and each.f_code.co_name == CALLABLES:
+            return CALLABLES
     return chain[0][0].co_qualname if chain else ""

@@ -12,8 +12,9 @@ import os
 import sys
 import time
 
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.program import Settings
-from cgtool.torch_compat.imports import CollectorPaused, after_import
+from cgtool.torch_compat.imports import after_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

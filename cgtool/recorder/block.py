@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, version_of
 from cgtool.model.journal import Command, new_folder, read_journals, read_lost
@@ -110,14 +111,15 @@ def _write(
     from cgtool.model import capture_file
     from cgtool.model.capture import created_now
 
-    capture = merge(
-        command,
-        read_journals(folder),
-        read_lost(folder),
-        wall_ns=wall_ns,
-        status=status,
-        created=created_now(),
-    )
+    with CollectorPaused():
+        capture = merge(
+            command,
+            read_journals(folder),
+            read_lost(folder),
+            wall_ns=wall_ns,
+            status=status,
+            created=created_now(),
+        )
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:

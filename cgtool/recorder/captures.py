@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cgtool.model.capture import Contents, Environment
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
 from cgtool.observe.frames import exception_frames, frames_of, package_part
@@ -20,7 +21,6 @@ from cgtool.observe.graphs import Beginning
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import RecordedDevice, Watch
-from cgtool.torch_compat.imports import CollectorPaused
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns

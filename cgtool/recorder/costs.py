@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.model.ledger import CALLABLES
 from cgtool.torch_compat.inductor import COMPILERS
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns
-_CALLABLES = "make_graphed_callables"
 
 
 class Before(NamedTuple):
@@ -56,7 +56,7 @@ class CaptureCosts:
         returned."""
         patches.wrap(torch.cuda.graph, "__enter__", self._enter)
         for owner in (torch.cuda, torch.cuda.graphs):
-            patches.wrap(owner, _CALLABLES, self._make_callables)
+            patches.wrap(owner, CALLABLES, self._make_callables)
         for point in COMPILERS:
             patches.wrap_later(*point, self._compile)
 

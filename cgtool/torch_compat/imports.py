@@ -3,7 +3,6 @@ command starts never import PyTorch."""
 
 from __future__ import annotations
 
-import gc
 import sys
 
 TYPE_CHECKING = False
@@ -28,20 +27,6 @@ def after_import(
     else:
         sys.meta_path.insert(0, finder)
     return finder.stop
-
-
-class CollectorPaused:
-    """While entered, the garbage collector does not begin by itself: a collection goes through all
-    objects of PyTorch, and that of the program follows from what the program allocates, not from
-    what is imported for cgtool."""
-
-    def __enter__(self) -> None:
-        self._was_on = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_error: object) -> None:
-        if self._was_on:
-            gc.enable()
 
 
 class _Finder:

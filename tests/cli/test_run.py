@@ -330,6 +330,21 @@ def test_graphs_that_are_reset_or_freed(folder: Path) -> None:
     assert [each.same_as for each in graphs] == [None, 0, 0, None]
 
 
+def test_graphs_of_a_graphed_callable_are_its_forward_and_its_backward(folder: Path) -> None:
+    path = program(
+        folder,
+        "graphed.py",
+        """
+        import torch
+        linear, x = torch.nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+        first, second = torch.cuda.make_graphed_callables((linear, torch.nn.ReLU()), ((x,), (x,)))
+        """,
+    )
+    assert run(path.name, folder=folder).returncode == 0
+    graphs = ledger(capture_file.read(folder / "graphed-run.cgt"))
+    assert [graph.key for graph in graphs] == ["forward", "forward", "backward"]
+
+
 def test_a_backward_belongs_to_its_forward_in_the_same_graph(folder: Path) -> None:
     """Also if two graphs have the same ops, in the same order, and one line for both backwards."""
     path = program(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import struct
 import tempfile
 import threading
@@ -44,11 +45,14 @@ def new_folder(target: Path, command: Command) -> Path:
     Raises CgtoolError (exit 2) if nothing can be written there.
     """
     check_replaceable(target)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".cgtool-run-", dir=target.absolute().parent))
-        (folder / COMMAND).write_bytes(encode_json(command))
-    except OSError as error:
-        raise unwritable(target, error.strerror or str(error)) from error
+    with contextlib.ExitStack() as on_failure:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=".cgtool-run-", dir=target.absolute().parent))
+            on_failure.callback(shutil.rmtree, folder, ignore_errors=True)
+            (folder / COMMAND).write_bytes(encode_json(command))
+        except OSError as error:
+            raise unwritable(target, error.strerror or str(error)) from error
+        on_failure.pop_all()
     return folder
 
 

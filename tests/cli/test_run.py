@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -420,6 +421,19 @@ def test_wrong_use(cgtool, arguments: list[str], said: str) -> None:
     code, out, err = cgtool("run", *arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_no_folder_is_left_where_nothing_can_be_written(
+    cgtool, tmp_path: Path, monkeypatch
+) -> None:
+    def is_full(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "write_bytes", is_full)
+    code, _, err = cgtool("run", "--", "true")
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert "No space left on device" in err
 
 
 def test_what_the_program_imports_is_its_own(folder: Path) -> None:

@@ -71,9 +71,10 @@ def ways(captures: recording.Captures, native: Any) -> dict[str, Way]:
         with (
             mock.patch.object(driver, "capture_info", lambda: info),
             mock.patch.object(recording, "capture_info", lambda: info),
-            new(captures.chains).watching(),
         ):
-            yield lambda: None
+            recorder = new(captures.chains)
+            with recorder.watching():
+                yield lambda: recorder
 
     @contextlib.contextmanager
     def whole(module: Any, *, reads: bool) -> Iterator[Callable[[], object]]:

@@ -513,6 +513,10 @@ def place_thread() -> contextlib.AbstractContextManager[None]:
     return _key_on()
 
 
+_with_kernel: set[str] = set()
+"""The names of ops of ``higher_order_ops`` that have a kernel on the key."""
+
+
 @contextlib.contextmanager
 def _key_on(needed: Iterable[str] | None = None) -> Iterator[None]:
     """``needed``: as of ``Kernels.register_all``."""
@@ -520,10 +524,12 @@ def _key_on(needed: Iterable[str] | None = None) -> Iterator[None]:
         yield
         return
     _kernels.register_all(_IS_ABOVE_PYTHON, needed)
-    for higher_order_op in higher_order_ops.values():
-        if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
+    if len(_with_kernel) < len(higher_order_ops):
+        for name in higher_order_ops.keys() - _with_kernel:
+            higher_order_op = higher_order_ops[name]
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
             higher_order_op.py_impl(_KEY)(kernel)
+            _with_kernel.add(name)
     include_key(_KEY, True)
     try:
         yield

@@ -18,6 +18,7 @@ from typing import Any
 
 from cgtool.devices.cuda.driver import (
     DriverError,
+    KernelParams,
     check,
     cu,
     graph_edges,
@@ -102,6 +103,9 @@ class GraphReader:
 
     functions: FunctionTable
     addresses: AddressBook
+    _launches: dict[bytes, KernelLaunch] = field(default_factory=dict)
+    """By the parameters of the launch, without its arguments: if no address is known, that is all
+    that is read."""
 
     def read(self, graph: Any, graph_index: int) -> GraphContents:
         """All that the driver reports of ``graph`` (a CUgraph)."""
@@ -131,6 +135,10 @@ class GraphReader:
 
     def _kernel(self, handle: int, place_of: PlaceOf) -> NodeFields:
         params = kernel_params(handle)
+        has_addresses = self.addresses.low < self.addresses.high
+        same = bytes(params)[: KernelParams.kernelParams.offset]
+        if not has_addresses and params.func and same in self._launches:
+            return {"kernel": self._launches[same]}
         function = self.functions.resolve(params)
         if function is None:
             return {"detail": "the driver reports no function"}
@@ -146,6 +154,8 @@ class GraphReader:
             pointers=pointers,
             arguments_unread=unread,
         )
+        if not has_addresses:
+            self._launches[same] = launch
         return {"kernel": launch}
 
     def _arguments(

@@ -260,9 +260,15 @@ class FrozenValues:
         if changed is not None:
             evidence.append(changed.text)
         watched = self._watched(cause)
-        # A line that sets it back is named if no other writes it.
+        # The object that it is a field of is named if nothing writes the field, and a line that
+        # sets it back if no other writes it.
         written = sorted(
-            (each for each in watched if each.use.written), key=lambda each: each.use.resets
+            (
+                each
+                for each in self.reads.watched
+                if each.use.written and each.key and each.key == cause.key[: len(each.key)]
+            ),
+            key=lambda each: (each.key != cause.key, each.use.resets),
         )
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"

@@ -16,13 +16,16 @@ from types import CodeType
 from typing import Any
 
 from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
-from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_reads import HostReads, Watched
 from cgtool.observe.host_values import CONTAINERS, SIZE
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import (
     CHANGES,
+    EACH,
     Position,
     Step,
+    aliases_of,
+    assigned_parts,
     function_of,
     inner_nodes,
     name_chain,
@@ -134,6 +137,7 @@ class _Reader:
             name: frozenset((Source("parameter", name),)) for name in _parameters(code)
         }
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
+        self.aliases = aliases_of(code)
         self.control: Sources = NOTHING
         """The branches that decide whether the current statement runs."""
         self.implicit: Sources = NOTHING
@@ -148,12 +152,30 @@ class _Reader:
             self._block(self.node.body)  # type: ignore[attr-defined]
 
     def _add(self, kind: str, key: Any, sources: Sources) -> None:
+        if kind == "state":
+            # An object that is replaced as a whole gets its own fields back.
+            sources = frozenset(
+                each
+                for each in sources
+                if each.kind != "state" or each.key == key or each.key[: len(key)] != key
+            )
         self.flows.add(self.code, (kind, key), sources)
 
     # --- names
 
-    def _keys(self, root: str, steps: tuple[Step, ...]) -> list[Any]:
+    def _watched(
+        self, root: str, steps: tuple[Step, ...], *, in_place: bool = False
+    ) -> list[Watched]:
+        """A name, and the place that a local name was taken from. ``in_place``: what the name leads
+        to is meant, and not the name."""
         watched = self.flows.reads.named(self.code, root, steps)
+        if root in self.aliases and (steps or in_place):
+            root, origin = self.aliases[root]
+            watched = [*watched, *self.flows.reads.named(self.code, root, (*origin, *steps))]
+        return watched
+
+    def _keys(self, root: str, steps: tuple[Step, ...], *, in_place: bool = False) -> list[Any]:
+        watched = self._watched(root, steps, in_place=in_place)
         keys = [each.key for each in watched if each.key is not None]
         if not steps and (root in self.code.co_freevars or root in self.code.co_cellvars):
             keys += self.flows.cell(self.code, root)
@@ -165,15 +187,16 @@ class _Reader:
         if part is None:
             sources = NOTHING.union(*(self.names[name] for name in self._parts_of(root)))
         else:
-            sources = _items(self.names.get(root, NOTHING), str(steps[0][1]))
-            sources |= self.names.get(part, NOTHING)
+            sources = self.names.get(part, NOTHING)
+            if not self._keys(root, steps):
+                sources |= _items(self.names.get(root, NOTHING), str(steps[0][1]))
         for key in self._keys(root, steps):
             sources |= {Source("state", key)}
-            if key[0] == "item":
+            if key[0] in ("item", "each"):
                 sources |= {Source("state", ("contents", key[1]))}
         if steps:
             whole = {*self.flows.cell(self.code, root)}
-            whole.update(*(each.prefixes for each in self.flows.reads.named(self.code, *chain)))
+            whole.update(*(each.prefixes for each in self._watched(*chain)))
             sources |= {Source("whole", key) for key in whole if key is not None}
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
@@ -210,18 +233,20 @@ class _Reader:
                 self._add("setting", position, sources)
         self._store(target, sources)
 
-    def _store(self, target: ast.expr, sources: Sources) -> None:
+    def _store(self, target: ast.expr, sources: Sources, *, in_place: bool = False) -> None:
         """Values with these sources become part of what an expression names."""
         if id(self.code) in self.ran.blocks:
             # It may be read after the replay.
             self._add("output", id(self.code), sources)
         chain = name_chain(target)
+        if (chain is None or EACH in chain[1]) and isinstance(
+            target, ast.Attribute | ast.Subscript
+        ):
+            self._store(target.value, sources, in_place=True)
         if chain is None:
-            if isinstance(target, ast.Attribute | ast.Subscript):
-                self._store(target.value, sources)
             return
         root, steps = chain
-        for key in self._keys(root, steps):
+        for key in self._keys(root, steps, in_place=in_place):
             self._add("state", key, sources)
             if key[0] == "module":
                 self._add("setting", _position(self.code, target), sources)
@@ -237,10 +262,11 @@ class _Reader:
     def _change(self, container: ast.expr, sources: Sources) -> None:
         """A method changes a container."""
         sources |= self.control
-        self._store(container, sources)
+        self._store(container, sources, in_place=True)
         root, steps = name_chain(container) or ("", ())
-        sources |= {Source("state", key) for key in self._keys(root, steps)}
-        for value in self.flows.reads.values_of(self.code, root, steps):
+        watched = self._watched(root, steps, in_place=True)
+        sources |= {Source("state", key) for key in self._keys(root, steps, in_place=True)}
+        for value in (each.look_up() for each in watched):
             if isinstance(value, CONTAINERS):
                 self._add("state", ("contents", id(value)), sources)
 
@@ -308,9 +334,10 @@ class _Reader:
 
     def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
         chain = name_chain(node)
-        if chain is not None:
-            return self._load(node, chain)
-        return self._consume(node, self._children(node))
+        if chain is None:
+            return self._consume(node, self._children(node))
+        sources = self._children(node) if EACH in chain[1] else NOTHING
+        return sources | self._load(node, chain)
 
     _Subscript = _Attribute
 
@@ -363,6 +390,9 @@ class _Reader:
             if assigned is not None:
                 self._store(assigned, sources | self.control)
             return sources if chain is None else sources | self._load(node, chain)
+        replaced = self._replaced_fields(node)
+        if replaced is not None:
+            return replaced
         chosen = self._eval(function)
         if isinstance(function, ast.Attribute):
             chosen |= self._eval(function.value)
@@ -410,6 +440,32 @@ class _Reader:
                 passed = dict.fromkeys(_parameters(code), everything)
             result |= self._apply(number, passed)
         return result
+
+    def _replaced_fields(self, call: ast.Call) -> Sources | None:
+        """What ``self.pair._replace(step=1)`` and ``replace(self.pair, step=1)`` return: the object
+        with a new field, which is as good as assigned; None for other calls."""
+        function = call.func
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if isinstance(function, ast.Attribute) and name == "_replace":
+            replaced: ast.expr | None = function.value
+        else:
+            replaced = call.args[0] if name == "replace" and call.args else None
+        root, steps = (replaced is not None and name_chain(replaced)) or ("", ())
+        places = self._watched(root, steps, in_place=True)
+        keys = [
+            each.key
+            for each in places
+            if each.key is not None and each.key != (id(each.look_up()), root)
+        ]
+        if not keys or not all(is_immutable(each.look_up()) for each in places):
+            return None
+        sources = frozenset(Source("whole", key) for key in keys)
+        for word in call.keywords:
+            values = self._eval(word.value) | self.control
+            for key in keys:
+                self._add("state", (*key, word.arg), values)
+                sources |= {Source("state", (*key, word.arg))}
+        return sources
 
     def _deciding(self) -> Sources:
         """What the branches depend on that decide whether the current statement runs."""
@@ -490,40 +546,11 @@ class _Reader:
         self.implicit = outer
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
-        if self._replaces_fields(node):
-            return
         for target in node.targets:
-            pairs = [(target, node.value)]
-            if (
-                isinstance(target, ast.Tuple)
-                and isinstance(node.value, ast.Tuple)
-                and len(target.elts) == len(node.value.elts)
-            ):
-                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            pairs = assigned_parts(target, node.value)
             values = [(part, self._eval(value)) for part, value in pairs]
             for part, sources in values:
                 self._bind(part, sources)
-
-    def _replaces_fields(self, node: ast.Assign) -> bool:
-        """Whether it is ``self.pair = self.pair._replace(step=1)``: the other fields remain."""
-        call, chains = node.value, list(map(name_chain, node.targets))
-        if not isinstance(call, ast.Call) or len(chains) != 1 or chains[0] is None:
-            return False
-        function, chain = call.func, chains[0]
-        if isinstance(function, ast.Attribute) and function.attr == "_replace":
-            replaced: ast.expr | None = function.value
-        else:
-            name = getattr(function, "attr", None) or getattr(function, "id", "")
-            replaced = call.args[0] if name == "replace" and call.args else None
-        values = self.flows.reads.values_of(self.code, *chain)
-        if replaced is None or name_chain(replaced) != chain or not all(map(is_immutable, values)):
-            return False
-        keys = self._keys(*chain)
-        for word in call.keywords:
-            sources = self._eval(word.value) | self.control
-            for key in keys:
-                self._add("state", (*key, word.arg), sources)
-        return bool(keys) and bool(values)
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:

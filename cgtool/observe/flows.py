@@ -172,7 +172,8 @@ class Flows:
         state, key = item.key
         for watched in self.reads.watched:
             if watched.key == state.key:
-                yield Source("state", ("item", id(watched.look_up()), key))
+                number = id(watched.look_up())
+                yield from (Source("state", (kind, number, key)) for kind in ("item", "each"))
 
     def change_tensors(
         self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS

@@ -46,7 +46,7 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import ATTRIBUTES, Step, Use, runs_after, uses_of
+from cgtool.observe.source import ATTRIBUTES, EACH, Step, Use, runs_after, uses_of
 from cgtool.observe.tensors import has_memory, on_host
 
 _HELPERS = 4
@@ -129,7 +129,8 @@ class HostReads:
     def __init__(self) -> None:
         self.watched: list[Watched] = []
         self._first: Snapshot = {}
-        """Values that are written here, as they were when the function was added."""
+        """Values that are written here, alone or with the object that they are fields of, as they
+        were when the function was added."""
         self._named: dict[_Name, list[Watched]] = {}
         self._known: set[tuple[int, Identity]] = set()
         """The id of a code object or a use, which is kept, and what it ran with."""
@@ -204,14 +205,22 @@ class HostReads:
         ]
 
     def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
+        kept = self._kept_as(root()) if use.scope == "argument" else None
         keys: list[Any] = [(owner, use.root)]
-        base = root()
+        if kept is not None:
+            root, keys = kept.look_up, [*kept.prefixes, kept.key]
+        base, is_each, is_field = root(), False, False
         for kind, part in use.steps:
             base = behind(base)
             is_part = isinstance(base, torch.nn.Module) and _is_of_pytorch(base)
-            if base is None or base is MISSING:
+            if is_each:
+                keys.append((*keys[-1], part))
+            elif base is None or base is MISSING:
                 keys.append(None)
-            elif is_immutable(base) and keys[-1] is not None:
+            elif (kind, part) == EACH:
+                is_each = True
+                keys.append((kind, id(base)))
+            elif is_field := is_immutable(base) and keys[-1] is not None:
                 # It is replaced as a whole: its place is where it is kept.
                 keys.append((*keys[-1], part))
             else:
@@ -221,11 +230,18 @@ class HostReads:
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
         # Methods in C of NumPy's generators are not seen when they are called.
         is_generator = random_state(watched.look_up()) is not None
-        value = watched.value() if use.written or is_generator else None
+        value = watched.value() if use.written or is_field or is_generator else None
         if value is not None:
             self._first[len(self.watched)] = value
         self.watched.append(watched)
         self._named.setdefault((id(code), use.root, use.steps), []).append(watched)
+
+    def _kept_as(self, value: Any) -> Watched | None:
+        """The place where an object is kept that is replaced as a whole: its fields are there."""
+        if not is_immutable(value) or type(value) is tuple:
+            return None
+        kept = (each for each in self.watched if each.key is not None and each.look_up() is value)
+        return next(kept, None)
 
     def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
@@ -300,11 +316,21 @@ class HostReads:
         now = self.snapshot()
         # Of two looks at the same moment only iterators differ: they move on when they are read.
         yield from self.changes(now, self.snapshot())
+        yield from self.counted()
+        yield from (
+            change for change in self.changes(self._first, now) if change.after.kind == "random"
+        )
+
+    def counted(self) -> Iterator[Change]:
+        """The numbers, and lists of numbers, that one call has counted on (``self.n += 1``)."""
         read = {(each.key, each.frame) for each in self.watched if not each.use.written}
-        for change in self.changes(self._first, now):
+        written = {(each.key, each.frame) for each in self.watched if each.use.written}
+        for change in self.changes(self._first, self.snapshot()):
+            key, frame = change.watched.key or (), change.watched.frame
             is_number = change.before.kind == change.after.kind == "number"
-            counts = is_number and (change.watched.key, change.watched.frame) in read
-            if counts or change.after.kind == "random":
+            # An object that is replaced as a whole is written where its fields are.
+            is_written = any((key[:end], frame) in written for end in range(1, len(key) + 1))
+            if is_number and is_written and (key, frame) in read:
                 yield change
 
     def written_by_threads(self) -> set[Any]:

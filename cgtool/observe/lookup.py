@@ -15,6 +15,8 @@ import torch
 
 from cgtool.torch_compat.private import MODULE_TABLES, children_of
 
+_MANY = 4096
+"""Items of a container that are looked at."""
 MISSING = object()
 """The value of a name, attribute or item that does not exist."""
 
@@ -83,15 +85,31 @@ def cells_of(code: types.CodeType, values: dict[str, Any]) -> Iterator[dict[str,
 
 
 def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
-    """Follow attributes and items without running the user's code."""
-    for kind, name in steps:
+    """Follow attributes and items without running the user's code. Of each item of a container,
+    a tuple of what the steps lead to, if that is numbers or texts."""
+    for index, (kind, name) in enumerate(steps):
         if value is None or value is MISSING:
             return MISSING
+        if kind == "each":
+            return _of_each(value, steps[index + 1 :])
         if kind == "item":
             value = _item(value, name)
         else:
             value = attribute_of(value, str(name))
     return value
+
+
+def _of_each(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
+    value = behind(value)
+    if isinstance(value, dict):
+        items = list(dict.values(value))
+    elif isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+        items = list(children_of(value).values())
+    else:
+        items = list(value) if type(value) in (list, tuple, collections.deque) else []
+    parts = [part for item in items[:_MANY] if (part := resolve(item, steps)) is not MISSING]
+    is_simple = all(type(part) in (bool, int, float, str) for part in parts)
+    return tuple(parts) if parts and is_simple else MISSING
 
 
 def behind(value: Any) -> Any:

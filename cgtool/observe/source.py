@@ -16,6 +16,9 @@ from types import CodeType
 Step = tuple[str, str | int]
 """``("attribute", name)`` or ``("item", key)``."""
 
+Chain = tuple[str, tuple[Step, ...]]
+"""A place by the name that leads to it: the root, and the steps from there."""
+
 Position = tuple[str, int, int, int, int]
 """The place of an expression: file, first line and column, last line and column (UTF-8 offsets)."""
 
@@ -23,6 +26,8 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 ATTRIBUTES: Step = ("attribute", "__dict__")
 """All attributes of an object: one of them whose name is computed."""
+EACH: Step = ("each", "")
+"""All items of a container: one of them whose key is computed."""
 _TYPE: Step = ("attribute", "__class__")
 
 
@@ -52,6 +57,8 @@ class Use:
             kind, name = step
             if step in (ATTRIBUTES, _TYPE):
                 shown = f"{'vars' if step == ATTRIBUTES else 'type'}({shown})"
+            elif step == EACH:
+                shown += "[...]"
             else:
                 shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
         return shown
@@ -118,9 +125,9 @@ CHANGES = frozenset(
 """Methods that change a container."""
 
 
-def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
-    """``self.config["lr"]`` as its root and steps; None if anything else is in between.
-    ``getattr(self, "n")`` and ``vars(self)["n"]`` are ``self.n``."""
+def name_chain(node: ast.expr) -> Chain | None:
+    """``self.config["lr"]`` as its root and steps; None if anything else is in between, or the last
+    key is computed. ``getattr(self, "n")`` and ``vars(self)["n"]`` are ``self.n``."""
     steps: list[Step] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
@@ -130,6 +137,8 @@ def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
             key = node.slice.value
             step = ("item", key) if isinstance(key, str | int) else None
             inner = node.value
+        elif isinstance(node, ast.Subscript) and steps and not isinstance(node.slice, ast.Slice):
+            step, inner = EACH, node.value
         elif isinstance(node, ast.Call) and node.args:
             step = _step_of_call(node)
             inner = node.args[0]
@@ -154,6 +163,17 @@ def _step_of_call(call: ast.Call) -> Step | None:
     return {"type": _TYPE, "vars": ATTRIBUTES}.get(function) if len(call.args) == 1 else None
 
 
+def assigned_parts(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what: of ``a, b = 1, 2`` each by itself."""
+    if (
+        isinstance(target, ast.Tuple)
+        and isinstance(value, ast.Tuple)
+        and len(target.elts) == len(value.elts)
+    ):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
 def set_by(call: ast.Call) -> ast.expr | None:
     """What ``setattr`` assigns to."""
     if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
@@ -162,9 +182,79 @@ def set_by(call: ast.Call) -> ast.expr | None:
     return None
 
 
+def _origin(node: ast.expr) -> Chain | None:
+    """The place that a value is taken from, which may have a computed key."""
+    key: ast.expr | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        inner = node.func.value
+        key = node.args[0] if node.func.attr in ("get", "setdefault") else None
+    elif isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+        inner, key = node.value, node.slice
+    if key is None:
+        return name_chain(node)
+    chain = _origin(inner)
+    is_known = isinstance(key, ast.Constant) and isinstance(key.value, str | int)
+    step = ("item", key.value) if is_known else EACH  # type: ignore[attr-defined]
+    return None if chain is None else (chain[0], (*chain[1], step))
+
+
+def _origins(node: ast.AST) -> Iterator[tuple[ast.expr, Chain | None]]:
+    """What a statement or expression binds, and the place that its value is taken from."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from ((part, _origin(of)) for part, of in assigned_parts(target, node.value))
+    elif isinstance(node, ast.NamedExpr | ast.AnnAssign) and node.value is not None:
+        yield node.target, _origin(node.value)
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        target, items = node.target, node.iter
+        call = items.func if isinstance(items, ast.Call) else None
+        name = getattr(call, "attr", None) or getattr(call, "id", "")
+        if name in ("items", "enumerate") and isinstance(target, ast.Tuple):
+            target = target.elts[-1]
+        if isinstance(items, ast.Call) and name == "enumerate" and items.args:
+            items = items.args[0]
+        elif isinstance(call, ast.Attribute) and name in ("items", "values"):
+            items = call.value
+        chain = _origin(items)
+        yield target, None if chain is None else (chain[0], (*chain[1], EACH))
+
+
+_aliases: dict[int, tuple[CodeType, dict[str, Chain]]] = {}
+
+
+def aliases_of(code: CodeType) -> dict[str, Chain]:
+    """The local names of a function that are bound once, to what is taken from a place: ``state``
+    of ``state = self.state[p]``, or of ``for state in self.states:``."""
+    known = _aliases.get(id(code))
+    if known is None or known[0] is not code:
+        known = _aliases[id(code)] = code, _read_aliases(code)
+    return known[1]
+
+
+def _read_aliases(code: CodeType) -> dict[str, Chain]:
+    function = function_of(code)
+    if function is None:
+        return {}
+    nodes = list(inner_nodes(function))
+    bound = [
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    own = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+    aliases: dict[str, Chain] = {}
+    for node in nodes:
+        for target, origin in _origins(node):
+            is_once = isinstance(target, ast.Name) and target.id in own
+            if origin is None or not is_once or bound.count(target.id) > 1:  # type: ignore[attr-defined]
+                continue
+            root, steps = aliases.get(origin[0], (origin[0], ()))
+            if root != target.id:  # type: ignore[attr-defined]
+                aliases[target.id] = root, (*steps, *origin[1])  # type: ignore[attr-defined]
+    return aliases
+
+
 class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
-        self.code = code
+        self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
         self.tested = False
         self.resets = False
@@ -181,33 +271,63 @@ class _Uses(ast.NodeVisitor):
             return "argument"
         return "local" if name in self.locals else "global"
 
-    def _use(self, node: ast.expr, *, written: bool = False, called: bool = False) -> bool:
+    def _use(
+        self,
+        node: ast.expr,
+        *,
+        written: bool = False,
+        called: bool = False,
+        in_place: bool = False,
+    ) -> bool:
+        """Note a name; False if there may be others in it. ``in_place``: what it leads to is
+        changed."""
         chain = name_chain(node)
         if chain is None:
             return False
+        self._add(chain, node.lineno, written=written, called=called, in_place=in_place)
+        return EACH not in chain[1]
+
+    def _add(
+        self,
+        chain: Chain,
+        line: int,
+        *,
+        written: bool = False,
+        called: bool = False,
+        in_place: bool = False,
+    ) -> None:
         root, steps = chain
+        if root in self.aliases and (steps or in_place):
+            root, origin = self.aliases[root]
+            steps = *origin, *steps
         scope = self._scope(root)
         resets = written and self.resets
-        self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called, resets))
-        return True
+        self.uses.append(Use(root, scope, steps, line, written, self.tested, called, resets))
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        self.resets = isinstance(node.value, ast.Constant)
-        self.generic_visit(node)
+        for target in node.targets:
+            for part, value in assigned_parts(target, node.value):
+                self.resets = isinstance(value, ast.Constant)
+                self.visit(part)
         self.resets = False
+        self.visit(node.value)
 
     def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
         is_written = isinstance(node.ctx, ast.Store)
         if self._use(node, written=is_written):
             return
         if is_written and isinstance(node, ast.Subscript):
-            self._use(node.value, written=True)
+            self._use(node.value, written=True, in_place=True)
         self.generic_visit(node)
 
     visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._use(node.target)
+        origin = None if self._use(node.target) else _origin(node.target)
+        if origin is not None:
+            # One of the items, which is read and written.
+            self._add(origin, node.lineno)
+            self._add(origin, node.lineno, written=True)
         self.visit(node.target)
         self.visit(node.value)
 
@@ -218,7 +338,8 @@ class _Uses(ast.NodeVisitor):
                 self.visit(argument)
             return
         if isinstance(function, ast.Attribute) and function.attr in CHANGES:
-            if not self._use(function.value, written=True):
+            self._use(function.value, in_place=True)
+            if not self._use(function.value, written=True, in_place=True):
                 self.visit(function.value)
         elif not self._use(function, called=True):
             self.visit(function)

@@ -1056,10 +1056,10 @@ class OwnAdam(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if not state:
                     state["step"], state["mean"] = 0, torch.zeros_like(parameter)
-                state["step"] += 1
+                state["step"] += 1  # <- cpu-state-step-counter
                 state["mean"].lerp_(parameter.grad, 1 - group["decay"])
                 size = group["rate"] / (1 - group["decay"] ** state["step"])
-                parameter.add_(state["mean"], alpha=-size)  # <- python-scalar-frozen
+                parameter.add_(state["mean"], alpha=-size)
 
 
 def step_of_an_own_optimizer(device):

@@ -22,7 +22,7 @@ def reads_of(meter):
     """What is watched of the local names of a function that uses an object."""
 
     def use():
-        local = meter
+        local = [meter][0]
         local.total  # noqa: B018 : the access is what is watched
         return sys._getframe()
 

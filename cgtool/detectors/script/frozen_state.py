@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.counted import Counts
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows
 from cgtool.detectors.script.frozen_names import Reads
@@ -56,7 +57,7 @@ class HostState(Detector):
         """By number of the graph."""
         self._captured: set[tuple[object, object]] = set()
         """Subjects, and the values with which graphs were captured."""
-        self._flows = CaptureFlows(self.script)
+        self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
         self._forget()
 
     def _forget(self) -> None:
@@ -114,6 +115,7 @@ class HostState(Detector):
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._flows.stop()
+        self._counts.stop()
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph, reads = event.graph, self._reads
@@ -121,6 +123,7 @@ class HostState(Detector):
         if flows is not None:
             reads.follow(flows)
             self._report_changing(flows)
+            self._counts.captured(graph, flows)
         self._frozen[graph.number] = [
             *reads.names(),
             *self._captured_parts(graph),
@@ -168,6 +171,7 @@ class HostState(Detector):
             self._frozen.setdefault(graph.number, []).extend(flags(graph))
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
+        self._counts.replay_begins(graph, stack)
         for frozen in self._frozen.get(graph.number, ()):
             if is_one_of_several and frozen.chooses_graph:
                 continue

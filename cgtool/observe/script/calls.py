@@ -29,6 +29,7 @@ from cgtool.observe.iteration import CallProfile
 from cgtool.observe.kept_ops import unprofiled
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
+from cgtool.observe.script.line_reads import LineReads
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat import op_key
@@ -388,16 +389,19 @@ def observe_compile(script: ObservedScript, patches: Patches, calls: Patches) ->
 @contextlib.contextmanager
 def _paused(calls: Patches) -> Iterator[None]:
     """Neither ops nor calls are observed: Dynamo would trace the observers."""
-    profile = sys.getprofile()
-    is_own = isinstance(profile, CallProfile)
-    if is_own:
+    profile, trace = sys.getprofile(), sys.gettrace()
+    if isinstance(profile, CallProfile):
         sys.setprofile(None)
+    if isinstance(trace, LineReads):
+        sys.settrace(None)
     try:
         with op_key.paused(), calls.suspended(), without_our_module_hooks():
             yield
     finally:
-        if is_own:
+        if isinstance(profile, CallProfile):
             sys.setprofile(profile)
+        if isinstance(trace, LineReads):
+            sys.settrace(trace)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

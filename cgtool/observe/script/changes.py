@@ -23,6 +23,7 @@ changes; ``("call", "register_forward_hook")``: the function or method that it c
 
 _MODULE = "<module>"
 _CONSTRUCTORS = frozenset(("__init__", "__new__", "__post_init__"))
+_ADD = frozenset(("append", "extend", "insert", "appendleft", "add"))
 _CHANGE_IN_PLACE = CHANGES | {"fill", "put", "resize", "sort", "reverse", "add_module", "popitem"}
 
 
@@ -42,6 +43,8 @@ class _Change:
     """First and last line of the outermost loop around the line; (0, 0) for none."""
     resumed: bool = False
     """A `yield` of the function comes before it: what a context manager does at its end."""
+    adds: bool = False
+    """It adds to what is there: `n += 1`, `history.append(n)`."""
 
 
 class _Visitor(ast.NodeVisitor):
@@ -89,7 +92,7 @@ class _Visitor(ast.NodeVisitor):
             self.visit(inner)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._change(node.target, in_place=True)
+        self._change(node.target, in_place=True, adds=True)
         self.generic_visit(node.target)
         self.visit(node.value)
 
@@ -104,7 +107,7 @@ class _Visitor(ast.NodeVisitor):
         elif isinstance(function, ast.Attribute):
             self._add("call", function.attr, node)
             if function.attr in _CHANGE_IN_PLACE or function.attr.endswith("_"):
-                self._change(function.value, in_place=True)
+                self._change(function.value, in_place=True, adds=function.attr in _ADD)
         self.generic_visit(node)
 
     def _visit_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
@@ -115,25 +118,40 @@ class _Visitor(ast.NodeVisitor):
 
     visit_Name = visit_Attribute = visit_Subscript = _visit_target  # noqa: N815
 
-    def _change(self, target: ast.expr, *, in_place: bool = False) -> None:
+    def _change(self, target: ast.expr, *, in_place: bool = False, adds: bool = False) -> None:
         if isinstance(target, ast.Name):
-            self._add("name", target.id, target, in_place=in_place)
+            self._add("name", target.id, target, in_place=in_place, adds=adds)
         elif isinstance(target, ast.Attribute):
-            self._add("attribute", target.attr, target, in_place=in_place)
+            self._add("attribute", target.attr, target, in_place=in_place, adds=adds)
         elif isinstance(target, ast.Subscript):
             key = target.slice
             if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
-                self._add("item", key.value, target, in_place=in_place)
+                self._add("item", key.value, target, in_place=in_place, adds=adds)
             # What holds the item has changed too.
-            self._change(target.value, in_place=True)
+            self._change(target.value, in_place=True, adds=adds)
 
-    def _add(self, kind: str, key: str | int, node: ast.expr, *, in_place: bool = False) -> None:
+    def _add(
+        self,
+        kind: str,
+        key: str | int,
+        node: ast.expr,
+        *,
+        in_place: bool = False,
+        adds: bool = False,
+    ) -> None:
         if self._is_class:
             return
         scope = _MODULE if key in self._globals else self._function
         self.changes.append(
             _Change(
-                (kind, key), node.lineno, self._function, scope, in_place, self._loop, self._resumed
+                (kind, key),
+                node.lineno,
+                self._function,
+                scope,
+                in_place,
+                self._loop,
+                self._resumed,
+                adds,
             )
         )
 
@@ -154,6 +172,21 @@ def put_at(file: str, container: Target) -> Frames:
     changes = _changes_of(file).get(container, [])
     puts = [change for change in changes if change.in_place] or changes[: len(changes) == 1]
     return _place(file, min(puts, key=lambda change: change.line)) if puts else ()
+
+
+def adds_elsewhere(target: Target, file: str, counted_in: Iterable[tuple[str, int, int]]) -> bool:
+    """Whether a line of a file adds to a target, other than lines of captured code.
+
+    ``counted_in``: the functions that were captured, by name, and their lines.
+    """
+    return any(
+        change.adds
+        and not any(
+            change.function == function and first <= change.line <= last
+            for function, first, last in counted_in
+        )
+        for change in _changes_of(file).get(target, ())
+    )
 
 
 def changed_at(

@@ -15,7 +15,7 @@ class Lion(torch.optim.Optimizer):
                 state = self.state[p]
                 if not state:
                     state["step"], state["exp_avg"] = 0, torch.zeros_like(p)
-                state["step"] += 1
+                state["step"] += 1  # guilty: no replay counts
                 ramp = min(1.0, state["step"] / group["warmup"])
                 update = state["exp_avg"].lerp(p.grad, 0.1).sign_()
                 p.add_(update, alpha=-group["lr"] * ramp)  # guilty: the count of the capture

@@ -1,0 +1,116 @@
+"""What captured code counts on the host, and the script reads after replays, which do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cgtool.detectors.frozen_values import (
+    CPU_STATE_STEP_COUNTER,
+    PYTHON_SIDE_EFFECTS_SKIPPED,
+    FrozenValues,
+)
+from cgtool.model.capture import Frame
+from cgtool.model.finding import WARNING
+from cgtool.observe.host_reads import Watched
+from cgtool.observe.script.changes import Target, adds_elsewhere
+from cgtool.observe.script.line_reads import LineReads
+from cgtool.observe.script.names import Stack
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import EACH
+
+
+@dataclass
+class _Count:
+    """A place that captured code counts on."""
+
+    watched: Watched
+    replays: int = 0
+    """Of all graphs whose code counts there."""
+    moved: int = 0
+    """How many of these found another value than the one before."""
+    value: Any = None
+    """At the last replay."""
+    reported: bool = False
+
+    def content(self) -> Any:
+        value = self.watched.value()
+        return None if value is None else value.content
+
+
+def _target(watched: Watched) -> Target:
+    places = (("name", watched.use.root), *watched.use.steps)
+    return next(step for step in reversed(places) if step != EACH)
+
+
+@dataclass
+class Counts:
+    """The places that captured code counts on, and whether the script keeps them right itself."""
+
+    script: ObservedScript
+    report: Callable[..., None]
+    _counts: dict[Any, _Count] = field(default_factory=dict)
+    """By the key of the place."""
+    _of_graph: dict[int, list[_Count]] = field(default_factory=dict)
+    """By number of the graph."""
+
+    def __post_init__(self) -> None:
+        self._reads = LineReads(self._on_read)
+
+    def captured(self, graph: WatchedGraph, flows: FrozenValues) -> None:
+        """A capture has ended. What reaches an op is reported where that is followed."""
+        ran = flows.second.ran
+        block = next((ran.codes[number] for number in ran.blocks), None)
+        functions = [code for code in ran.codes.values() if code is not block]
+        reaching = flows.reaching()
+        inside = [(code.co_qualname, 0, 1 << 30) for code in functions]
+        inside += [(block.co_qualname, *graph.lines)] if block else []
+        counted = [
+            each.watched
+            for each in flows.reads.counted()
+            if each.watched.key is not None
+            and each.watched.key not in reaching
+            and not adds_elsewhere(_target(each.watched), each.watched.frame.file, inside)
+        ]
+        new = [each for each in counted if each.key not in self._counts]
+        for watched in new:
+            self._counts.setdefault(watched.key, _Count(watched))
+        self._of_graph[graph.number] = [self._counts[each.key] for each in counted]
+        self._reads.add(new, functions, block and (block, graph.lines))
+
+    def replay_begins(self, graph: WatchedGraph, stack: Stack) -> None:
+        counts = self._of_graph.get(graph.number, ())
+        for count in counts:
+            value = count.content()
+            count.moved += bool(count.replays) and value != count.value
+            count.replays, count.value = count.replays + 1, value
+        if counts:
+            self._reads.start(stack.values())
+
+    def stop(self) -> None:
+        """The script is over."""
+        self._reads.stop()
+
+    def _on_read(self, watched: Watched, frame: Frame) -> None:
+        count = self._counts.get(watched.key)
+        if count is None or count.reported or self.script.capture is not None or not count.replays:
+            return
+        # The script counts the replays itself if the value moves with them, or since the last one.
+        is_kept = 2 * count.moved >= max(count.replays - 1, 1) or count.content() != count.value
+        if is_kept:
+            return
+        count.reported = True
+        is_list = isinstance(count.value, tuple) and EACH not in watched.use.steps
+        self.report(
+            PYTHON_SIDE_EFFECTS_SKIPPED if is_list else CPU_STATE_STEP_COUNTER,
+            f"`{watched.use.text}` is counted in captured code and read after replays, which do "
+            "not count",
+            (watched.frame,),
+            phase="replay",
+            fix="count where the script replays the graph, or in a tensor on the device",
+            evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
+            severity=WARNING,
+        )

@@ -1,0 +1,121 @@
+"""Which lines of a script read a place: an attribute, an item, or a name that functions share.
+
+Lines are traced where the source of a function reads a place of that name. Which object that is, is
+looked up when the line is about to run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+from cgtool.model.capture import Frame
+from cgtool.observe.frames import is_internal
+from cgtool.observe.host_reads import NameIn, Watched
+from cgtool.observe.lookup import MISSING, resolve
+from cgtool.observe.source import EACH, Step, Use, uses_of
+
+_Candidates = dict[int, list[tuple[Use, Watched]]]
+"""By line of a function: the names that may be a watched place."""
+
+
+class LineReads:
+    """Calls ``on_read`` when a line is about to read one of the places."""
+
+    def __init__(self, on_read: Callable[[Watched, Frame], None]) -> None:
+        self._on_read = on_read
+        self._places: list[Watched] = []
+        self._skipped: set[int] = set()
+        """Ids of the functions whose reads do not count."""
+        self._blocks: list[tuple[CodeType, tuple[int, int]]] = []
+        """Parts of functions whose reads do not count."""
+        self._candidates: dict[int, tuple[CodeType, _Candidates]] = {}
+
+    def add(
+        self,
+        places: Iterable[Watched],
+        functions: Iterable[CodeType],
+        block: tuple[CodeType, tuple[int, int]] | None,
+    ) -> None:
+        """Watch more places, which these functions, and these lines of one, may read."""
+        self._places += places
+        self._skipped.update(map(id, functions))
+        self._blocks += [block] if block else []
+        self._candidates.clear()
+
+    def start(self, running: Iterable[FrameType]) -> None:
+        """Trace this thread, unless it is traced already, from the frames that run."""
+        if sys.gettrace() is None:
+            sys.settrace(self)
+        is_tracing = sys.gettrace() is self
+        for frame in running if is_tracing else ():
+            if frame.f_trace is None and self._candidates_in(frame.f_code):
+                frame.f_trace = self._trace
+
+    def stop(self) -> None:
+        if sys.gettrace() is self:
+            sys.settrace(None)
+
+    def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        code = frame.f_code
+        return self._trace if not is_internal(code) and self._candidates_in(code) else None
+
+    def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        code = frame.f_code
+        candidates = self._candidates_in(code).get(frame.f_lineno, ()) if event == "line" else ()
+        if candidates:
+            # Before CPython 3.13, the names of the function become those of this dict when a trace
+            # function returns, and `locals_of` clears it.
+            table = frame.f_locals
+            names = dict(table)
+            for use, place in candidates:
+                if _is_place(use, names, frame, place):
+                    self._on_read(place, Frame(code.co_filename, frame.f_lineno, code.co_qualname))
+            if type(table) is dict:
+                table.update(names)
+        return self._trace
+
+    def _candidates_in(self, code: CodeType) -> _Candidates:
+        known = self._candidates.get(id(code))
+        if known is None:
+            known = self._candidates[id(code)] = code, self._read_candidates(code)
+        return known[1]
+
+    def _read_candidates(self, code: CodeType) -> _Candidates:
+        candidates: _Candidates = {}
+        if id(code) in self._skipped:
+            return candidates
+        uses = (*uses_of(code), *uses_of(code, "local"))
+        written = {(use.line, use.text) for use in uses if use.written}
+        inside = [lines for each, lines in self._blocks if each is code]
+        for use in uses:
+            if (use.line, use.text) in written or any(a <= use.line <= b for a, b in inside):
+                continue
+            for place in self._places:
+                last = _last(use)
+                if last == _last(place.use) or (last[0] == "item" and _last(place.use) == EACH):
+                    candidates.setdefault(use.line, []).append((use, place))
+        return candidates
+
+
+def _last(use: Use) -> Step:
+    return use.steps[-1] if use.steps else ("name", use.root)
+
+
+def _is_place(use: Use, names: dict[str, Any], frame: FrameType, place: Watched) -> bool:
+    """Whether a name in a running function with these locals is the place."""
+    if use.steps:
+        value = names.get(use.root, frame.f_globals.get(use.root, MISSING))
+        holder = resolve(value, use.steps[:-1])
+        is_object = holder is not None and holder is not MISSING
+        return is_object and holder is resolve(place.root(), place.use.steps[:-1])
+    code, root = frame.f_code, place.root
+    if isinstance(root, NameIn):
+        return frame is root.frame or place.owner == id(frame.f_globals)
+    if place.use.scope == "global":
+        return use.scope == "global" and place.owner == id(frame.f_globals)
+    outer = place.frame.function.rpartition(".<locals>.")[0]
+    is_shared = use.root in code.co_cellvars or use.root in code.co_freevars
+    return is_shared and place.frame.file == code.co_filename and code.co_qualname.startswith(outer)

@@ -21,7 +21,7 @@ from cgtool.observe.host_values import CONTAINERS, SIZE
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import (
     CHANGES,
-    EACH,
+    ONE,
     Position,
     Step,
     aliases_of,
@@ -30,6 +30,7 @@ from cgtool.observe.source import (
     inner_nodes,
     name_chain,
     set_by,
+    with_items,
 )
 
 
@@ -239,9 +240,7 @@ class _Reader:
             # It may be read after the replay.
             self._add("output", id(self.code), sources)
         chain = name_chain(target)
-        if (chain is None or EACH in chain[1]) and isinstance(
-            target, ast.Attribute | ast.Subscript
-        ):
+        if (chain is None or ONE in chain[1]) and isinstance(target, ast.Attribute | ast.Subscript):
             self._store(target.value, sources, in_place=True)
         if chain is None:
             return
@@ -336,7 +335,7 @@ class _Reader:
         chain = name_chain(node)
         if chain is None:
             return self._consume(node, self._children(node))
-        sources = self._children(node) if EACH in chain[1] else NOTHING
+        sources = self._children(node) if ONE in chain[1] else NOTHING
         return sources | self._load(node, chain)
 
     _Subscript = _Attribute
@@ -360,7 +359,8 @@ class _Reader:
     def _ListComp(  # noqa: N802
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> Sources:
-        before = dict(self.names)
+        before = dict(self.names), self.aliases
+        self.aliases = with_items(self.aliases, node)
         sources: Sources = NOTHING
         for loop in node.generators:
             decision = self._decide(loop.iter, [node], loops=True)
@@ -370,7 +370,7 @@ class _Reader:
                 sources |= self._decide(test, [node])
         for part in ("elt", "key", "value"):
             sources |= self._eval(getattr(node, part, None))
-        self.names = before
+        self.names, self.aliases = before
         return self._consume(node, sources)
 
     _SetComp = _GeneratorExp = _DictComp = _ListComp

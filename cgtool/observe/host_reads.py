@@ -32,6 +32,7 @@ from cgtool.observe.host_values import (
     attributes_of,
     differing,
     has_only_slots,
+    numbers_of,
     random_state,
     value_of,
 )
@@ -46,7 +47,7 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import ATTRIBUTES, EACH, Step, Use, runs_after, uses_of
+from cgtool.observe.source import ATTRIBUTES, Step, Use, runs_after, uses_of
 from cgtool.observe.tensors import has_memory, on_host
 
 _HELPERS = 4
@@ -84,8 +85,10 @@ class Watched:
 
     def value(self) -> Value | None:
         """Its current value, for a comparison."""
-        is_whole = self.use.steps[-1:] == (ATTRIBUTES,)
-        return (attributes_of if is_whole else value_of)(self.look_up())
+        if self.use.steps[-1:] == (ATTRIBUTES,):
+            return attributes_of(self.look_up())
+        is_each = any(kind == "each" for kind, _name in self.use.steps)
+        return (numbers_of if is_each else value_of)(self.look_up())
 
     def arrays(self) -> Iterator[int]:
         """The addresses of NumPy arrays among the value and what it is reached through."""
@@ -217,7 +220,7 @@ class HostReads:
                 keys.append((*keys[-1], part))
             elif base is None or base is MISSING:
                 keys.append(None)
-            elif (kind, part) == EACH:
+            elif kind == "each":
                 is_each = True
                 keys.append((kind, id(base)))
             elif is_field := is_immutable(base) and keys[-1] is not None:

@@ -129,6 +129,13 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     return None
 
 
+def numbers_of(values: Any) -> Value | None:
+    """Of a tuple of numbers, however many."""
+    if not isinstance(values, tuple):
+        return None
+    return Value("number", tuple(map(_comparable, values)), _short(values[:_SMALL]))
+
+
 def array_address(value: Any) -> int | None:
     """The address of the first element of a NumPy array; None for anything else."""
     if type(value).__module__ != "numpy" or not hasattr(value, "ctypes"):

@@ -100,6 +100,25 @@ def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
 
 
 def _of_each(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
+    found = all_of(value, (("each", ""), *steps))
+    parts = [tuple(part) if isinstance(part, list | collections.deque) else part for part in found]
+    numbers = [each for part in parts for each in (part if type(part) is tuple else (part,))]
+    is_simple = all(type(number) in (bool, int, float, str) for number in numbers)
+    return tuple(numbers) if parts and is_simple else MISSING
+
+
+def all_of(value: Any, steps: tuple[tuple[str, str | int], ...]) -> list[Any]:
+    """What the steps lead to, from each item of the containers that they go through."""
+    kinds = [kind for kind, _name in steps]
+    if "each" not in kinds:
+        found = resolve(value, steps)
+        return [] if found is None or found is MISSING else [found]
+    first = kinds.index("each")
+    items = _items_of(resolve(value, steps[:first]))
+    return [found for item in items for found in all_of(item, steps[first + 1 :])]
+
+
+def _items_of(value: Any) -> list[Any]:
     value = behind(value)
     if isinstance(value, dict):
         items = list(dict.values(value))
@@ -107,9 +126,7 @@ def _of_each(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
         items = list(children_of(value).values())
     else:
         items = list(value) if type(value) in (list, tuple, collections.deque) else []
-    parts = [part for item in items[:_MANY] if (part := resolve(item, steps)) is not MISSING]
-    is_simple = all(type(part) in (bool, int, float, str) for part in parts)
-    return tuple(parts) if parts and is_simple else MISSING
+    return items[:_MANY]
 
 
 def behind(value: Any) -> Any:

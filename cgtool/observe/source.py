@@ -26,8 +26,10 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 ATTRIBUTES: Step = ("attribute", "__dict__")
 """All attributes of an object: one of them whose name is computed."""
-EACH: Step = ("each", "")
-"""All items of a container: one of them whose key is computed."""
+EACH: Step = ("each", "all")
+"""All items of a container, one after the other."""
+ONE: Step = ("each", "one")
+"""An item of a container, whose key is computed."""
 _TYPE: Step = ("attribute", "__class__")
 
 
@@ -44,6 +46,8 @@ class Use:
     """Assigned here, or a method that changes a container is called on it."""
     tested: bool
     """In the condition of an `if`, a `while` or a conditional expression, or in a loop's range."""
+    computed: bool
+    """An operand of arithmetic or of a comparison, or an index."""
     called: bool
     """The value itself is called here."""
     resets: bool = False
@@ -57,7 +61,7 @@ class Use:
             kind, name = step
             if step in (ATTRIBUTES, _TYPE):
                 shown = f"{'vars' if step == ATTRIBUTES else 'type'}({shown})"
-            elif step == EACH:
+            elif step in (EACH, ONE):
                 shown += "[...]"
             else:
                 shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
@@ -138,7 +142,7 @@ def name_chain(node: ast.expr) -> Chain | None:
             step = ("item", key) if isinstance(key, str | int) else None
             inner = node.value
         elif isinstance(node, ast.Subscript) and steps and not isinstance(node.slice, ast.Slice):
-            step, inner = EACH, node.value
+            step, inner = ONE, node.value
         elif isinstance(node, ast.Call) and node.args:
             step = _step_of_call(node)
             inner = node.args[0]
@@ -194,7 +198,7 @@ def _origin(node: ast.expr) -> Chain | None:
         return name_chain(node)
     chain = _origin(inner)
     is_known = isinstance(key, ast.Constant) and isinstance(key.value, str | int)
-    step = ("item", key.value) if is_known else EACH  # type: ignore[attr-defined]
+    step = ("item", key.value) if is_known else ONE  # type: ignore[attr-defined]
     return None if chain is None else (chain[0], (*chain[1], step))
 
 
@@ -205,7 +209,7 @@ def _origins(node: ast.AST) -> Iterator[tuple[ast.expr, Chain | None]]:
             yield from ((part, _origin(of)) for part, of in assigned_parts(target, node.value))
     elif isinstance(node, ast.NamedExpr | ast.AnnAssign) and node.value is not None:
         yield node.target, _origin(node.value)
-    elif isinstance(node, ast.For | ast.AsyncFor):
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
         target, items = node.target, node.iter
         call = items.func if isinstance(items, ast.Call) else None
         name = getattr(call, "attr", None) or getattr(call, "id", "")
@@ -229,6 +233,22 @@ def aliases_of(code: CodeType) -> dict[str, Chain]:
     if known is None or known[0] is not code:
         known = _aliases[id(code)] = code, _read_aliases(code)
     return known[1]
+
+
+def with_items(
+    aliases: dict[str, Chain], node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+) -> dict[str, Chain]:
+    """The aliases inside a comprehension, whose names are its own."""
+    inner = dict(aliases)
+    for loop in node.generators:
+        for target, origin in _origins(loop):
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):
+                    inner.pop(name.id, None)
+            if isinstance(target, ast.Name) and origin is not None:
+                root, steps = inner.get(origin[0], (origin[0], ()))
+                inner[target.id] = root, (*steps, *origin[1])
+    return inner
 
 
 def _read_aliases(code: CodeType) -> dict[str, Chain]:
@@ -256,8 +276,7 @@ class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
-        self.tested = False
-        self.resets = False
+        self.tested = self.computed = self.resets = False
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -285,7 +304,7 @@ class _Uses(ast.NodeVisitor):
         if chain is None:
             return False
         self._add(chain, node.lineno, written=written, called=called, in_place=in_place)
-        return EACH not in chain[1]
+        return ONE not in chain[1]
 
     def _add(
         self,
@@ -302,7 +321,18 @@ class _Uses(ast.NodeVisitor):
             steps = *origin, *steps
         scope = self._scope(root)
         resets = written and self.resets
-        self.uses.append(Use(root, scope, steps, line, written, self.tested, called, resets))
+        self.uses.append(
+            Use(root, scope, steps, line, written, self.tested, self.computed, called, resets)
+        )
+
+    def _change(self, node: ast.expr) -> None:
+        """What it leads to is read and changed: by a method, or in place."""
+        origin = _origin(node)
+        if origin is not None:
+            self._add(origin, node.lineno, written=True, in_place=True)
+            self._add(origin, node.lineno, in_place=True)
+        if name_chain(node) is None:
+            self.visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
@@ -322,12 +352,25 @@ class _Uses(ast.NodeVisitor):
 
     visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
 
+    def visit_BinOp(self, node: ast.BinOp | ast.Compare) -> None:
+        outer, self.computed = self.computed, True
+        self.generic_visit(node)
+        self.computed = outer
+
+    visit_Compare = visit_BinOp  # noqa: N815
+
+    def visit_ListComp(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
+        outer, self.aliases = self.aliases, with_items(self.aliases, node)
+        self.generic_visit(node)
+        self.aliases = outer
+
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp  # noqa: N815
+
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        origin = None if self._use(node.target) else _origin(node.target)
-        if origin is not None:
-            # One of the items, which is read and written.
-            self._add(origin, node.lineno)
-            self._add(origin, node.lineno, written=True)
+        if not self._use(node.target):
+            self._change(node.target)
         self.visit(node.target)
         self.visit(node.value)
 
@@ -338,9 +381,7 @@ class _Uses(ast.NodeVisitor):
                 self.visit(argument)
             return
         if isinstance(function, ast.Attribute) and function.attr in CHANGES:
-            self._use(function.value, in_place=True)
-            if not self._use(function.value, written=True, in_place=True):
-                self.visit(function.value)
+            self._change(function.value)
         elif not self._use(function, called=True):
             self.visit(function)
         elif isinstance(function, ast.Attribute):

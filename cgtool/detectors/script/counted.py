@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgtool.detectors.frozen_values import (
-    CPU_STATE_STEP_COUNTER,
-    PYTHON_SIDE_EFFECTS_SKIPPED,
-    FrozenValues,
-)
+from cgtool.detectors.frozen_values import FrozenValues
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING
-from cgtool.observe.host_reads import Watched
+from cgtool.observe.host_reads import Change, NameIn, Watched
 from cgtool.observe.script.changes import Target, adds_elsewhere
 from cgtool.observe.script.line_reads import LineReads
-from cgtool.observe.script.names import Stack
+from cgtool.observe.script.names import Stack, stack_of, value_in
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import EACH
+from cgtool.observe.source import Use
+
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")
 
 
 @dataclass
@@ -28,6 +30,8 @@ class _Count:
     """A place that captured code counts on."""
 
     watched: Watched
+    counts_runs: bool
+    """It was raised by one."""
     replays: int = 0
     """Of all graphs whose code counts there."""
     moved: int = 0
@@ -43,7 +47,26 @@ class _Count:
 
 def _target(watched: Watched) -> Target:
     places = (("name", watched.use.root), *watched.use.steps)
-    return next(step for step in reversed(places) if step != EACH)
+    return next(step for step in reversed(places) if step[0] != "each")
+
+
+def _is_next(change: Change) -> bool:
+    before, after = change.before.content, change.after.content
+    return isinstance(before, int) and isinstance(after, int) and after == before + 1
+
+
+def _without_frame(watched: Watched) -> Watched:
+    """A local name of the function that captures, without its frame, which would keep alive what
+    the script deletes."""
+    if not isinstance(watched.root, NameIn):
+        return watched
+    frame, name = watched.root.frame, watched.root.name
+    code, number = frame.f_code, id(frame)
+
+    def look_up() -> Any:
+        return value_in(code, number, name, stack_of(sys._getframe(1)))
+
+    return dataclasses.replace(watched, root=look_up)
 
 
 @dataclass
@@ -64,22 +87,25 @@ class Counts:
         """A capture has ended. What reaches an op is reported where that is followed."""
         ran = flows.second.ran
         block = next((ran.codes[number] for number in ran.blocks), None)
-        functions = [code for code in ran.codes.values() if code is not block]
+        functions = [each for each in ran.codes.values() if each is not block]
         reaching = flows.reaching()
-        inside = [(code.co_qualname, 0, 1 << 30) for code in functions]
+        inside = [(each.co_qualname, 0, 1 << 30) for each in functions]
         inside += [(block.co_qualname, *graph.lines)] if block else []
         counted = [
-            each.watched
+            each
             for each in flows.reads.counted()
             if each.watched.key is not None
             and each.watched.key not in reaching
             and not adds_elsewhere(_target(each.watched), each.watched.frame.file, inside)
         ]
-        new = [each for each in counted if each.key not in self._counts]
-        for watched in new:
-            self._counts.setdefault(watched.key, _Count(watched))
-        self._of_graph[graph.number] = [self._counts[each.key] for each in counted]
-        self._reads.add(new, functions, block and (block, graph.lines))
+        places = [_without_frame(each.watched) for each in counted]
+        new = {
+            place.key: _Count(place, _is_next(change))
+            for place, change in zip(places, counted, strict=True)
+        }
+        self._counts = {**new, **self._counts}
+        self._of_graph[graph.number] = [self._counts[key] for key in new]
+        self._reads.add(places, functions, block and (block, graph.lines))
 
     def replay_begins(self, graph: WatchedGraph, stack: Stack) -> None:
         counts = self._of_graph.get(graph.number, ())
@@ -94,16 +120,19 @@ class Counts:
         """The script is over."""
         self._reads.stop()
 
-    def _on_read(self, watched: Watched, frame: Frame) -> None:
+    def _on_read(self, watched: Watched, use: Use, frame: Frame) -> None:
         count = self._counts.get(watched.key)
         if count is None or count.reported or self.script.capture is not None or not count.replays:
+            return
+        if count.counts_runs and not (use.computed or use.tested):
+            # A log may say how often the code of Python has run.
             return
         # The script counts the replays itself if the value moves with them, or since the last one.
         is_kept = 2 * count.moved >= max(count.replays - 1, 1) or count.content() != count.value
         if is_kept:
             return
         count.reported = True
-        is_list = isinstance(count.value, tuple) and EACH not in watched.use.steps
+        is_list = isinstance(count.value, tuple) and watched.key[0] != "each"
         self.report(
             PYTHON_SIDE_EFFECTS_SKIPPED if is_list else CPU_STATE_STEP_COUNTER,
             f"`{watched.use.text}` is counted in captured code and read after replays, which do "

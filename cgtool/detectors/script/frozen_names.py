@@ -36,7 +36,7 @@ from cgtool.observe.lookup import MISSING, Identity, resolve
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Root, Stack, follows, value_in
 from cgtool.observe.script.state import Op
-from cgtool.observe.source import Use
+from cgtool.observe.source import ONE, Use
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -152,7 +152,7 @@ class Reads:
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner
             is_in_block = isinstance(root, NameIn)
-            if place in known or (use.scope == "local" and not is_in_block):
+            if place in known or (use.scope == "local" and not is_in_block) or ONE in use.steps:
                 continue
             known.add(place)
             if is_in_block and place[:2] in written:

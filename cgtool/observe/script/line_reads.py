@@ -13,9 +13,9 @@ from typing import Any
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.host_reads import NameIn, Watched
-from cgtool.observe.lookup import MISSING, resolve
-from cgtool.observe.source import EACH, Step, Use, uses_of
+from cgtool.observe.host_reads import Watched
+from cgtool.observe.lookup import MISSING, all_of
+from cgtool.observe.source import Step, Use, uses_of
 
 _Candidates = dict[int, list[tuple[Use, Watched]]]
 """By line of a function: the names that may be a watched place."""
@@ -24,7 +24,7 @@ _Candidates = dict[int, list[tuple[Use, Watched]]]
 class LineReads:
     """Calls ``on_read`` when a line is about to read one of the places."""
 
-    def __init__(self, on_read: Callable[[Watched, Frame], None]) -> None:
+    def __init__(self, on_read: Callable[[Watched, Use, Frame], None]) -> None:
         self._on_read = on_read
         self._places: list[Watched] = []
         self._skipped: set[int] = set()
@@ -72,7 +72,7 @@ class LineReads:
             names = dict(table)
             for use, place in candidates:
                 if _is_place(use, names, frame, place):
-                    self._on_read(place, Frame(code.co_filename, frame.f_lineno, code.co_qualname))
+                    self._on_read(place, use, Frame(code.co_filename, use.line, code.co_qualname))
             if type(table) is dict:
                 table.update(names)
         return self._trace
@@ -95,7 +95,9 @@ class LineReads:
                 continue
             for place in self._places:
                 last = _last(use)
-                if last == _last(place.use) or (last[0] == "item" and _last(place.use) == EACH):
+                if last == _last(place.use) or (
+                    last[0] == "item" and _last(place.use)[0] == "each"
+                ):
                     candidates.setdefault(use.line, []).append((use, place))
         return candidates
 
@@ -108,14 +110,11 @@ def _is_place(use: Use, names: dict[str, Any], frame: FrameType, place: Watched)
     """Whether a name in a running function with these locals is the place."""
     if use.steps:
         value = names.get(use.root, frame.f_globals.get(use.root, MISSING))
-        holder = resolve(value, use.steps[:-1])
-        is_object = holder is not None and holder is not MISSING
-        return is_object and holder is resolve(place.root(), place.use.steps[:-1])
-    code, root = frame.f_code, place.root
-    if isinstance(root, NameIn):
-        return frame is root.frame or place.owner == id(frame.f_globals)
-    if place.use.scope == "global":
-        return use.scope == "global" and place.owner == id(frame.f_globals)
+        holders = all_of(place.root(), place.use.steps[:-1])
+        return any(holder is each for holder in all_of(value, use.steps[:-1]) for each in holders)
+    if place.owner == id(frame) or place.owner == id(frame.f_globals):
+        return place.owner == id(frame) or use.scope == "global"
+    code = frame.f_code
     outer = place.frame.function.rpartition(".<locals>.")[0]
     is_shared = use.root in code.co_cellvars or use.root in code.co_freevars
     return is_shared and place.frame.file == code.co_filename and code.co_qualname.startswith(outer)

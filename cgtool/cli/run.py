@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -147,8 +148,10 @@ def run(
 
 def _import_readers() -> None:
     """Import what reads the journals, while the program runs: it takes a tenth of a second."""
-    import cgtool.analysis.ledger
-    import cgtool.render.ledger_table  # noqa: F401
+    # What fails here fails again when it is needed, and is reported then.
+    with contextlib.suppress(Exception):
+        import cgtool.analysis.ledger
+        import cgtool.render.ledger_table  # noqa: F401
 
 
 def _show(capture: Capture, **options: Any) -> None:

@@ -26,6 +26,7 @@ CORPUS = entries(
     "scripts:gradients_pile_up",
     "scripts:engine_reports_its_tokens",
     "scripts:graphs_of_both_modes",
+    "scripts:masks_with_numbers",
     "scripts:model_never_moved",
     "scripts:operator_copies_its_table",
     "scripts:operator_on_the_device",

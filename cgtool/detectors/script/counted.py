@@ -31,7 +31,7 @@ class _Count:
 
     watched: Watched
     counts_runs: bool
-    """It was raised by one."""
+    """It was raised by one, or lists texts, such as names of what has run."""
     replays: int = 0
     """Of all graphs whose code counts there."""
     moved: int = 0
@@ -52,6 +52,8 @@ def _target(watched: Watched) -> Target:
 
 def _is_next(change: Change) -> bool:
     before, after = change.before.content, change.after.content
+    if isinstance(after, tuple) and any(isinstance(each, str) for each in after):
+        return True
     return isinstance(before, int) and isinstance(after, int) and after == before + 1
 
 

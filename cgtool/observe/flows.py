@@ -178,13 +178,16 @@ class Flows:
     def change_tensors(
         self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS
     ) -> bool:
-        """Whether statements of a function, which may not have run, change tensors in place."""
+        """Whether statements of a function, which may not have run, change tensors in place, or
+        read them on the host."""
         for statement in statements:
             for node in (statement, *inner_nodes(statement)):
                 targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
                 if any(self._is_written(code, node, target) for target in targets):
                     return True
-                if isinstance(node, ast.Call) and self._writes_argument(code, node):
+                if isinstance(node, ast.Call) and (
+                    self._writes_argument(code, node) or self._reads(code, node.func)
+                ):
                     return True
                 call = node.value if isinstance(node, ast.Expr) else None
                 if isinstance(call, ast.Call) and self._call_changes(code, call.func, depth):
@@ -214,6 +217,15 @@ class Flows:
         return any(self._is_on_device(code, argument) for argument in call.args) and any(
             str(getattr(value, "__module__", None)).startswith("torch.distributed")
             for value in self._values(code, function)
+        )
+
+    def _reads(self, code: CodeType, function: ast.expr) -> bool:
+        """Whether a method brings a tensor to the host: a capture on a call that reaches it fails,
+        and no replay does."""
+        return (
+            isinstance(function, ast.Attribute)
+            and function.attr in ("item", "tolist", "cpu", "numpy")
+            and self._is_on_device(code, function.value)
         )
 
     def _call_changes(self, code: CodeType, function: ast.expr, depth: int) -> bool:

@@ -47,6 +47,13 @@ def noisy(device):
 def silent(device):
     return lambda x: 3 if x.mul(2) is None else 4, (torch.ones(4, device=device),)
 
+def toggles_its_mode(device):
+    dropout = torch.nn.Dropout(0.5)
+    def drop(x):
+        dropout.train(not dropout.training)
+        return dropout(x) * 2
+    return drop, (torch.ones(64, device=device),)
+
 def empty(device):
     return lambda x: x, (torch.ones(4, device=device),)
 
@@ -96,6 +103,12 @@ def test_a_mismatch_with_its_line_and_reason(run):
     assert "differs" in done.stdout and "python-scalar-frozen" in done.stdout
     assert "entry.py:11" in done.stdout and "return x * next(scales)" in done.stdout
     assert "not verified" in done.stdout
+
+
+def test_a_mode_that_changes_with_every_call(run):
+    done = run("toggles_its_mode")
+    assert done.returncode == 1, done.stderr
+    assert "control-flow-frozen" in done.stdout
 
 
 def test_json_has_every_comparison(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,7 +57,7 @@ class Eager:
             findings, second = compare_iterations(
                 run_and_look, roots_of(target.workload), annotations, inputs
             )
-        before, after = numbers
+        before, after = numbers[-2:]
         moved = {
             key: [
                 f"{name}: {before[key][name]:.6g}, then {number:.6g}"
@@ -81,7 +82,7 @@ class Eager:
 
     def restarted(self, first: Trial, second: Trial) -> list[Finding]:
         """Compare two iterations from the state of the capture, each with its own inputs."""
-        trials = iter((first, second))
+        trials = itertools.cycle((first, second))
 
         def run() -> None:
             self.runner.begin_eager(next(trials))

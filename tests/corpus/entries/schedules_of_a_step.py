@@ -293,22 +293,6 @@ def teacher_in_eval_student_in_train(device):
     return step
 
 
-def logs_every_hundredth_loss(device):
-    torch.manual_seed(0)
-    model = nn.Linear(4, 4).to(device)
-    seen = {"steps": 0}
-    history = []
-
-    def step(x):
-        loss = model(x).square().mean()
-        seen["steps"] += 1
-        if seen["steps"] % 100 == 99:  # guilty: no replay logs, and a capture that does fails
-            history.append(loss.item())
-        return loss
-
-    return step, (torch.ones(2, 4, device=device),)
-
-
 def logs_a_loss_on_request(device):
     torch.manual_seed(0)
     model = nn.Linear(4, 4).to(device)

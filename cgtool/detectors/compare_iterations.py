@@ -32,6 +32,7 @@ from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads
+from cgtool.observe.host_values import SIZE
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
@@ -312,7 +313,8 @@ class _Comparison:
     def _side_effects(self) -> Iterator[Finding]:
         """Containers that the code fills with tensors."""
         for change in self.changes:
-            if change.watched.use.written and change.after.has_tensors:
+            grows = change.after.has_tensors and not change.spares(SIZE)
+            if change.watched.use.written and grows:
                 yield Finding(
                     PYTHON_SIDE_EFFECTS_SKIPPED,
                     f"`{change.watched.use.text}` changes with every call; a replay runs no Python "

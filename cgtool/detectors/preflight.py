@@ -128,9 +128,10 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
                 if package_part(getattr(getattr(function, "__code__", None), "co_filename", "")):
                     # PyTorch's own: of a lazy module, of `weight_norm`.
                     continue
+                name = f"`{path}`" if path else "the module"
                 yield Finding(
                     CHILD_MODULE_HOOKS_CAPTURED,
-                    f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
+                    f"{name} ({type(module).__name__}) has a {kind} hook, whose "
                     "Python code does not run in a replay",
                     _definition(function),
                     module=path,

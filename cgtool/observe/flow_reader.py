@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import operator
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType
@@ -17,7 +19,7 @@ from typing import Any
 
 from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
 from cgtool.observe.host_reads import HostReads, Watched
-from cgtool.observe.host_values import CONTAINERS, SIZE
+from cgtool.observe.host_values import CONTAINERS, SIZE, random_state
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import (
     CHANGES,
@@ -72,6 +74,10 @@ _MAY_COPY = frozenset(("to", "type", "contiguous"))
 _SIZES = frozenset(("size", "stride"))
 """Methods of a tensor that return numbers."""
 _MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
+_UNIT_DRAWS = frozenset(("random", "rand", "random_sample"))
+"""Functions that draw from [0, 1); ``uniform`` does for these limits."""
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_CONVERSIONS = frozenset(("item", "float"))
 
 
 def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
@@ -345,6 +351,65 @@ class _Reader:
 
     def _Lambda(self, node: ast.AST) -> Sources:  # noqa: N802
         return NOTHING
+
+    def _Compare(self, node: ast.Compare) -> Sources:  # noqa: N802
+        is_order = all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
+        pair = node.left, node.comparators[0]
+        for limit, draw in (pair, pair[::-1]) if is_order and len(node.ops) == 1 else ():
+            numbers = self._numbers(self._value_of(limit))
+            is_outside = bool(numbers) and not any(0 < number < 1 for number in numbers)
+            if is_outside and self._is_unit_draw(self._value_of(draw)):
+                # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
+                self._eval(draw)
+                return self._consume(node, self._eval(limit))
+        return self._consume(node, self._children(node))
+
+    def _value_of(self, node: ast.expr) -> ast.expr:
+        """The expression behind a local name that is assigned once, and any other as it is."""
+        stored, values = 0, []
+        if isinstance(node, ast.Name) and node.id not in _parameters(self.code):
+            for inner in inner_nodes(self.node):
+                if isinstance(inner, ast.Name) and inner.id == node.id:
+                    stored += isinstance(inner.ctx, ast.Store)
+                elif isinstance(inner, ast.Assign) and name_chain(inner.targets[0]) == (
+                    node.id,
+                    (),
+                ):
+                    values.append(inner.value)
+        return values[0] if stored == len(values) == 1 else node
+
+    def _is_unit_draw(self, node: ast.expr) -> bool:
+        """Whether an expression is a random number from [0, 1)."""
+        if not isinstance(node, ast.Call):
+            return False
+        function, arguments = node.func, node.args
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if name in _CONVERSIONS:
+            if isinstance(function, ast.Attribute):
+                arguments = [function.value]
+            return len(arguments) == 1 and self._is_unit_draw(arguments[0])
+        values = self.flows.reads.values_of(self.code, *(name_chain(function) or ("", ())))
+        is_random = self.ran.drawn.get(_position(self.code, node)) == "random" or any(
+            random_state(value) is not None for value in values
+        )
+        limits = [getattr(argument, "value", None) for argument in arguments]
+        is_unit = name == "uniform" and not node.keywords and limits in ([], [0, 1])
+        return is_random and (name in _UNIT_DRAWS or is_unit)
+
+    def _numbers(self, node: ast.expr) -> list[float]:
+        """All numbers that an expression stands for; empty if they are not known."""
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            pairs = itertools.product(self._numbers(node.left), self._numbers(node.right))
+            return list(itertools.starmap(_ARITHMETIC[type(node.op)], pairs))
+        if isinstance(node, ast.Constant):
+            values: list[Any] = [node.value]
+        else:
+            # A parameter has been another number in another call.
+            root, steps = name_chain(node) or ("", ())
+            is_kept = root not in self.locals or (bool(steps) and root in _RECEIVERS)
+            values = self.flows.reads.values_of(self.code, root, steps) if is_kept else []
+        are_numbers = all(isinstance(value, int | float) for value in values)
+        return values if are_numbers else []
 
     def _NamedExpr(self, node: ast.NamedExpr) -> Sources:  # noqa: N802
         sources = self._eval(node.value)

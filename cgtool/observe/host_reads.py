@@ -215,7 +215,13 @@ class HostReads:
         base, is_each, is_field = root(), False, False
         for kind, part in use.steps:
             base = behind(base)
-            is_part = isinstance(base, torch.nn.Module) and _is_of_pytorch(base)
+            if kind == "attribute":
+                base = _holder(base, part)
+            is_setting = (
+                isinstance(base, torch.nn.Module)
+                and kind == "attribute"
+                and _is_setting(type(base), part)
+            )
             if is_each:
                 keys.append((*keys[-1], part))
             elif base is None or base is MISSING:
@@ -227,7 +233,7 @@ class HostReads:
                 # It is replaced as a whole: its place is where it is kept.
                 keys.append((*keys[-1], part))
             else:
-                keys.append(("module" if is_part else kind, id(base), part))
+                keys.append(("module" if is_setting else kind, id(base), part))
             base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
@@ -362,10 +368,29 @@ class HostReads:
         }
 
 
-def _is_of_pytorch(module: torch.nn.Module) -> bool:
-    # `torch.no_grad` around a user's `forward` is a function of PyTorch.
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return isinstance(code, types.CodeType) and is_internal(code)
+def _holder(owner: Any, name: str | int) -> Any:
+    """The object that has an attribute: the owner, or what its ``__getattr__`` hands the name on
+    to, if that is an attribute of the owner."""
+    own = getattr(owner, "__dict__", {})
+    has_hook = hasattr(type(owner), "__getattr__")
+    if not has_hook or name in own or any(name in vars(kind) for kind in type(owner).__mro__):
+        return owner
+    parts = [own.get(each) or {} for each in ("_parameters", "_buffers", "_modules")]
+    if any(name in each for each in parts):
+        return owner
+    held = (*own.values(), *parts[-1].values())
+    return next((each for each in held if name in getattr(each, "__dict__", ())), owner)
+
+
+def _is_setting(module: type, name: str | int) -> bool:
+    """Whether methods of PyTorch use an attribute of a module: ``p`` of a ``Dropout``."""
+    methods = (
+        inspect.unwrap(method)
+        for base in module.__mro__[: module.__mro__.index(torch.nn.Module)]
+        for method in vars(base).values()
+        if isinstance(method, types.FunctionType)
+    )
+    return any(name in each.__code__.co_names and is_internal(each.__code__) for each in methods)
 
 
 def _by_computed_names(

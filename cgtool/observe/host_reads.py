@@ -375,10 +375,15 @@ def _holder(owner: Any, name: str | int) -> Any:
     has_hook = hasattr(type(owner), "__getattr__")
     if not has_hook or name in own or any(name in vars(kind) for kind in type(owner).__mro__):
         return owner
-    parts = [own.get(each) or {} for each in ("_parameters", "_buffers", "_modules")]
-    if any(name in each for each in parts):
-        return owner
-    held = (*own.values(), *parts[-1].values())
+    held = list(own.values())
+    if isinstance(owner, torch.nn.Module):
+        # PyTorch's methods, not the user's, which may run ops.
+        kind = torch.nn.Module
+        tensors = *kind.named_parameters(owner, "", False), *kind.named_buffers(owner, "", False)
+        children = dict(kind.named_children(owner))
+        if name in children or any(name == each for each, _ in tensors):
+            return owner
+        held += children.values()
     return next((each for each in held if name in getattr(each, "__dict__", ())), owner)
 
 

@@ -75,7 +75,8 @@ class Recorder(Subscriber[_Graph]):
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
         self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
-        patches.wrap(os, "_exit", self._exit)
+        for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
+            patches.wrap(os, name, self._leave)
         patches.callback(notes.listen, False)
         notes.listen(True)
         for adapter in ADAPTERS:
@@ -206,10 +207,11 @@ class Recorder(Subscriber[_Graph]):
                 self._pools_read += 1
                 self._read_pools((graph.pool,))
 
-    def _exit(self, original: Any, status: int) -> None:
+    def _leave(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        """Python ends without its exit handlers, or another program takes its place."""
         with self.protected():
             self._captures.finish()
-        original(status)
+        original(*args, **kwargs)
 
     def _unseen(self, cuda_graph: Any) -> _Graph | None:
         """A graph that is replayed although its capture was not seen; None after the end, and in a

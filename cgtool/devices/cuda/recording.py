@@ -200,8 +200,8 @@ class _NativeRecorder(_Recorder):
     def __init__(self, chains: Chains, native: Any) -> None:
         super().__init__(chains)
         self._native = native
-        self._state = self.running
-        """Of the thread whose code is recorded."""
+        self._recorded = threading.get_ident(), self.running
+        """The thread whose code is recorded, and what it runs."""
         self._waitings: list[tuple[Site, ...]] = []
         function, with_edges = capture_info()
         # The garbage collector does not see what a log refers to.
@@ -228,7 +228,8 @@ class _NativeRecorder(_Recorder):
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
-        threads[self._home] = self._state
+        home, state = self._recorded
+        threads[home] = state
 
         def sites(frame: int) -> Iterator[Site]:
             while frame >= 0:

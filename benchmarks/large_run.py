@@ -98,8 +98,8 @@ class Device:
 
     def prepare(self) -> None: ...
 
-    def environment(self) -> Environment:
-        return Environment(device="none")
+    def environment(self) -> Callable[[], Environment]:
+        return lambda: Environment(device="none")
 
     def functions(self) -> Any:
         return self._functions

@@ -245,10 +245,10 @@ class CapturedRegion:
             self.report(code, reason, why=why, fix=fix)
 
     def _placed(self, finding: Finding) -> Finding:
-        if self.call is not None and self.record is not None:
-            return at_call(finding, self.call, self.record)
         if finding.frames:
             return finding
+        if self.call is not None and self.record is not None:
+            return at_call(finding, self.call, self.record)
         chain = chain_or_waiting(sys._getframe(1), self.thread)
         return replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 

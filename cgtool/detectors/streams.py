@@ -26,6 +26,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.frames import Chain, frames_of, here
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import Clock, merge
+from cgtool.observe.waiting import callers_of_backward
 from cgtool.torch_compat.patches import Patches
 
 ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
@@ -201,7 +202,8 @@ class CaptureInProgress(CapturedRegion):
             reason = f"{call.name} runs on {lane.name}, which is not part of the capture"
             if lane is self.default and (call.autograd_node or "").endswith("AccumulateGrad"):
                 # An op of the node, or of a hook that runs before or after it.
-                self.report(ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE)
+                frames = frames_of(callers_of_backward())
+                self.report(ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE, frames)
             elif lane is self.default:
                 self.report(KERNEL_ON_STREAM_ZERO, reason, why=_DEFAULT_STREAM)
             else:

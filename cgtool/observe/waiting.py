@@ -45,6 +45,14 @@ def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chai
     return chain
 
 
+def callers_of_backward() -> Chain:
+    """The frames outside torch of who called the backward that is running, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_backward(frame):
+        frame = frame.f_back
+    return chain_or_waiting(frame)
+
+
 def _waits_for_this() -> int | None:
     here, main = get_ident(), threading.main_thread().ident
     if here == main or outermost_code(sys._getframe()).co_filename == threading.__file__:

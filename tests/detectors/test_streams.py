@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 
 import pytest
+import torch
 
 from cgtool.detectors.streams import CaptureInProgress, Lane, capturing
 from cgtool.devices.simulated.device_model import DeviceModel
@@ -41,13 +43,22 @@ def test_other_work_on_a_side_stream_is_not_forked():
     assert [finding.code for finding in region.findings] == ["side-stream-not-forked"]
 
 
-def test_an_op_of_a_node_of_the_default_stream_is_a_stale_node():
+def test_an_op_of_a_node_of_the_default_stream_is_a_stale_node_at_the_call_of_backward():
     region = CaptureInProgress()
     region.collecting = True
+    weight = torch.ones((), requires_grad=True)
+
+    def hook(_gradient):
+        region.add_node(op(0, autograd_node="torch::autograd::AccumulateGrad"))
+
+    weight.register_hook(hook)
     with capturing(region, Lane("capture"), "capture backward"):
         region.current = region.default
-        region.add_node(op(0, autograd_node="torch::autograd::AccumulateGrad"))
-    assert [finding.code for finding in region.findings] == ["accumulate-grad-default-stream"]
+        line = 1 + inspect.currentframe().f_lineno
+        (weight * 2).backward()
+    (finding,) = region.findings
+    assert finding.code == "accumulate-grad-default-stream"
+    assert finding.frames[0].line == line
 
 
 def test_each_thread_has_a_current_stream():

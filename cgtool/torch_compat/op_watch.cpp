@@ -5,6 +5,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/function.h>
@@ -25,6 +26,7 @@
 #include <vector>
 
 namespace py = pybind11;
+using c10::DeviceType;
 using c10::DispatchKey;
 
 namespace {
@@ -81,9 +83,13 @@ thread_local Running running;
 
 class Log {
  public:
-  Log(uintptr_t query, bool with_edges, py::function stream, py::function waiting,
+  Log(uintptr_t query, bool with_edges, int device, py::function stream, py::function waiting,
       std::unordered_set<std::string> launch_nothing)
-      : query_(query), with_edges_(with_edges), home_(PyThread_get_thread_ident()),
+      : query_(query), with_edges_(with_edges),
+        device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
+        guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
+                   ? c10::impl::getDeviceGuardImpl(DeviceType::CUDA) : nullptr),
+        home_(PyThread_get_thread_ident()),
         launch_nothing_(std::move(launch_nothing)), stream_(std::move(stream)),
         waiting_(std::move(waiting)) {}
 
@@ -282,6 +288,13 @@ class Log {
   }
 
   void* current_stream() {
+    if (guard_ == nullptr) return asked_stream();  // there is no CUDA
+    auto [known, is_new] = streams_.try_emplace(guard_->getStream(device_).id(), nullptr);
+    if (is_new) known->second = asked_stream();
+    return known->second;
+  }
+
+  void* asked_stream() {
     try {
       return reinterpret_cast<void*>(stream_().cast<uintptr_t>());
     } catch (py::error_already_set& error) {
@@ -293,11 +306,14 @@ class Log {
   const uint64_t number_ = ++logs;
   const uintptr_t query_;
   const bool with_edges_;
+  const c10::Device device_;
+  const c10::impl::DeviceGuardImplInterface* const guard_;
   const unsigned long home_;
   const std::unordered_set<std::string> launch_nothing_;
 
   // With the GIL.
   py::function stream_, waiting_;
+  std::unordered_map<c10::StreamId, void*> streams_;  // What `stream` returned.
   std::deque<Op> ops_;
   std::unordered_map<const void*, int> op_numbers_;
   std::vector<Frame> frames_;
@@ -414,6 +430,29 @@ class Kernel {
   torch::Library library_;
 };
 
+// The types of nodes, -1 where the driver reports none, and the parameters of those that are kernels,
+// one after the other. The getters: cuGraphNodeGetType, cuGraphKernelNodeGetParams.
+py::tuple read_nodes(
+    uintptr_t type_getter, uintptr_t params_getter, size_t params_size,
+    const std::vector<uintptr_t>& nodes) {
+  auto get_type = reinterpret_cast<int (*)(void*, int*)>(type_getter);
+  auto get_params = reinterpret_cast<int (*)(void*, void*)>(params_getter);
+  constexpr int kKernel = 0;  // CU_GRAPH_NODE_TYPE_KERNEL
+  std::vector<int> types;
+  std::string params(nodes.size() * params_size, 0);
+  {
+    py::gil_scoped_release released;
+    for (uintptr_t node : nodes) {
+      auto handle = reinterpret_cast<void*>(node);
+      int type = -1;
+      if (get_type(handle, &type) != 0) type = -1;
+      if (type == kKernel && get_params(handle, &params[types.size() * params_size]) != 0) type = -1;
+      types.push_back(type);
+    }
+  }
+  return py::make_tuple(types, py::bytes(params));
+}
+
 void watch(std::shared_ptr<Log> log) {
   current.swap(log);  // What was there is dropped afterwards: that may run Python.
   is_watching = current != nullptr;
@@ -423,7 +462,8 @@ void watch(std::shared_ptr<Log> log) {
 
 PYBIND11_MODULE(cgtool_op_watch, module) {
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
-      .def(py::init<uintptr_t, bool, py::function, py::function, std::unordered_set<std::string>>())
+      .def(py::init<uintptr_t, bool, int, py::function, py::function,
+                    std::unordered_set<std::string>>())
       .def("enter_module", &Log::enter_module)
       .def("leave_module", &Log::leave_module)
       .def("modules", &Log::modules)
@@ -434,6 +474,7 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("positions", &Log::positions);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
+  module.def("read_nodes", &read_nodes);
   module.def("watch", &watch, py::arg("log").none(true));
   // A log holds what must not outlive Python.
   py::module_::import("atexit").attr("register")(py::cpp_function([] { watch(nullptr); }));

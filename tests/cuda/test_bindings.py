@@ -192,6 +192,12 @@ class Library:
         self._kernel.kernelParams = ctypes.addressof(ARGUMENTS)
         self._kernel.gridDimZ, self._kernel.blockDimX, self._kernel.sharedMemBytes = 3, 32, 48
 
+    def cuGraphGetNodes(self, _graph: Any, nodes: Any, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self._types)
+        if nodes is not None:
+            nodes[:] = list(self._types)
+        return 0
+
     def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:  # noqa: N802
         kind._obj.value = self._types[node.value]
         return 0

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from cgtool.devices.cuda import driver, recording
+from cgtool.devices.cuda.memory import AddressBook, Trace
+from cgtool.devices.cuda.nodes import GraphReader
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.torch_compat import op_key, op_watch
 
@@ -387,7 +390,7 @@ import ctypes, torch
 from cgtool.torch_compat import op_key, op_watch
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-log = native.Log(address, False, int, int, set())
+log = native.Log(address, False, 0, int, int, set())
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
 watching.__enter__()
@@ -416,3 +419,55 @@ def test_a_machine_without_a_compiler(monkeypatch, tmp_path):
     assert op_watch.load.__wrapped__() is None
     op_watch.library().write_bytes(b"no library")
     assert op_watch.load.__wrapped__() is None
+
+
+def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
+    types, launched = {11: 0, 12: 0, 13: 5, 14: 0}, {11: 1, 12: 2, 14: 1}  # blocks of each kernel
+    asked = Counter()
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    def type_of(node, kind):
+        kind[0] = types[node]
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    def params_of(node, params):
+        asked[node] += 1
+        if node not in launched:
+            return 1
+        read = driver.KernelParams.from_address(params)
+        read.func, read.gridDimX, read.blockDimX = 7, launched[node], 32
+        read.kernelParams = 0x1000 + node  # its arguments are the node's own
+        return 0
+
+    library = SimpleNamespace(
+        cuGraphGetNodes=lambda _graph, nodes, count: fill(nodes, count, types),
+        cuGraphGetEdges_v2=lambda *columns: fill(None, columns[-1], ()),
+        cuGraphNodeGetType=type_of,
+        cuGraphKernelNodeGetParams_v2=params_of,
+    )
+    monkeypatch.setattr(driver, "_library", lambda: library)
+    functions = SimpleNamespace(
+        resolve=lambda params: params.func, index=lambda _: 0, active_blocks=lambda *_: 1
+    )
+    nowhere = AddressBook(Trace(), (), (), ())
+    readers = [GraphReader(functions, nowhere, module) for module in (None, native)]
+    first, second = ([reader.read(1, 0).fields for _ in range(2)] for reader in readers)
+    assert first == second
+    assert [each["type"] for each in second[1]] == ["kernel", "kernel", "empty", "kernel"]
+    assert [each["kernel"].grid[0] for each in second[1] if "kernel" in each] == [1, 2, 1]
+    asked.clear()
+    launched[12] = 3
+    fields = readers[1].read(1, 0).fields
+    assert fields[1]["kernel"].grid == (3, 0, 0)
+    assert asked == {11: 1, 12: 2, 14: 1}  # what is new is read again, with all that belongs to it
+    del launched[14]
+    assert "not readable" in readers[1].read(1, 0).fields[3]["detail"]
+
+
+def fill(array, count, values):
+    """What the driver does when it is asked for a list, first for its length."""
+    count._obj.value = len(values)
+    if array is not None:
+        array[:] = list(values)
+    return 0

@@ -124,11 +124,32 @@ class KernelParams(ctypes.Structure):
     )
 
 
+def read_natively(native: Any, nodes: list[int]) -> tuple[list[int], bytes]:
+    """The types of nodes, -1 where one cannot be read, and for each the bytes of its
+    ``KernelParams``, which are 0 if it is no kernel. ``native``: the module of
+    ``torch_compat.op_watch``."""
+    library = _library()
+    getters = library.cuGraphNodeGetType, library.cuGraphKernelNodeGetParams_v2
+    addresses = (ctypes.cast(getter, ctypes.c_void_p).value for getter in getters)
+    types, params = native.read_nodes(*addresses, ctypes.sizeof(KernelParams), nodes)
+    return types, params
+
+
 def kernel_params(node: int) -> Any:
     """``KernelParams`` of a kernel node, whose arguments stay the node's. Raises DriverError."""
     params = KernelParams()
     _call("cuGraphKernelNodeGetParams", "_v2", ctypes.c_void_p(node), ctypes.byref(params))
     return params
+
+
+def graph_nodes(graph: int) -> list[int]:
+    """The nodes of a CUgraph, in order of creation. Raises DriverError."""
+    count = ctypes.c_size_t()
+    _call("cuGraphGetNodes", "", ctypes.c_void_p(graph), None, ctypes.byref(count))
+    nodes = (ctypes.c_uint64 * count.value)()
+    if count.value:
+        _call("cuGraphGetNodes", "", ctypes.c_void_p(graph), nodes, ctypes.byref(count))
+    return list(nodes[: count.value])
 
 
 def graph_edges(graph: int) -> Iterable[tuple[int, int, int]]:

@@ -12,7 +12,8 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from cgtool.devices.cuda.driver import (
     check,
     cu,
     graph_edges,
+    graph_nodes,
     kernel_params,
     node_count,
     node_type,
+    read_natively,
 )
 from cgtool.devices.cuda.memory import AddressBook, Place
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
@@ -70,6 +73,9 @@ def asked(getter: str, node: int) -> Any:
     return check(getter, getattr(cu, getter)(cu.CUgraphNode(node)))
 
 
+_KERNEL = 0
+_ARGUMENTS = KernelParams.kernelParams.offset
+"""Where the arguments begin in the parameters of a launch."""
 Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
 NodeFields = dict[str, Any]
@@ -85,9 +91,14 @@ class GraphContents:
     handles: list[int]
     """Of each node, in order of creation."""
     fields: list[NodeFields]
-    edges: tuple[Edge, ...]
+    _links: Iterable[tuple[int, int, int]]
+    """As of ``graph_edges``."""
     children: dict[int, Any]
     """Node id to the CUgraph inside it."""
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        return _edges(self._links, self.handles)
 
     def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
         """The nodes, to be called once. ``provenance`` has one entry for each."""
@@ -103,22 +114,40 @@ class GraphReader:
 
     functions: FunctionTable
     addresses: AddressBook
+    native: Any = None
+    """The module of ``torch_compat.op_watch``, which reads nodes faster; None without it."""
     _launches: dict[bytes, KernelLaunch] = field(default_factory=dict)
     """By the parameters of the launch, without its arguments: if no address is known, that is all
     that is read."""
 
     def read(self, graph: Any, graph_index: int) -> GraphContents:
         """All that the driver reports of ``graph`` (a CUgraph)."""
-        handles = [int(node) for node in nodes_of(graph)]
+        handles = graph_nodes(int(graph))
         children: dict[int, Any] = {}
         nodes: list[NodeFields] = []
-        for position, handle in enumerate(handles):
+        for position, (handle, launch) in enumerate(
+            zip(handles, self._known(handles), strict=True)
+        ):
+            if launch is not None:
+                nodes.append({"type": "kernel", "kernel": launch})
+                continue
             place_of = partial(self.addresses.lookup, graph=graph_index, node=position)
             fields = self._fields(handle, place_of)
             if "graph" in fields:
                 children[position] = fields.pop("graph")
             nodes.append(fields)
-        return GraphContents(handles, nodes, edges(graph, handles), children)
+        return GraphContents(handles, nodes, graph_edges(int(graph)), children)
+
+    def _known(self, handles: list[int]) -> Iterable[KernelLaunch | None]:
+        """For each node the launch of an earlier one; None where it must be read."""
+        if self.native is None or not self._launches:
+            return repeat(None, len(handles))
+        types, params = read_natively(self.native, handles)
+        starts = range(0, len(params), ctypes.sizeof(KernelParams))
+        return [
+            self._launches.get(params[start : start + _ARGUMENTS]) if kind == _KERNEL else None
+            for kind, start in zip(types, starts, strict=True)
+        ]
 
     def _fields(self, handle: int, place_of: PlaceOf) -> NodeFields:
         try:
@@ -136,8 +165,8 @@ class GraphReader:
     def _kernel(self, handle: int, place_of: PlaceOf) -> NodeFields:
         params = kernel_params(handle)
         has_addresses = self.addresses.low < self.addresses.high
-        same = bytes(params)[: KernelParams.kernelParams.offset]
-        if not has_addresses and params.func and same in self._launches:
+        same = bytes(params)[:_ARGUMENTS]
+        if same in self._launches:
             return {"kernel": self._launches[same]}
         function = self.functions.resolve(params)
         if function is None:
@@ -154,7 +183,7 @@ class GraphReader:
             pointers=pointers,
             arguments_unread=unread,
         )
-        if not has_addresses:
+        if not has_addresses and params.func:
             self._launches[same] = launch
         return {"kernel": launch}
 
@@ -275,12 +304,16 @@ def _end(params: Any, side: str) -> tuple[int, str]:
 
 def edges(graph: Any, nodes: Iterable[Any]) -> tuple[Edge, ...]:
     """All edges between ``nodes``. Raises DriverError."""
-    ids = {int(node): position for position, node in enumerate(nodes)}
+    return _edges(graph_edges(int(graph)), map(int, nodes))
+
+
+def _edges(links: Iterable[tuple[int, int, int]], handles: Iterable[int]) -> tuple[Edge, ...]:
+    ids = {handle: position for position, handle in enumerate(handles)}
     return tuple(
         Edge(ids[source], ids[target])
         if data == 0
         else Edge(ids[source], ids[target], data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
-        for source, target, data in graph_edges(int(graph))
+        for source, target, data in links
     )
 
 

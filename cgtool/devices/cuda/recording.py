@@ -209,7 +209,8 @@ class _NativeRecorder(_Recorder):
         self._log = native.Log(
             ctypes.cast(function, ctypes.c_void_p).value,
             with_edges,
-            partial(current_raw_stream, torch.cuda.current_device()),
+            device := torch.cuda.current_device(),
+            partial(current_raw_stream, device),
             lambda: this()._number_waiting(),  # type: ignore[union-attr]
             _LAUNCH_NOTHING,
         )
@@ -383,7 +384,8 @@ class Captures:
     def __init__(self, code: GeneratedCode) -> None:
         self.code = code
         self.functions = FunctionTable()
-        self.reader = GraphReader(self.functions, AddressBook(Trace(), (), (), ()))
+        nowhere = AddressBook(Trace(), (), (), ())
+        self.reader = GraphReader(self.functions, nowhere, op_watch.load())
         self.chains = Chains()
 
     def watch(self, table: OriginTable) -> _Watch:

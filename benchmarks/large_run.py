@@ -76,7 +76,7 @@ class Device:
         self._captures += 1
         return self
 
-    def read(self) -> Callable[[], Contents]:
+    def read(self) -> Callable[[Any], Contents]:
         origins, offset = self._origins, self._captures * 2**24
         assert origins is not None
 
@@ -92,7 +92,7 @@ class Device:
             return structs.replace(node, kernel=kernel)
 
         nodes = tuple(map(moved, self._graph.nodes))
-        return lambda: (nodes, self._graph.edges)
+        return lambda _: (nodes, self._graph.edges)
 
     def stop(self) -> None: ...
 

@@ -20,7 +20,7 @@ from cgtool.observe.frames import exception_frames, frames_of, package_part
 from cgtool.observe.graphs import Beginning
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
-from cgtool.recorder.recorded_device import RecordedDevice, Watch
+from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns
@@ -48,7 +48,7 @@ class Capture:
         self._watch = watch
         self.free_bytes: int | None = None
         """Free memory just before the end of the capture, which instantiates the graph."""
-        self.contents: Callable[[], Contents] | None = None
+        self.contents: Callable[[GiveWay], Contents] | None = None
         """What it holds, as far as it must be read before its end."""
         self.begin_ns = self.read_ns = self.end_ns = _now()
         """When it began, when its code had run, and when ``capture_end`` was called."""
@@ -226,10 +226,10 @@ class Captures:
         with self._journal.protected():
             self._journal.append(Machine(environment()))
 
-    def _write_contents(self, number: int, contents: Callable[[], Contents]) -> None:
+    def _write_contents(self, number: int, contents: Callable[[GiveWay], Contents]) -> None:
         with self._journal.protected():
             start = _now()
-            nodes, edges = contents()
+            nodes, edges = contents(self._later.give_way)
             written = self._written
             frames, origins = self._table.after(*written[:2])
             functions = self._device.functions()[written[2] :]

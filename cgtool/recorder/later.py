@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 
@@ -30,6 +31,9 @@ class Later:
         self._working = threading.RLock()
         """Held while a piece is done: the garbage collector may run in it, and ask for the rest."""
         self._has_thread = False
+        self._thread: int | None = None
+        self._awaited = 0
+        """How many wait for a piece of work."""
         self._starting = threading.RLock()
 
     def put(self, work: Callable[[], None]) -> None:
@@ -44,12 +48,25 @@ class Later:
                     return
                 self._has_thread = True
         if len(self._waiting) > _MOST:
-            self._do_one()
+            self._await_one()
+
+    def give_way(self) -> None:
+        """To be called often by work that takes milliseconds: on the thread, wait until no capture
+        is in progress, or somebody waits for the work."""
+        while get_ident() == self._thread and not self._awaited and self._is_capturing():
+            time.sleep(_PAUSE)
 
     def finish(self) -> None:
         """Do all that waits."""
-        while self._do_one():
+        while self._await_one():
             pass
+
+    def _await_one(self) -> bool:
+        self._awaited += 1
+        try:
+            return self._do_one()
+        finally:
+            self._awaited -= 1
 
     def _do_one(self) -> bool:
         """Whether there was something to do."""
@@ -60,6 +77,7 @@ class Later:
             return True
 
     def _run(self) -> None:
+        self._thread = get_ident()
         while True:
             time.sleep(_PAUSE)
             if self._is_capturing() or self._do_one():

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
 
 
+GiveWay = Callable[[], object]
+"""Called often by work that takes milliseconds, and waits while a capture is in progress."""
+
+
 class Watch(Protocol):
     """A capture in progress, as a device follows it."""
 
-    def read(self) -> Callable[[], Contents] | None:
+    def read(self) -> Callable[[GiveWay], Contents] | None:
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
 

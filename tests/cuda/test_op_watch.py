@@ -88,7 +88,7 @@ def position(request, monkeypatch):
 def recorded(recorder):
     with recorder.hooks, recorder.watching():
         yield recorder
-    recorder.finish()
+    recorder.finish(int)
 
 
 def facts_of(recorder):
@@ -342,7 +342,7 @@ def test_a_watch_that_ends_inside_an_op(native):
         watching.enter_context(recorder.watching())
         assert ends_watch(X).equal(X + 1)
     X.neg()
-    recorder.finish()
+    recorder.finish(int)
     assert [call.name for call in recorder.record.calls] == [f"{SPACE}::ends_watch"]
 
 

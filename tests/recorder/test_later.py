@@ -53,3 +53,27 @@ def test_the_longer_a_queue_the_more_is_done_at_once() -> None:
     assert 900 < len(done) < 1000
     later.finish()
     assert done == list(range(1000))
+
+
+def test_work_gives_way_to_a_capture_until_somebody_waits_for_it() -> None:
+    capturing, began, done = threading.Event(), threading.Event(), threading.Event()
+    later = Later(capturing.is_set)
+
+    def work() -> None:
+        capturing.set()
+        began.set()
+        later.give_way()
+        done.set()
+
+    later.put(work)
+    assert began.wait(10)
+    assert not done.wait(0.1)
+    capturing.clear()
+    assert done.wait(10)
+
+    began.clear()
+    done.clear()
+    later.put(work)
+    assert began.wait(10)
+    later.finish()
+    assert done.is_set()

@@ -48,8 +48,8 @@ class Graph:
 
 
 class Watch:
-    def read(self) -> Callable[[], Contents]:
-        return lambda: ((), ())
+    def read(self) -> Callable[[Any], Contents]:
+        return lambda _: ((), ())
 
     def stop(self) -> None: ...
 

@@ -140,14 +140,15 @@ class GraphReader:
 
     def _known(self, handles: list[int]) -> Iterable[KernelLaunch | None]:
         """For each node the launch of an earlier one; None where it must be read."""
-        if self.native is None or not self._launches:
+        if self.native is None:
             return repeat(None, len(handles))
         types, params = read_natively(self.native, handles)
         starts = range(0, len(params), ctypes.sizeof(KernelParams))
-        return [
+        # One by one: those that are read meanwhile are known to the nodes after them.
+        return (
             self._launches.get(params[start : start + _ARGUMENTS]) if kind == _KERNEL else None
             for kind, start in zip(types, starts, strict=True)
-        ]
+        )
 
     def _fields(self, handle: int, place_of: PlaceOf) -> NodeFields:
         try:

@@ -190,7 +190,7 @@ class _Recorder(OpRecorder):
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
 
-    def finish(self) -> None:
+    def finish(self, give_way: GiveWay) -> None:
         """The capture is over: complete the record, on any thread."""
 
 
@@ -224,7 +224,7 @@ class _NativeRecorder(_Recorder):
     def watching(self) -> AbstractContextManager[None]:
         return op_key.watch_natively(self._native, self._log)
 
-    def finish(self) -> None:
+    def finish(self, give_way: GiveWay) -> None:
         self.positions.seen = list(map(tuple, self._log.positions()))
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
@@ -260,6 +260,7 @@ class _NativeRecorder(_Recorder):
             name, frame, in_module, module, thread, waiting,
             node, sequence, before, after, *launches,
         ) in self._log.calls():  # fmt: skip
+            give_way()
             call = OpCall(
                 len(calls),
                 name,
@@ -301,6 +302,8 @@ def _generated_site(sites: Iterable[Site]) -> Site | None:
     return None
 
 
+GiveWay = Callable[[], object]
+"""Called often by work that takes milliseconds, and waits while a capture is in progress."""
 _watched = threading.Lock()
 """One capture at a time has its ops watched: the others of other threads do not."""
 
@@ -337,30 +340,36 @@ class _Watch:
             patches.wrap(*point, recorder.launch)
         watching.enter_context(recorder.watching())
 
-    def read(self) -> Callable[[], Contents] | None:
+    def read(self) -> Callable[[GiveWay], Contents] | None:
         graph = capturing_graph(self._stream)
         if graph is None:
             return None
         with relaxed():
             contents = self._captures.reader.read(graph, 0)
-        return lambda: (contents.nodes(self._origins(contents.handles)), contents.edges)
+
+        def joined(give_way: GiveWay) -> Contents:
+            return contents.nodes(self._origins(contents.handles, give_way)), contents.edges
+
+        return joined
 
     def stop(self) -> None:
         self._watching.close()
 
-    def _origins(self, handles: Sequence[int]) -> list[Provenance]:
+    def _origins(self, handles: Sequence[int], give_way: GiveWay) -> list[Provenance]:
         origins: list[Provenance] = [(None, None, None)] * len(handles)
         recorder = self._recorder
         if recorder is None:
             return origins
-        recorder.finish()
+        recorder.finish(give_way)
         counts = recorder.positions.counts(handles)
         for kernel in recorder.kernels:
+            give_way()
             start, end = (counts[position] for position in kernel.launches)
             if start < end:
                 origin = self._generated(kernel.site, None, kernel.chain)
                 origins[start:end] = [(origin, None, None)] * (end - start)
         for call in recorder.record.calls:
+            give_way()
             start, end = call.launches
             start, end = counts[start], counts[end]
             if start < end:

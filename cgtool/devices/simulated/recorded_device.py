@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container
-from functools import partial
 from typing import Any
 
 from cgtool.devices.simulated.cudagraph import CUDAGraph, ScriptRecorder, graphs_of
@@ -32,10 +31,10 @@ class _Watch:
         self._watching = contextlib.ExitStack()
         self._watching.enter_context(op_key.watch(recorder.observe))
 
-    def read(self) -> Callable[[], Contents]:
+    def read(self) -> Callable[[Any], Contents]:
         nodes = list(self._graph.nodes)
         calls = [node.call.index for node in nodes]
-        return partial(contents_of, nodes, calls, self._record, self._table)
+        return lambda _: contents_of(nodes, calls, self._record, self._table)
 
     def stop(self) -> None:
         self._watching.close()

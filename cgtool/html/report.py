@@ -1,14 +1,21 @@
-"""One capture, or two to compare, as one HTML page."""
+"""One capture, or two to compare, as one HTML page: a file with its style, its scripts and its data
+inside.
+
+Its Content-Security-Policy names the hash of each script and of the style. No other script can run,
+nothing can be loaded, and text can only be added as text (``require-trusted-types-for``).
+"""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
+from importlib import resources
 
 import cgtool
 from cgtool.html.content import pack
 from cgtool.html.difference import pack_difference
 from cgtool.html.packing import Packer
-from cgtool.html.page import page
 from cgtool.model.capture import Capture
 
 
@@ -29,3 +36,51 @@ def html(captures: Sequence[tuple[str, Capture]]) -> bytes:
     return page(
         packer.block({"cgtool": cgtool.__version__, "captures": trees, "difference": difference})
     )
+
+
+SCRIPTS = (
+    "data.js", "dom.js", "state.js", "capture.js", "plot.js", "table.js", "details.js",
+    "answer.js", "layout.js", "graph.js", "tables.js", "source.js", "memory.js",
+    "run.js", "difference.js", "main.js",
+)  # fmt: skip
+"""In the order in which they run: they share one scope."""
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>cgtool report</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This report is drawn by the scripts in this file: allow them to run.</noscript>
+<script type="application/octet-stream" id="data">{data}</script>
+{scripts}
+</body>
+</html>
+"""
+
+
+def page(block: str) -> bytes:
+    """The file. ``block`` is of ``Packer.block``."""
+    style = _text("style.css")
+    scripts = [_text(name) for name in SCRIPTS]
+    allowed = " ".join(map(_hash, scripts))
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    elements = "\n".join(f"<script>{script}</script>" for script in scripts)
+    return _PAGE.format(policy=policy, style=style, data=block, scripts=elements).encode()
+
+
+def _text(name: str) -> str:
+    return (resources.files("cgtool.html") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -11,8 +11,7 @@ import re
 
 import pytest
 
-from cgtool.html.page import page
-from cgtool.html.report import html
+from cgtool.html.report import html, page
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
 from cgtool.model.failure import CgtoolError

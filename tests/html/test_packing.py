@@ -16,8 +16,7 @@ from msgspec import structs
 
 from cgtool.html.content import pack
 from cgtool.html.packing import LONGEST, Packer
-from cgtool.html.page import page
-from cgtool.html.report import html
+from cgtool.html.report import html, page
 from cgtool.model.capture import Environment
 from tests.builders import capture
 from tests.strategies import captures

@@ -38,6 +38,7 @@ from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
 from cgtool.observe.tensors import has_memory, tensors_in
+from cgtool.torch_compat.private import schema
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
@@ -208,8 +209,9 @@ class _Comparison:
             ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), ("", "")
         )
         evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
-        if not self.frozen.explain_number(call, evidence):
-            yield self._at(
+        fix = _fix_of_number(call.name, new)
+        if not self.frozen.explain_number(call, evidence, fix):
+            found = self._at(
                 call,
                 PYTHON_SCALAR_FROZEN,
                 f"{call.name} gets a different number in the next call; a graph keeps the number "
@@ -217,6 +219,7 @@ class _Comparison:
                 evidence,
                 *itertools.islice(self._changes_around(call), _SHOWN_CHANGES),
             )
+            yield replace(found, fix=fix)
 
     def _changes_around(self, call: OpCall) -> Iterator[str]:
         """Changes of numbers that the functions around an op read."""
@@ -360,3 +363,24 @@ def _frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
             *frames_of(reversed(outer[:depth])),
         )
     return frames_of(chain)
+
+
+def _fix_of_number(op: str, number: Any) -> str | None:
+    """What to do about a number that changes, if ``op`` takes no tensor in its place; else None."""
+    name, _, overload = op.partition(".")
+    try:
+        arguments = schema(name, overload).arguments
+    except RuntimeError:  # PyTorch does not know the op
+        return None
+    # What takes a Scalar is called with a tensor elsewhere: `x * t`, `x ** t`, `x.clamp(t)`.
+    if isinstance(number, str) or any(str(each.type) == "number" for each in arguments):
+        return None
+    instead = (
+        "in place of a rate, `torch.rand_like(x) < keep`"
+        if isinstance(number, float)
+        else "in place of a slice, `index_copy_` or `index_select` with a tensor of positions"
+    )
+    return (
+        f"`{op}` takes only numbers: keep the value in a tensor on the device and use ops that "
+        f"take tensors ({instead}), or capture a graph for each value"
+    )

@@ -96,6 +96,8 @@ class FrozenValues:
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
         """Expressions and conditions that the two iterations show to differ, and how."""
+        self._fixes: dict[Position, str | None] = {}
+        """What to do about the numbers among them, where that is not what the page says."""
 
     def _is_filled(self, change: Change) -> bool:
         """Whether a tensor on the host changes because copies of the device fill it."""
@@ -133,15 +135,17 @@ class FrozenValues:
         states = (source for source in reached if source.kind == "state")
         return {source.key: reached[source] for source in states}
 
-    def explain_number(self, call: OpCall, evidence: str) -> bool:
+    def explain_number(self, call: OpCall, evidence: str, fix: str | None) -> bool:
         """Whether a value that changes reaches this op, which gets another number in the second
-        iteration; ``findings`` then reports it as an error."""
+        iteration; ``findings`` then reports it as an error, with ``fix``, if there is one, in place
+        of the page's."""
         forward = self.second.record.forward_of(call)
         positions = [
             position_of(site) for each in (call, forward) if each for site in each.chain[:1]
         ]
         known = [position for position in positions if self._changing("op", position)]
         self.observed.update(dict.fromkeys(known, evidence))
+        self._fixes.update(dict.fromkeys(known, fix))
         return bool(known)
 
     def explain_branch(self, calls: Sequence[OpCall], evidence: str) -> bool:
@@ -277,9 +281,9 @@ class FrozenValues:
         (code_name, reason), frame = _OTHER, at_op[0]
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame
-        fix: str | None = None
+        fix = self._fixes.get(position)
         is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
-        if code_name == CPU_STATE_STEP_COUNTER and is_fraction:
+        if fix is None and code_name == CPU_STATE_STEP_COUNTER and is_fraction:
             fix = (
                 "keep it in a tensor on the device, and change that in place in the captured code "
                 "(`mul_`, `copy_`)"

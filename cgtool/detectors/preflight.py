@@ -214,13 +214,15 @@ def captured_optimizers(
 
 def _captured_scheduler(step: SchedulerStep) -> Finding:
     group = step.optimizer.param_groups[0]
+    # Without `capturable`, only its fused kernel reads a tensor.
+    also = " and `fused=True`" if "fused" in group and "capturable" not in group else ""
     return Finding(
         frozen_by(step.optimizer),
         f"`{step.scheduler}.step` is Python: in a replay it does not run, and the learning rate "
         "stays that of the capture",
         step.frames,
         fix="call `scheduler.step()` after each replay, and give the optimizer "
-        f"`{_tensor_of(group.get('initial_lr', group.get('lr')))}`",
+        f"`{_tensor_of(group.get('initial_lr', group.get('lr')))}`{also}",
         severity=ERROR,
     )
 

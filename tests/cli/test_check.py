@@ -441,3 +441,76 @@ def test_explain(tmp_path):
     wrong = cgtool("explain", "sync-itm", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "sync-item" in wrong.stderr
+
+
+IMPORTS = "import torch\nfrom torch.nn.functional import dropout\n"
+RATE = """\
+def build(device):
+    calls, x = [0], torch.ones(4, 8, device=device)
+    def step():
+        calls[0] += 1
+        return dropout(x, min(0.9, 0.01 * calls[0]))
+    return step
+"""
+RATE_AS_FIXED = """\
+def build(device):
+    rate, x = torch.zeros((), device=device), torch.ones(4, 8, device=device)
+    def step():
+        rate.add_(0.01).clamp_(max=0.9)
+        return x * (torch.rand_like(x) < 1 - rate) / (1 - rate)
+    return step
+"""
+POSITION = """\
+def build(device):
+    at, queue, x = [0], torch.zeros(32, 8, device=device), torch.ones(4, 8, device=device)
+    def step():
+        queue[at[0] : at[0] + 4] = x
+        at[0] = (at[0] + 4) % 32
+        return queue * 1
+    return step
+"""
+POSITION_AS_FIXED = """\
+def build(device):
+    at, queue = torch.arange(4, device=device), torch.zeros(32, 8, device=device)
+    x = torch.ones(4, 8, device=device)
+    def step():
+        queue.index_copy_(0, at, x)
+        at.add_(4).remainder_(32)
+        return queue * 1
+    return step
+"""
+SCHEDULED = """\
+def build(device):
+    model, x = torch.nn.Linear(8, 8).to(device), torch.ones(4, 8, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss
+    return step
+"""
+SCHEDULED_AS_FIXED = SCHEDULED.replace(
+    "lr=0.1", "lr=torch.tensor(0.1, device=device), fused=True"
+).replace("        scheduler.step()\n", "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "advice", "right"),
+    [
+        (RATE, "cpu-state-step-counter", "`torch.rand_like(x) < keep`", RATE_AS_FIXED),
+        (POSITION, "cpu-state-step-counter", "`index_copy_`", POSITION_AS_FIXED),
+        (SCHEDULED, "optimizer-without-capture-guard", "`fused=True`", SCHEDULED_AS_FIXED),
+    ],
+    ids=["rate", "position", "scheduler"],
+)
+def test_a_fix_holds_when_it_is_typed_in(tmp_path, wrong, code, advice, right):
+    before = check(tmp_path, IMPORTS + wrong, "--format", "json")
+    [finding] = json.loads(before.stdout)["findings"]
+    assert finding["code"] == code
+    assert advice in finding["fix"]
+    after = check(tmp_path, IMPORTS + right)
+    assert after.returncode == 0, after.stdout

@@ -372,8 +372,11 @@ def _fix_of_number(op: str, number: Any) -> str | None:
         arguments = schema(name, overload).arguments
     except RuntimeError:  # PyTorch does not know the op
         return None
-    # What takes a Scalar is called with a tensor elsewhere: `x * t`, `x ** t`, `x.clamp(t)`.
-    if isinstance(number, str) or any(str(each.type) == "number" for each in arguments):
+    # What takes a Scalar is called with a tensor elsewhere (`x ** t`, `x.clamp(t)`), and for what
+    # takes a tensor, PyTorch made the number one (`x / 2`).
+    types = " ".join(str(each.type) for each in arguments)
+    wanted = "float" if isinstance(number, float) else "int"
+    if isinstance(number, str) or "number" in types or wanted not in types:
         return None
     instead = (
         "in place of a rate, `torch.rand_like(x) < keep`"

@@ -514,3 +514,20 @@ def test_a_fix_holds_when_it_is_typed_in(tmp_path, wrong, code, advice, right):
     assert advice in finding["fix"]
     after = check(tmp_path, IMPORTS + right)
     assert after.returncode == 0, after.stdout
+
+
+QUOTIENT = """\
+def build(device):
+    calls, x = [0], torch.ones(4, 8, device=device)
+    def step():
+        calls[0] += 1
+        return x / calls[0], x.clamp(max=0.01 * calls[0])
+    return step
+"""
+
+
+def test_the_fix_is_that_of_the_page_where_a_tensor_can_take_the_place_of_a_number(tmp_path):
+    report = json.loads(check(tmp_path, IMPORTS + QUOTIENT, "--format", "json").stdout)
+    assert {finding["fix"] for finding in report["findings"]} == {
+        page("cpu-state-step-counter").head.fix
+    }

@@ -7,6 +7,7 @@ trace takes little more memory than its file, unpacked.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import shlex
 import zlib
@@ -28,6 +29,7 @@ _LOW = (1 << 32) - 1
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"(kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver)"')
 _CALL = re.compile(rb'"name"\s*:\s*"([^"]*)"')
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d+)')
+_PROCESS = re.compile(rb'"pid"\s*:\s*(\d+)')
 _GRAPH_LAUNCH = re.compile(rb"^cu(da)?GraphLaunch")
 GZIP_MAGIC, ZIP_MAGIC, SQLITE_MAGIC = b"\x1f\x8b", b"PK", b"SQLite format 3\x00"
 EXPORT = "nsys export --type sqlite --include-json false"
@@ -151,7 +153,7 @@ def _bad(path: Path, problem: str) -> CgtoolError:
 
 def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
     work: list[int] = []
-    calls: dict[int, bool] = {}
+    calls: dict[tuple[int, bytes], bool] = {}
     hip = False
     for at, event in enumerate(events):
         text = bytes(event)
@@ -163,9 +165,10 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             name = _CALL.search(text)
             call = name[1] if name else b""
             hip |= call.startswith(b"hip")
+            process = _PROCESS.search(text)
             # A call of the runtime and the driver's call in it have the same number.
-            number = int(correlation[1])
-            calls[number] = calls.get(number, False) or _GRAPH_LAUNCH.match(call) is not None
+            key = int(correlation[1]), process[1] if process else b""
+            calls[key] = calls.get(key, False) or _GRAPH_LAUNCH.match(call) is not None
     if hip:
         raise usage(
             f"{path}: a trace of an AMD GPU",
@@ -173,21 +176,39 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             fix="profile the program on an NVIDIA GPU",
         )
     decoded = [record for at in work if (record := _record(at, events[at]))]
+    if work and not decoded:
+        raise _bad(
+            path,
+            f"none of its {len(work):,} kernels, memcpys and memsets has a time (`ts` and `dur`) "
+            "and arguments",
+        )
     together: dict[tuple[int, int], int] = {}
     for record in decoded:
         together[record.launch] = together.get(record.launch, 0) + 1
-    # The window of a profiler may begin between a launch and what it runs. Of calls, only a
-    # graph's launch runs several kernels.
+    # Each process numbers its own calls, and a record does not name its process.
+    launches = {number for (number, _), is_graph in calls.items() if is_graph}
+    others = {number for (number, _), is_graph in calls.items() if not is_graph}
+
+    def is_of_graph(record: Record) -> bool:
+        number = record.launch[1]
+        if (number in launches) != (number in others):
+            return number in launches
+        # The window of a profiler may begin between a launch and what it runs. Of calls, only a
+        # graph's launch runs several kernels.
+        return together[record.launch] > 1
+
     records = [
-        record if record.launch[1] in calls else structs.replace(record, is_rest=True)
+        record
+        if record.launch[1] in launches or record.launch[1] in others
+        else structs.replace(record, is_rest=True)
         for record in decoded
-        if record.node is not None or calls.get(record.launch[1], together[record.launch] > 1)
+        if record.node is not None or is_of_graph(record)
     ]
     return ChromeTrace(head, events, records, len(decoded) - len(records))
 
 
 def _record(number: int, event: Raw) -> Record | None:
-    """None for an event without the fields that its kind always has."""
+    """None for an event without the fields that its kind always has, or with no possible time."""
     fields = _decode(event, dict[str, Any])
     args = fields.get("args")
     start, duration = fields.get("ts"), fields.get("dur")
@@ -195,6 +216,8 @@ def _record(number: int, event: Raw) -> Record | None:
         return None
     kind = KINDS.get(str(fields.get("cat")))
     if not isinstance(duration, int | float) or kind is None or fields.get("ph") != "X":
+        return None
+    if not (math.isfinite(start * 1000) and math.isfinite((start + duration) * 1000)):
         return None
     correlation = _number(args, "correlation")
     node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))

@@ -441,6 +441,37 @@ def test_a_capture_of_the_simulated_device(cgtool, tmp_path, written):
     assert "was captured on the simulated device, whose nodes are ops, not kernels" in errors
 
 
+@pytest.mark.parametrize("field", ["ts", "dur"])
+@pytest.mark.parametrize("value", [1e308, -1e308, "12.5", None])
+def test_gpu_work_without_times(field, value, cgtool, tmp_path, written):
+    """Numbers that no time can be, or none at all: there is GPU work, but none that can be used."""
+    events = replays(recorded("train_step"), [0])
+    for each in events[1:]:
+        each[field] = value
+    code, _, errors = cgtool(
+        "annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json"
+    )
+    assert code == 2
+    assert "none of its 55 kernels, memcpys and memsets has a time" in " ".join(errors.split())
+
+
+def test_traces_of_two_ranks_in_one_file(cgtool, tmp_path, written):
+    """Each process numbers its calls from 1: a launch of a kernel may have the number of the other
+    rank's launch of a graph."""
+    events = replays(recorded("train_step"), [0])
+    call = {"correlation": events[0]["args"]["correlation"]}
+    other = [
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, 9999, 9999, call),
+        event("kernel", "an_eager_kernel", 20, 4, 1, 7, {**call, "stream": 7}),
+    ]
+    for merged in ([*events, *other], [*other, *events]):
+        code, shown, _ = cgtool(
+            "annotate", written(merged), "--with", STEP, "-o", tmp_path / "out.json"
+        )
+        assert code == 0
+        assert "1 kernel outside graphs" in shown
+
+
 VALUES = [None, True, -1, 1 << 70, 1e300, "x", [], {}, [1, 2], "\x1b[31m\u202e", {"a": "7"}]
 
 

@@ -74,8 +74,12 @@ class NsightTrace:
                 yield database
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python decodes the text of an error strictly.
+            is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             raise usage(
-                f"{self.path}: the database cannot be read: {error}", fix=f"export again: {_EXPORT}"
+                f"{self.path}: the database cannot be read: {error}",
+                fix="wait until the program that writes it has ended"
+                if is_locked
+                else f"export again: {_EXPORT}",
             ) from error
 
     def _count(
@@ -92,14 +96,14 @@ class NsightTrace:
             raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
         text, sizes = "''", ""
         if type_ == "kernel":
-            # Demanglers differ, mangled names do not.
-            if missing := [name for name in ("mangledName", *_SIZES) if name not in columns]:
+            # Demanglers differ, mangled names do not. Reports without them have no such column, or
+            # leave it empty.
+            names = [name for name in ("mangledName", "demangledName") if name in columns]
+            if not names:
+                raise self._unknown(database, f"{table} has no column mangledName")
+            if missing := [name for name in _SIZES if name not in columns]:
                 raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
-            # Reports that do not have them leave the column empty.
-            other = ", demangledName" if "demangledName" in columns else ""
-            text = (
-                f"(SELECT value FROM StringIds WHERE id = ifnull(mangledName{other or ', NULL'}))"
-            )
+            text = f"(SELECT value FROM StringIds WHERE id = coalesce({', '.join(names)}, NULL))"
             sizes = f", {', '.join(_SIZES)}"
         graph = "graphId" if "graphId" in columns else "NULL"
         (total,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -156,5 +160,6 @@ class NsightTrace:
                 "k.deviceId, k.streamId, k.correlationId, k.globalPid, k.graphNodeId, "
                 f"s.value AS kernel, {', '.join(f'n.{name}' for name in COLUMNS)} "
                 f"FROM {_WORK['kernel']} k JOIN StringIds s ON s.id = k.shortName "
-                f"LEFT JOIN {NODES} n USING (globalPid, graphNodeId)"
+                f"LEFT JOIN {NODES} n ON n.graphNodeId = k.graphNodeId "
+                "AND n.globalPid IS k.globalPid"  # may be NULL
             )

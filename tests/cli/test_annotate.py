@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import pickle
@@ -260,6 +261,42 @@ def test_an_export_without_mangled_names(cgtool, tmp_path):
         plain = [(demangle(name), number) for number, name in names]
         database.executemany("UPDATE StringIds SET value = ? WHERE id = ?", plain)
     assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
+
+
+def test_an_export_without_the_column_of_mangled_names(cgtool, tmp_path):
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = mangledName")
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN mangledName")
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
+
+
+def test_an_export_without_processes(cgtool, tmp_path):
+    """The column may be empty; the view finds the nodes all the same."""
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    with sqlite3.connect(file) as database:
+        for table in ("KERNEL", "MEMCPY", "MEMSET"):
+            database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET globalPid = NULL")
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
+    kernels = sum(node.kernel is not None for node in step.graphs[0].nodes)
+    with sqlite3.connect(out) as database:
+        counts = database.execute("SELECT count(*), count(op) FROM CGTOOL_KERNELS").fetchone()
+    assert counts == (kernels, kernels)
+
+
+def test_a_database_that_another_program_writes(cgtool, tmp_path):
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+    assert (code, out.exists()) == (2, False)
+    assert "database is locked\n  fix: wait until the program that writes it has ended" in errors
 
 
 def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):

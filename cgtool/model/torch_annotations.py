@@ -7,6 +7,7 @@ node ids. A pickle can call any function, so only pickles of plain data are read
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import pickle
@@ -103,10 +104,10 @@ def _written(annotation: Any) -> Iterator[tuple[str, str | int]]:
         # A nested value may be of any size when it is written out.
         if not isinstance(key, str) or not isinstance(value, str | float | int):
             continue
-        if isinstance(value, int) and value.bit_length() > 64:
-            continue
-        if key == "stream" and isinstance(value, int):
-            # A kernel already has a `stream`: the one that it ran on.
-            yield "annotated_stream", value
-        else:
+        if key == "stream":
+            # A kernel already has a `stream`: the one that it ran on. PyTorch writes an int.
+            with contextlib.suppress(ValueError, OverflowError):
+                if (stream := int(value)).bit_length() < 64:
+                    yield "annotated_stream", stream
+        elif not isinstance(value, int) or value.bit_length() <= 64:
             yield key, str(value)

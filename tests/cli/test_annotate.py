@@ -299,6 +299,24 @@ def test_a_database_that_another_program_writes(cgtool, tmp_path):
     assert "database is locked\n  fix: wait until the program that writes it has ended" in errors
 
 
+@pytest.mark.parametrize(
+    ("stream", "kept"),
+    [("20", 20), (20.0, 20), ("side", None), ("9" * 40, None), (float("nan"), None)],
+)
+def test_an_annotated_stream_is_not_the_stream_of_the_kernel(
+    stream, kept, cgtool, tmp_path, written
+):
+    events = replays(recorded("train_step"), [0], ids=True)
+    number = events[4]["args"]["graph node id"]
+    file, out, pickled = written(events), tmp_path / "out.json", tmp_path / "a.pkl"
+    pickled.write_bytes(pickle.dumps({number: [{"stream": stream}]}))
+    arguments = ("--with", STEP, "-o", out, "--torch-annotations", pickled)
+    assert cgtool("annotate", file, *arguments)[0] == 0
+    args = json.loads(out.read_text())["traceEvents"][5]["args"]
+    assert args["graph node id"] == number
+    assert (args["stream"], args.get("annotated_stream")) == (7, kept)
+
+
 def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     events = replays(recorded("train_step"), [0, 0], ids=True)
     ids = [each["args"]["graph node id"] for each in events if "graph node id" in each["args"]]

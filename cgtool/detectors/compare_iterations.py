@@ -205,8 +205,9 @@ class _Comparison:
     def _number(
         self, call: OpCall, before: Sequence[Any], after: Sequence[Any]
     ) -> Iterator[Finding]:
+        values = [x[1] for x in before], [y[1] for y in after]  # defaults are left out
         old, new = next(
-            ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), ("", "")
+            ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), values
         )
         evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
         fix = _fix_of_number(call.name, new)
@@ -375,8 +376,8 @@ def _fix_of_number(op: str, number: Any) -> str | None:
     # What takes a Scalar is called with a tensor elsewhere (`x ** t`, `x.clamp(t)`), and for what
     # takes a tensor, PyTorch made the number one (`x / 2`).
     types = " ".join(str(each.type) for each in arguments)
-    wanted = "float" if isinstance(number, float) else "int"
-    if isinstance(number, str) or "number" in types or wanted not in types:
+    wanted = {float: "float", int: "int"}.get(type(number))
+    if wanted is None or "number" in types or wanted not in types:
         return None
     instead = (
         "in place of a rate, `torch.rand_like(x) < keep`"

@@ -7,7 +7,6 @@ trace takes little more memory than its file, unpacked.
 from __future__ import annotations
 
 import gzip
-import math
 import re
 import shlex
 import zlib
@@ -26,6 +25,7 @@ KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 MAX_BYTES = 8 << 30
 """The largest trace that is read, decompressed."""
 _LOW = (1 << 32) - 1
+_MOST_NS = 1 << 63
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"(kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver)"')
 _CALL = re.compile(rb'"name"\s*:\s*"([^"]*)"')
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d+)')
@@ -217,7 +217,7 @@ def _record(number: int, event: Raw) -> Record | None:
     kind = KINDS.get(str(fields.get("cat")))
     if not isinstance(duration, int | float) or kind is None or fields.get("ph") != "X":
         return None
-    if not (math.isfinite(start * 1000) and math.isfinite((start + duration) * 1000)):
+    if not all(abs(each) * 1000 < _MOST_NS for each in (start, duration)):
         return None
     correlation = _number(args, "correlation")
     node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))

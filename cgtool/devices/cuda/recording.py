@@ -190,8 +190,9 @@ class _Recorder(OpRecorder):
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
 
-    def finish(self, give_way: GiveWay) -> None:
-        """The capture is over: complete the record, on any thread."""
+    def finish(self, give_way: Callable[[], object]) -> None:
+        """The capture is over: complete the record, on any thread. ``give_way`` is called often,
+        and waits while another capture is in progress."""
 
 
 class _NativeRecorder(_Recorder):
@@ -224,7 +225,7 @@ class _NativeRecorder(_Recorder):
     def watching(self) -> AbstractContextManager[None]:
         return op_key.watch_natively(self._native, self._log)
 
-    def finish(self, give_way: GiveWay) -> None:
+    def finish(self, give_way: Callable[[], object]) -> None:
         self.positions.seen = list(map(tuple, self._log.positions()))
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
@@ -302,8 +303,6 @@ def _generated_site(sites: Iterable[Site]) -> Site | None:
     return None
 
 
-GiveWay = Callable[[], object]
-"""Called often by work that takes milliseconds, and waits while a capture is in progress."""
 _watched = threading.Lock()
 """One capture at a time has its ops watched: the others of other threads do not."""
 
@@ -340,14 +339,14 @@ class _Watch:
             patches.wrap(*point, recorder.launch)
         watching.enter_context(recorder.watching())
 
-    def read(self) -> Callable[[GiveWay], Contents] | None:
+    def read(self) -> Callable[[Callable[[], object]], Contents] | None:
         graph = capturing_graph(self._stream)
         if graph is None:
             return None
         with relaxed():
             contents = self._captures.reader.read(graph, 0)
 
-        def joined(give_way: GiveWay) -> Contents:
+        def joined(give_way: Callable[[], object]) -> Contents:
             return contents.nodes(self._origins(contents.handles, give_way)), contents.edges
 
         return joined
@@ -355,7 +354,7 @@ class _Watch:
     def stop(self) -> None:
         self._watching.close()
 
-    def _origins(self, handles: Sequence[int], give_way: GiveWay) -> list[Provenance]:
+    def _origins(self, handles: Sequence[int], give_way: Callable[[], object]) -> list[Provenance]:
         origins: list[Provenance] = [(None, None, None)] * len(handles)
         recorder = self._recorder
         if recorder is None:

@@ -3,10 +3,11 @@
 Each program runs by itself and under `cgtool run` in turn, in fresh processes. It times itself:
 hooks that it puts on the methods of `torch.cuda.CUDAGraph`, around whatever is there already, add
 up the time from the beginning of `capture_begin` to the end of `capture_end`, and of `replay`. So
-the recorder is inside what is timed. The first capture of a process is by itself: the recorder
-imports and prepares there what only captures need. The whole program is timed from outside:
-`program` from its start to its end, and `command` with what cgtool does before and after. Every
-figure is the median of the rounds.
+the recorder is inside what is timed. The first capture of a process is by itself: where the
+recorder has not yet imported what only captures need, it does so there. `body` is the program
+without the import of PyTorch, which takes seconds and varies by a quarter on a busy host. The whole
+program is timed from outside: `program` from its start to its end, and `command` with what cgtool
+does before and after. Every figure is the median of the rounds.
 
 `start` and `import` are a Python process that imports nothing, and one that imports PyTorch; they
 need no GPU. What they and the first capture take more is what a run costs once, however long the
@@ -250,8 +251,12 @@ def timed_by_itself(name: str) -> None:
         replays[1] += clock() - start
 
     kind.capture_begin, kind.capture_end, kind.replay = capture_begin, capture_end, replay
+    start = clock()
     PROGRAMS[name]()
+    torch.cuda.synchronize()
+    body_ns = clock() - start
     times: dict[str, float] = {"captures": len(captures), "replays": replays[0]}
+    times["body_ms"] = body_ns / 1e6
     if captures:
         times["first_ms"] = captures[0] / 1e6
     if captures[1:]:

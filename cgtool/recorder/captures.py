@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import threading
@@ -90,12 +91,16 @@ class Captures:
         self._journal = journal
         self._costs = CaptureCosts(patches, refused)
         self._later = Later(lambda: self._in_progress > 0)
+        self._is_prepared = self._is_over = False
         self.renew()
+        device.when_used(self._prepare_soon)
 
     def renew(self) -> None:
         """Start over: the journal is empty."""
         # The garbage collector may run while the lock is held, and free graphs.
         self._lock = threading.RLock()
+        self.preparing = threading.RLock()
+        """Held while what captures need is imported."""
         self._has_captured = False
         self._in_progress = 0
         self._later.renew()
@@ -112,10 +117,29 @@ class Captures:
     def begins(self) -> Start:
         """A capture is about to begin."""
         before, now = self._costs.begins(), _now()
-        if not self._has_captured:
+        if not self._is_prepared:
             with CollectorPaused():
-                self._device.prepare()
+                self._prepare()
         return Start(before, self._device.reserved_bytes(), now)
+
+    def _prepare_soon(self) -> None:
+        """The program uses the device: it may capture in a moment."""
+        with contextlib.suppress(RuntimeError):  # the process ends, or has too many
+            _thread.start_new_thread(self._prepare_on_thread, ())
+
+    def _prepare_on_thread(self) -> None:
+        # Without a pause of the collector, which the program may switch off or on meanwhile. What
+        # fails here fails again in the first capture, which says so.
+        with self.preparing, contextlib.suppress(Exception):
+            if not self._is_over:
+                self._prepare()
+
+    def _prepare(self) -> None:
+        with self.preparing:
+            if not self._is_prepared:
+                self._device.prepare()
+                self._table  # noqa: B018
+                self._is_prepared = True
 
     def began(self, number: int, beginning: Beginning, start: Start | None) -> Capture:
         """A capture has begun. ``start`` is what ``begins`` returned; None if that failed."""
@@ -220,6 +244,8 @@ class Captures:
 
     def finish(self) -> None:
         """Write what waits until no capture is in progress."""
+        with self.preparing:  # its thread must not run on while Python ends
+            self._is_over = True
         self._later.finish()
 
     def _write_machine(self, environment: Callable[[], Environment]) -> None:

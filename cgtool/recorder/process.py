@@ -27,14 +27,24 @@ class _Process:
         self.claimed = threading.Lock()
         """Held while the process is recorded."""
         self.recorder: Recorder | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        self._forking = contextlib.ExitStack()
+        os.register_at_fork(
+            before=self._forks,
+            after_in_parent=self._forking.close,
+            after_in_child=self._forked,
+        )
 
     def start(self, folder: Path, device: RecordedDevice, patches: Patches) -> Recorder:
         self.recorder = Recorder(device, JournalWriter(folder, _journal_name()), patches)
         self.recorder.journal.append(_began(forked=False))
         return self.recorder
 
+    def _forks(self) -> None:
+        if self.recorder is not None:
+            self._forking.enter_context(self.recorder.forkable)
+
     def _forked(self) -> None:
+        self._forking.close()
         if self.recorder is not None:
             self.recorder.forked(_journal_name())
             self.recorder.journal.append(_began(forked=True))

@@ -48,8 +48,11 @@ class RecordedDevice(Protocol):
     def environment(self) -> Callable[[], Environment]:
         """That of the current device, to be asked for later, by any thread."""
 
+    def when_used(self, call: Callable[[], None]) -> None:
+        """Call back when the program first uses the device."""
+
     def prepare(self) -> None:
-        """Do in advance what would take long in the first capture."""
+        """Do in advance what would take long in the first capture. Any thread may do it."""
 
     def watch(self, graph: Any, table: OriginTable) -> Watch:
         """Follow the capture that has just begun. ``table`` takes the origins of its nodes."""

@@ -112,6 +112,11 @@ class Recorder(Subscriber[_Graph]):
             self._patches,
         )
 
+    @property
+    def forkable(self) -> AbstractContextManager[Any]:
+        """While entered, no thread of the recorder's own holds locks that a fork would keep."""
+        return self._captures.preparing
+
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
         self.journal.renew(name)

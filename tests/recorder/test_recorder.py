@@ -60,6 +60,9 @@ class Device:
     def environment(self) -> Callable[[], Environment]:
         return lambda: Environment(device="none")
 
+    def when_used(self, call: Callable[[], None]) -> None:
+        pass
+
     def prepare(self) -> None:
         assert not gc.isenabled(), "no collection runs while the first capture waits for imports"
 
@@ -450,3 +453,51 @@ def test_names_that_are_not_utf_8_are_kept(recorded: Recorded) -> None:
     assert run.lost == (r"process 1: caf\udce9.py",)
     assert [each.replays for each in run.graphs] == [1]
     assert len(run.graphs[0].frames) > 1
+
+
+class UsedDevice(Device):
+    """Takes as long to prepare as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end, self.ended = (threading.Event() for _ in range(3))
+
+    def when_used(self, call: Callable[[], None]) -> None:
+        self.use = call
+
+    def prepare(self) -> None:
+        assert not self.begun.is_set(), "once"
+        self.begun.set()
+        self.may_end.wait(20)
+        self.ended.set()
+
+
+def test_what_captures_need_is_imported_as_soon_as_the_device_is_used(
+    tmp_path: Path, patches: Patches
+) -> None:
+    device = UsedDevice()
+    recorder = Recorder(device, JournalWriter(tmp_path, "1-1"), patches)
+    device.use()
+    assert device.begun.wait(20)
+    threading.Timer(0.1, device.may_end.set).start()
+    captured()
+    assert device.ended.is_set(), "the capture waits"
+    recorder.stop()
+
+
+def test_neither_a_fork_nor_the_end_of_the_process_comes_in_between(
+    tmp_path: Path, patches: Patches
+) -> None:
+    device = UsedDevice()
+    recorder = Recorder(device, JournalWriter(tmp_path, "1-1"), patches)
+    device.use()
+    assert device.begun.wait(20)
+    threading.Timer(0.1, device.may_end.set).start()
+    with recorder.forkable:
+        assert device.ended.is_set()
+    recorder.stop()
+    other = UsedDevice()
+    with Patches() as again:
+        recorder = Recorder(other, JournalWriter(tmp_path, "1-2"), again)
+        recorder.stop()
+        other.use()
+    assert not other.begun.wait(0.1)

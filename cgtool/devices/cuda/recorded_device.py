@@ -5,6 +5,7 @@ The program waits for what is imported here. What a capture needs is imported be
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container
 from functools import cached_property, partial
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from cgtool.model.capture import Environment, Function
 from cgtool.observe.generated import GeneratedCode
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import MissingPrivateName, when_initialized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +44,13 @@ class CudaRecordedDevice:
 
         return partial(environment, torch.cuda.current_device())
 
+    def when_used(self, call: Callable[[], None]) -> None:
+        # Without it, the first capture prepares.
+        with contextlib.suppress(MissingPrivateName):
+            when_initialized(call)
+
     def prepare(self) -> None:
+        from cgtool.devices.cuda import environment  # noqa: F401
         from cgtool.devices.cuda.recording import LET_THROUGH
         from cgtool.torch_compat import op_key, op_watch
 

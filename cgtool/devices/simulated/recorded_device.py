@@ -57,6 +57,9 @@ class SimulatedRecordedDevice:
     def environment(self) -> Callable[[], Environment]:
         return SimulatedDevice(self._because).environment
 
+    def when_used(self, call: Callable[[], None]) -> None:
+        """Never: there is nothing to prepare."""
+
     def prepare(self) -> None:
         """Nothing takes long."""
 

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cgtool.analysis.timing import regression, stats
@@ -268,6 +268,7 @@ TIMES = st.lists(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_si
 
 
 @given(TIMES, TIMES, st.floats(0, 10))
+@example([[1.0], [1.0], [1.0, 1.4381545078898526e308, 1.4381545078898528e308]], [[1.0]], 0.0)
 def test_any_numbers_have_an_answer(base, head, tolerance):
     answer = judge_runs(base, head, tolerance)
     assert answer.verdict in (SLOWER, NOT_SLOWER, CANNOT_TELL)

@@ -248,8 +248,8 @@ def _units(
     """Log of the middle of each run that has a time."""
     usable = ([value for value in rounds if math.isfinite(value) and value > 0] for rounds in runs)
     middles = (middle(rounds) for rounds in usable if rounds)
-    # Denormal numbers may have a middle of 0.
-    return [math.log(value) for value in middles if value > 0]
+    # Denormal numbers may have a middle of 0, and the sum of the largest is infinite.
+    return [math.log(value) for value in middles if 0 < value < math.inf]
 
 
 def _variance(values: Sequence[float]) -> float:

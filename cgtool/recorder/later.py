@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
+_LONGEST_END = 1.0
+"""Seconds that the end of the process waits for the thread."""
 _MOST = 64
 """Pieces of work that may wait, and keep what captures have noted."""
 
@@ -30,7 +32,9 @@ class Later:
         self._waiting = deque[Callable[[], None]]()
         self._working = threading.RLock()
         """Held while a piece is done: the garbage collector may run in it, and ask for the rest."""
-        self._has_thread = False
+        self._has_thread = self._is_over = False
+        self._pausing = threading.Semaphore(0)
+        """Released to end a pause of the thread."""
         self._thread: int | None = None
         self._awaited = 0
         """How many wait for a piece of work."""
@@ -40,11 +44,12 @@ class Later:
         """Have ``work`` done, which must not raise."""
         with self._starting:
             self._waiting.append(work)
+            self._is_over = False
             if not self._has_thread:
                 try:
                     _thread.start_new_thread(self._run, ())
                 except RuntimeError:  # the process ends, or has too many
-                    self.finish()
+                    self._do_all()
                     return
                 self._has_thread = True
         if len(self._waiting) > _MOST:
@@ -57,7 +62,16 @@ class Later:
             time.sleep(_PAUSE)
 
     def finish(self) -> None:
-        """Do all that waits."""
+        """Do all that waits, and end the thread: the process may abort if one runs on while Python
+        ends."""
+        self._do_all()
+        self._is_over = True
+        self._pausing.release()
+        limit = time.monotonic() + _LONGEST_END
+        while self._has_thread and self._thread != get_ident() and time.monotonic() < limit:
+            time.sleep(_PAUSE / 100)
+
+    def _do_all(self) -> None:
         while self._await_one():
             pass
 
@@ -79,8 +93,8 @@ class Later:
     def _run(self) -> None:
         self._thread = get_ident()
         while True:
-            time.sleep(_PAUSE)
-            if self._is_capturing() or self._do_one():
+            self._pausing.acquire(timeout=_PAUSE)
+            if (self._is_capturing() and not self._is_over) or self._do_one():
                 continue
             with self._starting:
                 if not self._waiting:

@@ -77,3 +77,15 @@ def test_work_gives_way_to_a_capture_until_somebody_waits_for_it() -> None:
     assert began.wait(10)
     later.finish()
     assert done.is_set()
+
+
+def test_at_the_end_there_is_no_thread_though_a_capture_never_ends() -> None:
+    later = Later(lambda: True)
+    later.put(lambda: None)
+    assert later._has_thread
+    later.finish()
+    assert not later._has_thread
+    done = threading.Event()
+    later.put(done.set)
+    later.finish()
+    assert done.is_set() and not later._has_thread

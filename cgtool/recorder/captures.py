@@ -7,7 +7,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ class Captures:
         """Start over: the journal is empty."""
         # The garbage collector may run while the lock is held, and free graphs.
         self._lock = threading.RLock()
-        self.preparing = threading.RLock()
+        self._preparing = threading.RLock()
         """Held while what captures need is imported."""
         self._has_captured = False
         self._in_progress = 0
@@ -122,6 +122,13 @@ class Captures:
                 self._prepare()
         return Start(before, self._device.reserved_bytes(), now)
 
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """While entered, no thread of the recorder's own runs: a process that is forked meanwhile
+        keeps none of the locks that such a thread may hold, in cgtool or in what it calls."""
+        with self._preparing, self._later.no_work():
+            yield
+
     def _prepare_soon(self) -> None:
         """The program uses the device: it may capture in a moment."""
         with contextlib.suppress(RuntimeError):  # the process ends, or has too many
@@ -130,12 +137,12 @@ class Captures:
     def _prepare_on_thread(self) -> None:
         # Without a pause of the collector, which the program may switch off or on meanwhile. What
         # fails here fails again in the first capture, which says so.
-        with self.preparing, contextlib.suppress(Exception):
+        with self._preparing, contextlib.suppress(Exception):
             if not self._is_over:
                 self._prepare()
 
     def _prepare(self) -> None:
-        with self.preparing:
+        with self._preparing:
             if not self._is_prepared:
                 self._device.prepare()
                 self._table  # noqa: B018
@@ -244,7 +251,7 @@ class Captures:
 
     def finish(self) -> None:
         """Write what waits until no capture is in progress."""
-        with self.preparing:  # its thread must not run on while Python ends
+        with self._preparing:  # its thread must not run on while Python ends
             self._is_over = True
         self._later.finish()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 import time
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
@@ -60,6 +61,20 @@ class Later:
         is in progress, or somebody waits for the work."""
         while get_ident() == self._thread and not self._awaited and self._is_capturing():
             time.sleep(_PAUSE)
+
+    @contextlib.contextmanager
+    def no_work(self) -> Iterator[None]:
+        """Nothing is done while entered. Work in progress ends first."""
+        working = self._working
+        self._awaited += 1
+        try:
+            working.acquire()
+        finally:
+            self._awaited -= 1
+        try:
+            yield
+        finally:
+            working.release()
 
     def finish(self) -> None:
         """Do all that waits, and end the thread: the process may abort if one runs on while Python

@@ -114,8 +114,8 @@ class Recorder(Subscriber[_Graph]):
 
     @property
     def forkable(self) -> AbstractContextManager[Any]:
-        """While entered, no thread of the recorder's own holds locks that a fork would keep."""
-        return self._captures.preparing
+        """To be entered while the process forks."""
+        return self._captures.idle()
 
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""

@@ -89,3 +89,24 @@ def test_at_the_end_there_is_no_thread_though_a_capture_never_ends() -> None:
     later.put(done.set)
     later.finish()
     assert done.is_set() and not later._has_thread
+
+
+def test_a_fork_comes_between_two_pieces_of_work() -> None:
+    capturing, began, log = threading.Event(), threading.Event(), list[str]()
+    later = Later(capturing.is_set)
+
+    def work() -> None:
+        began.set()
+        capturing.set()
+        later.give_way()
+        log.append("worked")
+
+    later.put(work)
+    later.put(lambda: log.append("worked again"))
+    assert began.wait(10)
+    with later.no_work():
+        capturing.clear()
+        log.append("forked")
+        time.sleep(0.05)
+    later.finish()
+    assert log == ["worked", "forked", "worked again"]

@@ -28,7 +28,7 @@ def _default_file(spec: str, suffix: str = "") -> Path:
 def capture(
     *,
     entry: opt.Entry,
-    output: opt.Output = None,
+    output: opt.CaptureOutput = None,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,
     depth: Annotated[

@@ -34,7 +34,24 @@ CaptureOrEntry = Annotated[
 _CAPTURING = "Capture options"
 OUTPUT = "Output options"
 
+
+def place(output: Path | None) -> Path | None:
+    """A file to write to; None, for standard output, if its name is ``-``."""
+    return None if str(output) == "-" else output
+
+
 Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write the result to FILE; - is standard output.",
+        callback=place,
+        rich_help_panel=OUTPUT,
+    ),
+]
+CaptureOutput = Annotated[
     Path | None,
     typer.Option(
         "-o", "--output", metavar="FILE", help="Write the result to FILE.", rich_help_panel=OUTPUT

@@ -42,7 +42,7 @@ def run(
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="The program to run.")
     ],
-    output: opt.Output = None,
+    output: opt.CaptureOutput = None,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,
     device: Annotated[
@@ -90,6 +90,8 @@ def run(
                 why="an ENTRY was captured",
                 fix=f"cgtool dump {program[0]}",
             )
+        output = opt.place(output)
+        check_places([("-o", output)], program[0])
         show(capture, output=output)
         return
     folder = Path(program[0])

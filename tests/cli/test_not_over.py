@@ -26,6 +26,45 @@ def test_refused(arguments, name: str, tmp_path: Path, monkeypatch, cgtool) -> N
     assert Path("a.cgt").read_bytes() == before
 
 
+RUN = CAPTURES.parent.parent / "tests/gold/html/engine.cgt"
+
+
+def test_what_was_recorded_is_not_written_over(tmp_path: Path, monkeypatch, cgtool) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.cgt").write_bytes(RUN.read_bytes())
+    code, out, err = cgtool("run", "a.cgt", "-o", "a.cgt")
+    assert (code, out) == (2, "")
+    assert "-o a.cgt would overwrite a.cgt" in err
+    assert Path("a.cgt").read_bytes() == RUN.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["pools"], ["dump"], ["dump", "--json"], ["profile"], ["profile", "--format", "csv"],
+     ["run"], ["gate", "--max-nodes", "900"]],
+)  # fmt: skip
+def test_a_dash_is_standard_output(arguments, tmp_path: Path, monkeypatch, cgtool) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, *options = arguments
+    saved = RUN if command == "run" else CAPTURES / "profile-two_streams.cgt"
+    expected = cgtool(command, saved, *options)
+    assert cgtool(command, saved, *options, "-o", "-") == expected
+    assert expected[1] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["capture", "-o", "-", "model.py:build"], ["run", "-o", "-", "model.py"],
+     ["report", "-o", "-", CAPTURES / "mlp.cgt"]],
+)  # fmt: skip
+def test_no_file_is_named_dash(arguments, tmp_path: Path, monkeypatch, cgtool) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(CODE)
+    code, out, err = cgtool(*arguments)
+    assert (code, out) == (2, "")
+    assert "-o - would be a file of that name" in err
+
+
 CODE = (
     "import torch\n\ndef build(device):\n    return torch.relu, (torch.zeros(2, device=device),)\n"
 )

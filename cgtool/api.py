@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from cgtool.analysis.diff.compare import Diff, compare
 from cgtool.analysis.graph.places import NodeDescriber
-from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.ledger_findings import ledger_findings
-from cgtool.analysis.ledger_pools import ProgramPoolRow
-from cgtool.analysis.ledger_report import ledger_report
-from cgtool.analysis.pools import PoolRow, pool_rows
-from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -35,6 +28,11 @@ from cgtool.render.text import visible
 if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
+
+    from cgtool.analysis.diff.compare import Diff
+    from cgtool.analysis.ledger_pools import ProgramPoolRow
+    from cgtool.analysis.pools import PoolRow
+    from cgtool.analysis.reports import ExplainedFinding
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Subject = TypeVar("Subject", bound=msgspec.Struct)
@@ -76,8 +74,8 @@ class NodeRow(msgspec.Struct, frozen=True):
 class Rows(Sequence[Row], Generic[Row]):
     """Rows of one kind: a sequence, and a table."""
 
-    def __init__(self, rows: Sequence[Row], noun: str) -> None:
-        self._rows, self._noun = rows, noun
+    def __init__(self, rows: Sequence[Row], kind: type[Row], noun: str) -> None:
+        self._rows, self._kind, self._noun = rows, kind, noun
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -90,7 +88,9 @@ class Rows(Sequence[Row], Generic[Row]):
     @overload
     def __getitem__(self, at: slice) -> Rows[Row]: ...
     def __getitem__(self, at: int | slice) -> Row | Rows[Row]:
-        return Rows(self._rows[at], self._noun) if isinstance(at, slice) else self._rows[at]
+        if isinstance(at, slice):
+            return Rows(self._rows[at], self._kind, self._noun)
+        return self._rows[at]
 
     def __repr__(self) -> str:
         return f"<{count_text(len(self), self._noun)}>"
@@ -100,10 +100,27 @@ class Rows(Sequence[Row], Generic[Row]):
         return [msgspec.structs.asdict(row) for row in self._rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a column for each field. Raises ImportError without pandas."""
-        import pandas
-
-        return pandas.DataFrame(self.to_dicts())
+        """A DataFrame with a column for each field, also without rows. Columns with missing values
+        keep their type: ``Int64`` for whole numbers, ``string`` for text. Raises ImportError
+        without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            error.add_note("fix: pip install pandas; to_dicts() needs nothing")
+            raise
+        columns = {
+            name: [getattr(row, name) for row in self._rows]
+            for name in self._kind.__struct_fields__
+        }
+        # By way of floats, a start time would lose its last digits.
+        return pandas.DataFrame(
+            {
+                name: pandas.array(values, dtype="Int64")
+                if set(map(type, values)) == {int, type(None)}
+                else values
+                for name, values in columns.items()
+            }
+        ).convert_dtypes()
 
     def _repr_html_(self) -> str:
         rows = self[:_SHOWN].to_dicts()
@@ -134,7 +151,7 @@ class LoadedGraph:
     def __init__(self, graph: Graph, nodes: Sequence[NodeRow]) -> None:
         self._graph = graph
         self.name = graph.name
-        self.nodes = Rows(nodes, "node")
+        self.nodes = Rows(nodes, NodeRow, "node")
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -172,19 +189,29 @@ class LoadedCapture:
     @cached_property
     def nodes(self) -> Rows[NodeRow]:
         """The nodes of all graphs."""
-        return Rows([row for graph in self.graphs for row in graph.nodes], "node")
+        return Rows([row for graph in self.graphs for row in graph.nodes], NodeRow, "node")
 
     @cached_property
     def pools(self) -> Rows[PoolRow] | Rows[ProgramPoolRow]:
         """The memory pools, in bytes: the rows of ``cgtool pools``."""
         if self.capture.ledger is not None:
-            return Rows(ledger_report(self.capture).pools, "pool")
-        return Rows(pool_rows(self.capture), "pool")
+            from cgtool.analysis.ledger_pools import ProgramPoolRow
+            from cgtool.analysis.ledger_report import ledger_report
+
+            return Rows(ledger_report(self.capture).pools, ProgramPoolRow, "pool")
+        from cgtool.analysis.pools import PoolRow, pool_rows
+
+        return Rows(pool_rows(self.capture), PoolRow, "pool")
 
     @cached_property
     def findings(self) -> tuple[ExplainedFinding, ...]:
         """Of a program that ``cgtool run`` recorded; for an ENTRY, call ``cgtool.check``."""
-        return explain_findings(ledger_findings(self.capture)) if self.capture.ledger else ()
+        if self.capture.ledger is None:
+            return ()
+        from cgtool.analysis.ledger_findings import ledger_findings
+        from cgtool.analysis.reports import explain_findings
+
+        return explain_findings(ledger_findings(self.capture))
 
     def report(self, file: str | os.PathLike[str] = "report.html") -> Path:
         """Write the page of ``cgtool report``."""
@@ -192,9 +219,11 @@ class LoadedCapture:
 
     def _screen(self) -> RenderableType:
         if self.capture.ledger is not None:
+            from cgtool.analysis.ledger_report import ledger_report
             from cgtool.render import ledger_table
 
             return ledger_table.render(ledger_report(self.capture))
+        from cgtool.analysis.graph.summary import summarize
         from cgtool.render import summary_table
 
         return summary_table.render(summarize(self.capture))
@@ -250,6 +279,7 @@ def _loaded(capture: CaptureOrFile) -> LoadedCapture:
 
 def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
     """What ``cgtool diff A B`` shows of two captures; ``.report.different`` if anything is."""
+    from cgtool.analysis.diff.compare import compare
     from cgtool.render.diff_table import render
 
     first, second = _loaded(a), _loaded(b)
@@ -282,9 +312,13 @@ def report(
 def check(
     entry: str | os.PathLike[str], *, timeout: float | None = None, **options: Any
 ) -> Result[Report]:
-    """What ``cgtool check`` finds in an ENTRY or a script, in a process of its own. ``options`` are
-    those of ``cgtool.model.options.CaptureOptions``: ``device="simulated"``. Raises CgtoolError for
-    a value that an option does not take, and if the code cannot be loaded or run."""
+    """What ``cgtool check`` finds in an ENTRY or a script, in a process of its own.
+
+    ``options`` are those of ``cgtool.model.options.CaptureOptions``: ``device="simulated"``. Raises
+    TypeError for an option that does not exist; CgtoolError for a value that an option does not
+    take, if the code cannot be loaded or run, and after ``timeout`` seconds.
+    """
+    from cgtool.analysis.reports import explain_findings, is_hazard
     from cgtool.cli.options import WorkerOptions
     from cgtool.cli.workers import report_of
     from cgtool.model.jobs import check_job
@@ -298,6 +332,11 @@ def check(
 
 
 def _settings(options: dict[str, Any]) -> CaptureOptions:
+    from cgtool.analysis.gate.budgets import nearest
+
+    for name in options.keys() - CaptureOptions.__struct_fields__:
+        near = nearest(name, CaptureOptions.__struct_fields__)
+        raise TypeError(f"check() has no option {name!r}{near}")
     settings = CaptureOptions(**options)
     for name, value in options.items():
         if isinstance(value, str) and isinstance(getattr(CaptureOptions(), name), tuple):

@@ -84,6 +84,38 @@ def test_a_data_frame():
     assert list(frame.columns) == list(NodeRow.__struct_fields__)
 
 
+def test_a_data_frame_keeps_every_digit_and_its_columns():
+    pandas = pytest.importorskip("pandas")
+    row = cgtool.load(SAMPLES / "mlp.cgt").nodes[0]
+    start = 1_764_000_000_123_456_789
+    rows = Rows(
+        [structs.replace(row, start_ns=value, line=None) for value in (start, None)],
+        NodeRow,
+        "node",
+    )
+    frame = rows.to_pandas()
+    assert frame.start_ns[0] == start and frame.start_ns.isna().tolist() == [False, True]
+    assert str(frame.start_ns.dtype) == "Int64"
+    assert list(rows[2:].to_pandas().columns) == list(frame.columns)
+    assert isinstance(frame.op.dtype, pandas.StringDtype)
+
+
+def test_without_pandas_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError) as raised:
+        cgtool.load(SAMPLES / "mlp.cgt").nodes.to_pandas()
+    assert raised.value.__notes__ == ["fix: pip install pandas; to_dicts() needs nothing"]
+
+
+def test_what_is_shown_of_one():
+    capture = cgtool.load(SAMPLES / "mlp.cgt")
+    run = cgtool.load(ROOT / "tests" / "gold" / "html" / "engine.cgt")
+    (found, *_), (pool, *_) = run.findings, run.pools
+    assert repr(capture.pools[0]).startswith("<pool graphs: ")
+    assert repr(pool) == "<pool 0 of process 0: 5 graphs, 36.0 MiB reserved, 33.0 MiB used>"
+    assert repr(found).startswith("<note graph-never-replayed at engine.py:49: 1 of 5 graphs ")
+
+
 def test_importing_cgtool_imports_nothing_that_takes_time():
     code = "import sys; before = set(sys.modules); import cgtool; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -188,6 +220,11 @@ def test_what_cannot_be_checked(entry, options, problem):
     assert raised.value.failure.fix or options
 
 
+def test_an_option_that_does_not_exist():
+    with pytest.raises(TypeError, match="no option 'devic'; did you mean device"):
+        cgtool.check("m.py:f", devic="simulated")
+
+
 def test_hostile_names_are_inert_in_a_notebook():
     capture = LoadedCapture("x.cgt", hostile())
     html = capture.nodes._repr_html_() + capture._repr_html_() + capture.pools._repr_html_()
@@ -212,7 +249,9 @@ def test_a_notebook():
 
 def test_a_table_of_many_rows_is_cut():
     rows = Rows(
-        [structs.replace(row, id=7) for row in cgtool.load(SAMPLES / "gan.cgt").nodes], "node"
+        [structs.replace(row, id=7) for row in cgtool.load(SAMPLES / "gan.cgt").nodes],
+        NodeRow,
+        "node",
     )
     html = rows._repr_html_()
     assert html.count("<tr>") == 21

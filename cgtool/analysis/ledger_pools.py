@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cgtool.analysis.units import count_text, total_of
+from cgtool.analysis.units import bytes_text, count_text, total_of
 from cgtool.model.capture import Capture
 from cgtool.model.ledger import Ledger, LedgerGraph, LedgerPool
 
@@ -26,6 +26,13 @@ class ProgramPoolRow(msgspec.Struct, frozen=True):
     """Which only a later capture into the same pool, on the same stream, can use."""
     exec_bytes: int | None
     """The driver's memory for the executable graphs, when they were instantiated."""
+
+    def __repr__(self) -> str:
+        reserved, used = map(bytes_text, (self.reserved_bytes, self.used_bytes))
+        graphs = count_text(self.graphs, "graph")
+        return (
+            f"<{self.name} of process {self.process}: {graphs}, {reserved} reserved, {used} used>"
+        )
 
 
 def pool_rows(capture: Capture, ledger: Ledger) -> tuple[ProgramPoolRow, ...]:

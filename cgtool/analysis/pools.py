@@ -17,7 +17,7 @@ from itertools import combinations
 import msgspec
 
 from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
-from cgtool.analysis.units import total_of
+from cgtool.analysis.units import bytes_text, total_of
 from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segment
 
 _Memory = Allocation | Block | Segment
@@ -35,11 +35,17 @@ class PoolRow(msgspec.Struct, frozen=True):
     live: int
     peak: int
     untouched: int
+    """Of ``reserved``, what no block ever used."""
     floor: int
+    """Most requested bytes at once: with these lifetimes no pool is smaller."""
     allocations: int
     graphs: tuple[str, ...]
     peak_at: str
     """Where the peak was reached: graph, op and line."""
+
+    def __repr__(self) -> str:
+        reserved, live, peak = map(bytes_text, (self.reserved, self.live, self.peak))
+        return f"<pool {self.name}: {reserved} reserved, {live} live, peak {peak}>"
 
 
 class GroupRow(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -37,6 +38,10 @@ class ExplainedFinding(Finding, frozen=True, kw_only=True):
     fix: str
     category: str
     title: str
+
+    def __repr__(self) -> str:
+        at = f" at {Path(self.place.file).name}:{self.place.line}" if self.place else ""
+        return f"<{self.severity} {self.code}{at}: {self.reason}>"
 
     @property
     def place(self) -> Frame | None:

@@ -5,9 +5,10 @@ process; its wall time, processor time and peak resident memory come from wait4,
 if it is slower than its target. One whose processor time is within the target was slowed down by
 other programs. Then Chromium, headless, opens the page: until its first view is drawn, until the
 Graph and the Memory view are, and frames of zooming, of moving, and of moving with every seventh
-node selected. A frame is what the page's own code takes to draw; the time from one frame of the
-browser to the next is beside it. Times are the median and the 95th percentile. Exit code 3 when a
-target is missed.
+node or one node selected. A frame is what the page's own code takes to draw; the time from one
+frame of the browser to the next, which has what the browser paints after it, is beside it. Times
+are the median and the 95th percentile. Exit code 3 when a target is missed, also by a median time
+between frames that is twice the browser's own.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ TARGETS = (
     Target(100_000, 5, 1000, 8, 3, 50),
 )
 
+BROWSER_FRAME_MS = 1000 / 60
+
 FRAMES = """async (name) => {
   const plot = page.opened.get(name).view.plot;
   const next = () => new Promise(requestAnimationFrame);
@@ -77,6 +80,8 @@ FRAMES = """async (name) => {
   plot.fit();
   plot.zoom(0.9, 400);
   await time("move, some selected", () => plot.move(plot.x0 + (plot.x1 - plot.x0) / 500));
+  state.selectNode(state.capture.count - 1);
+  await time("move, one selected", () => plot.move(plot.x0 - (plot.x1 - plot.x0) / 500));
   state.clear();
   return results;
 }"""
@@ -133,7 +138,9 @@ def look_at(browser: Any, target: Target, page: Path) -> bool:
         shown = time.perf_counter() - began
         print(f"  {view} view {shown:.2f} s")
         for what, times in opened.evaluate(FRAMES, view).items():
-            late = times[1] > target.frame_ms
+            late = times[1] > target.frame_ms or times[2] > max(
+                target.frame_ms, 2 * BROWSER_FRAME_MS
+            )
             missed |= late
             drawn = f"drawn in {times[0]:.1f} ms, {times[1]:.1f} ms"
             between = f"{times[2]:.1f} ms, {times[3]:.1f} ms from frame to frame"

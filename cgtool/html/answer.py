@@ -72,6 +72,8 @@ def _sentences(gain: Gain, report: ProfileReport | None) -> Iterator[str]:
 def _contents(summary: Summary) -> str:
     """``190 nodes: forward 50, backward 140.``"""
     graphs = summary.graphs
+    if not graphs:
+        return "No graph was captured."
     nodes = count_text(sum(row.nodes for row in graphs), "node")
     if len(graphs) == 1:
         return f"{nodes} in the graph {graphs[0].name}. Nothing was timed."

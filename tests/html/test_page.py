@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cgtool.analysis.graph.overlap import find_overlap
+from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.analysis.pools import pool_rows
-from cgtool.analysis.units import bytes_text
+from cgtool.analysis.units import bytes_text, time_text
 from cgtool.html.report import html
 from cgtool.model.capture_file import read
+from cgtool.model.failure import CgtoolError
 from tests.browser import find_browser
 from tests.builders import capture as capture_of
 from tests.builders import chain, hostile, huge, nested, serving, small, timed, unusual
@@ -162,6 +164,141 @@ def test_search_selects_what_select_would(transformer, text, count):
         chosen = page("[...state.nodes]") if set(chosen) <= set(page("[...state.nodes]")) else []
         assert chosen
     assert page("[...state.nodes]") == chosen
+
+
+SELECTIONS = (
+    "module=layers.0", "module!=layers.*", "module=(root)", "module=(no module)",
+    "module=layers.[01]", "op=aten::mm", "op=aten::sum", "op=sum.*",
+    "op=mm|addmm, phase=backward", "op=[!a]*", "kernel=*gemm*", "type!=kernel", "line=30",
+    "line=transformer.py:30-37", "file=samples/*", "stream=0", "stream=*stream*", "graph=forward",
+    "annotation!=loss", "node=3-7", "node=3|5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "file", ["samples/captures/profile-transformer.cgt", "tests/gold/traces/compiled_blocks.cgt"]
+)
+def test_the_search_finds_what_select_finds(opened, file):
+    capture = read(Path(__file__).parents[2] / file)
+    page = opened(capture)
+    starts = [0, *accumulate(len(graph.nodes) for graph in capture.graphs)]
+    for text in SELECTIONS:
+        selection = parse([text])
+        views = [select(capture, at, selection) for at in range(len(capture.graphs))]
+        nodes = {
+            starts[view.graph] + node
+            for view in views
+            for item in view.items
+            for node in item.members
+        }
+        assert page("(text) => findNodes(state.capture, text)", text) == sorted(nodes), text
+
+
+@pytest.mark.parametrize("text", ["module=", "node=7-3", "line=abc", "layer=3"])
+def test_the_search_refuses_what_select_refuses(transformer, text):
+    with pytest.raises(CgtoolError):
+        parse([text])
+    transformer.page.fill("input[type=search]", text)
+    shown = transformer.page.inner_text(".suggestions")
+    transformer.page.fill("input[type=search]", "")
+    assert shown != "No match"
+
+
+def test_nothing_is_drawn_far_outside_the_view(opened):
+    """The browser takes seconds to dash a line to a node that is millions of pixels away."""
+    page = opened(timed(huge(20_000)))
+    page.show("graph")
+    page("state.selectNode(state.capture.count - 1)")
+    farthest = page("""() => {
+      const {plot} = page.opened.get("graph").view;
+      let far = 0;
+      const names = ["moveTo", "bezierCurveTo", "quadraticCurveTo", "strokeRect", "fillRect"];
+      for (const name of names) {
+        const draw = plot.context[name];
+        plot.context[name] = (...at) => {
+          far = Math.max(far, ...at.map(Math.abs));
+          draw.apply(plot.context, at);
+        };
+      }
+      plot.paint();
+      return far;
+    }""")
+    counterpart = page("""() => {
+      const {view} = page.opened.get("graph");
+      return Math.abs(view.spot(state.capture.counterparts(state.lead)[0])[0]);
+    }""")
+    assert counterpart > 100_000
+    assert farthest < 4000
+
+
+def test_text_that_is_cut_stays_in_its_box(transformer):
+    overlaps = transformer("""() => {
+      const context = document.createElement("canvas").getContext("2d");
+      context.font = `11px ${theme.font}`;
+      let most = 0;
+      context.fillText = (text, x) => (most = Math.max(most, x + context.measureText(text).width));
+      const overlaps = [];
+      for (const text of ["sm80_xmma_gemm_f32_nn_n", "reduce_kernel<128, 4>", "Wide first, iii"]) {
+        for (let room = 20; room < 150; room++) {
+          most = 0;
+          drawText(context, text, 0, 0, room);
+          if (most > room) overlaps.push([text, room, most]);
+        }
+      }
+      return overlaps;
+    }""")
+    assert overlaps == []
+
+
+def test_neighbours_are_told_apart(transformer):
+    transformer.show("graph")
+    transformer("state.selectNode(84)")
+    nodes = [node for graph in recorded("profile-transformer").graphs for node in graph.nodes]
+    boxes = transformer.page.locator("aside .neighbour")
+    for box, node in zip(boxes.all(), (nodes[83], nodes[85]), strict=True):
+        assert box.locator("text.more").text_content() == time_text(node.duration_ns)
+        assert box.locator("title").text_content().startswith(f"node {node.id}\n")
+    size = "11 * document.querySelector('.neighbours').getScreenCTM().a"
+    assert transformer(size) >= 10.5
+    boxes.first.focus()
+    transformer.page.keyboard.press(" ")
+    assert transformer("state.lead") == 83
+
+
+def test_lists_of_memory_are_whole_beside_the_panel(transformer):
+    transformer.show("memory")
+    transformer("state.selectNode(84)")
+    cut = transformer("""() => [...document.querySelectorAll(".lists section")].filter(
+      (section) => section.scrollWidth > section.clientWidth + 1).length""")
+    assert cut == 0
+
+
+def test_the_legend_of_memory_begins_with_what_uses_most(opened):
+    page = opened(read(SAMPLES[0].with_name("convnet.cgt")))
+    page.show("memory")
+    bytes_ = page("page.opened.get('memory').view.legendRows().filter((row) => row[3] !== null)"
+                  ".map((row) => row[2])")  # fmt: skip
+    assert bytes_ == sorted(bytes_, reverse=True)
+
+
+def test_a_long_title_leaves_the_header_on_one_line(opened):
+    page = opened(evil(timed(small()), "W" * 400))
+    assert page("document.querySelector('header').clientHeight") < 50
+    page.show("graph")
+    widest = page("""() => {
+      const {plot} = page.opened.get("graph").view;
+      let most = 0;
+      const { context } = plot;
+      context.fillText = (text, x) => (most = Math.max(most, x + context.measureText(text).width));
+      plot.paint();
+      delete context.fillText;
+      return [most, plot.width];
+    }""")
+    assert widest[0] <= widest[1]
+
+
+def test_a_file_without_a_graph_says_so(opened):
+    assert opened(capture_of([])).page.inner_text(".sentence") == "No graph was captured."
 
 
 def test_dark_and_light(transformer):

@@ -257,16 +257,23 @@ function unneededText(capture, node, sources) {
 function drawNeighbours(capture, node, before, after) {
   const shown = [before, after].map((nodes) => nodes.slice(0, MOST_NEIGHBOURS));
   const rows = Math.max(1, shown[0].length, shown[1].length);
-  const [wide, high, gap, step] = [104, 20, 24, 25];
+  const [wide, high, gap, step] = [88, 34, 18, 40];
   const height = rows * step + 14;
   const middle = (rows * step) / 2;
   const picture = svg("svg", { viewBox: `0 0 ${3 * wide + 2 * gap} ${height}`, class: "neighbours", role: "group" });
   const box = (each, x, y, name) => {
     const text = capture.op(each) ?? capture.title(each);
-    const label = svg("text", { x: x + 6, y: y + high / 2 + 4 }, text.length > 15 ? `${text.slice(0, 14)}…` : text);
-    const group = svg("g", { class: name, tabindex: 0, role: "button" }, svg("title", {}, text), svg("rect", { x, y, width: wide, height: high, rx: 3 }), label);
+    const time = capture.durationOf[each];
+    const label = svg("text", { x: x + 5, y: y + 14 }, text.length > 13 ? `${text.slice(0, 12)}…` : text);
+    const more = svg("text", { x: x + 5, y: y + 28, class: "more" }, time >= 0 ? timeText(time) : `node ${capture.id(each)}`);
+    const all = [`node ${capture.id(each)}`, ...nodeRows(capture, each).filter(Boolean)].join("\n");
+    const group = svg("g", { class: name, tabindex: 0, role: "button" }, svg("title", {}, all), svg("rect", { x, y, width: wide, height: high, rx: 3 }), label, more);
     group.addEventListener("click", () => state.selectNode(each));
-    group.addEventListener("keydown", (event) => event.key === "Enter" && state.selectNode(each));
+    group.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      state.selectNode(each);
+    });
     picture.append(group);
   };
   shown.forEach((nodes, side) => {

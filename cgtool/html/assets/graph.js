@@ -164,8 +164,9 @@ class GraphView {
     context.fillStyle = theme.ink;
     context.textBaseline = "middle";
     const name = graph.name || "(no name)";
-    context.fillText(name, 8, y + HEAD / 2);
-    const after = 16 + context.measureText(name).width;
+    const room = plot.width / 2;
+    drawText(context, name, 8, y + HEAD / 2, room);
+    const after = 16 + Math.min(room, widthOf(context, name));
     context.font = `12px ${theme.font}`;
     context.fillStyle = theme.muted;
     const length = layout.inTime ? `, ${timeText(layout.length)} from first start to last end` : ", in execution order (not timed)";
@@ -321,10 +322,16 @@ class GraphView {
     return null;
   }
 
+  /** A place of a line's end: far outside, the browser takes seconds to dash what is not seen. */
+  near(x) {
+    const { width } = this.plot;
+    return Math.max(-width, Math.min(x, 2 * width));
+  }
+
   curve(context, from, to) {
     const [a, b] = [this.spot(from), this.spot(to)];
     if (!a || !b) return;
-    const [x, right] = [a[1], b[0]];
+    const [x, right] = [this.near(a[1]), this.near(b[0])];
     if (Math.max(x, right) < 0 || Math.min(x, right) > this.plot.width) return;
     const same = a[2] === b[2];
     const [y, end] = same ? [a[2] + 2, b[2] + 2] : [a[2] + this.row / 2, b[2] + this.row / 2];
@@ -381,7 +388,8 @@ class GraphView {
     if (!spot) return;
     context.strokeStyle = theme.ink;
     context.lineWidth = 2;
-    context.strokeRect(spot[0] - 1, spot[2] - 1, Math.max(3, spot[1] - spot[0] + 1), this.row + 2);
+    const [left, right] = [this.near(spot[0]), this.near(spot[1])];
+    context.strokeRect(left - 1, spot[2] - 1, Math.max(3, right - left + 1), this.row + 2);
     const [before, after] = this.capture.neighbours(node);
     context.lineWidth = 1.5;
     context.strokeStyle = theme.ink;
@@ -394,7 +402,7 @@ class GraphView {
       if (!a || !b) continue;
       const [top, low] = a[2] < b[2] ? [a, b] : [b, a];
       context.beginPath();
-      const [x, end] = [(top[0] + top[1]) / 2, (low[0] + low[1]) / 2];
+      const [x, end] = [top, low].map(([left, right]) => this.near((left + right) / 2));
       const [y, floor] = [top[2] + this.row, low[2]];
       context.moveTo(x, y);
       context.bezierCurveTo(x, (y + floor) / 2, end, (y + floor) / 2, end, floor);

@@ -270,6 +270,7 @@ function findNodes(capture, text) {
   const terms = text.split(/,(?=\s*[a-z_]+\s*!?=)/i).map((term) => {
     const [, field, not, patterns] = /^\s*([a-z_]+)\s*(!?)=\s*(.*?)\s*$/i.exec(term) ?? [];
     if (!FIELDS.includes(field)) throw new Error(`Unknown field ${field}; known: ${FIELDS.join(", ")}`);
+    if (!patterns) throw new Error(`${field}= needs a pattern; * matches anything`);
     const tests = patterns.split("|").filter(Boolean).map((pattern) => fieldTest(capture, field, pattern.trim()));
     return (node) => tests.some((holds) => holds(node)) !== (not === "!");
   });
@@ -293,7 +294,10 @@ function fieldTest(capture, field, pattern) {
       };
     }
     case "op":
-      return (node) => capture.place(node)[0] !== null && (match(capture.place(node)[0]) || match(capture.op(node)));
+      return (node) => {
+        const [op] = capture.place(node);
+        return op !== null && [op, op.split(".")[0], shortOp(op)].some(match);
+      };
     case "kernel":
       return (node) => capture.kernelOf[node] >= 0 && capture.kernels[capture.kernelOf[node]].some(match);
     case "type":
@@ -310,6 +314,7 @@ function fieldTest(capture, field, pattern) {
       return (node) => chain(node).some((frame) => inFile(capture.files[capture.frames[frame][0]].path, pattern));
     default:
       if (first === undefined) throw new Error(field === "line" ? "line=model.py:42 or line=model.py:40-60" : "node=12 or node=3-7");
+      if (Number(last ?? first) < Number(first)) throw new Error(`The range ${first}-${last} is backwards`);
       if (field === "node") return (node) => capture.id(node) >= Number(first) && capture.id(node) <= Number(last ?? first);
       return (node) => chain(node).some((frame) => {
         const [number, line] = capture.frames[frame];

@@ -155,6 +155,7 @@ class MemoryView {
       named.set(group, (named.get(group) ?? 0) + bytes[block]);
     }
     const rows = this.colors.legend.map(([color, name, weight, group]) => [color, name, weight === null ? null : named.get(group), group]);
+    rows.sort((a, b) => (a[3] === null) - (b[3] === null) || b[2] - a[2]);
     const isRest = rows.some(([, , , group]) => group === null);
     return isRest || !named.get(null) ? rows : [...rows, [theme.rest, "of no node", named.get(null), null]];
   }

@@ -229,10 +229,7 @@ function drawRuler(context, plot, height, text, least = 0) {
 
 const widths = new Map();
 
-/** Text in a box, cut where there is no room; nothing if fewer than `least` characters are left: a
-    number without its end would be another one. */
-function drawText(context, text, x, y, room, least = 3) {
-  if (room < 14 || !text) return;
+function widthOf(context, text) {
   const key = `${context.font}|${text}`;
   let width = widths.get(key);
   if (width === undefined) {
@@ -240,10 +237,21 @@ function drawText(context, text, x, y, room, least = 3) {
     width = context.measureText(text).width;
     widths.set(key, width);
   }
+  return width;
+}
+
+/** Text in a box, cut where there is no room; nothing if fewer than `least` characters are left: a
+    number without its end would be another one. */
+function drawText(context, text, x, y, room, least = 3) {
+  if (room < 14 || !text) return;
+  const width = widthOf(context, text);
   if (width > room) {
-    const most = Math.floor((text.length * room) / width) - 1;
+    let most = Math.floor((text.length * room) / width) - 1;
+    const cut = () => `${text.slice(0, most)}…`;
+    // Its first letters may be wider than the others.
+    while (most >= least && widthOf(context, cut()) > room) most--;
     if (most < least) return;
-    text = `${text.slice(0, most)}…`;
+    text = cut();
   }
   context.fillText(text, x, y);
 }

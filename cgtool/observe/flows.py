@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -185,9 +185,9 @@ class Flows:
                 targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
                 if any(self._is_written(code, node, target) for target in targets):
                     return True
-                if isinstance(node, ast.Call) and (
-                    self._writes_argument(code, node) or self._reads(code, node.func)
-                ):
+                if isinstance(node, ast.Call) and self._writes_argument(code, node):
+                    return True
+                if any(self._is_device_result(code, read) for read in _read(node)):
                     return True
                 call = node.value if isinstance(node, ast.Expr) else None
                 if isinstance(call, ast.Call) and self._call_changes(code, call.func, depth):
@@ -219,14 +219,31 @@ class Flows:
             for value in self._values(code, function)
         )
 
-    def _reads(self, code: CodeType, function: ast.expr) -> bool:
-        """Whether a method brings a tensor to the host: a capture on a call that reaches it fails,
-        and no replay does."""
-        return (
-            isinstance(function, ast.Attribute)
-            and function.attr in ("item", "tolist", "cpu", "numpy")
-            and self._is_on_device(code, function.value)
-        )
+    def _is_device_result(self, code: CodeType, node: ast.expr | None) -> bool:
+        """Whether an expression, which may not have run, is a tensor on the device: one by name, or
+        what an operator, a method or a function of PyTorch makes of one."""
+
+        def any_of(*nodes: ast.expr) -> bool:
+            return any(self._is_device_result(code, each) for each in nodes)
+
+        match node:
+            case ast.Call(ast.Attribute(_, name)) if _is_of_the_host(name):
+                return False
+            case ast.Call(ast.Attribute(owner), arguments):
+                is_torch = any(
+                    isinstance(each, ModuleType) and each.__name__.partition(".")[0] == "torch"
+                    for each in self._values(code, owner)
+                )
+                return any_of(*arguments) if is_torch else any_of(owner)
+            case ast.Compare(left, operators, others):
+                return not isinstance(operators[0], _OF_OBJECTS) and any_of(left, *others)
+            case ast.BinOp(left, _, right):
+                return any_of(left, right)
+            case ast.UnaryOp(_, value) | ast.Subscript(value):
+                return any_of(value)
+            case ast.BoolOp(_, values):
+                return any_of(*values)
+        return self._is_on_device(code, node)
 
     def _call_changes(self, code: CodeType, function: ast.expr, depth: int) -> bool:
         """Whether a call whose result is not used changes tensors."""
@@ -275,6 +292,35 @@ class Flows:
         while parent is not None and name not in parent.co_cellvars:
             parent = self.parents.get(id(parent))
         return () if parent is None else (("cell", id(parent), name),)
+
+
+_OF_OBJECTS = ast.Is, ast.IsNot, ast.In, ast.NotIn
+
+
+def _is_of_the_host(name: str) -> bool:
+    """Whether a method of a tensor, or a function of PyTorch, says something that is known without
+    the tensor's values."""
+    return name.startswith(("is_", "get_")) or name in (
+        "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size",
+        "storage_offset", "data_ptr", "type", "result_type", "can_cast",
+    )  # fmt: skip
+
+
+def _read(node: ast.AST) -> list[ast.expr]:
+    """The expressions that a piece of code brings to the host, if they are tensors on the device: a
+    capture of a call that reaches it fails, and no replay does it."""
+    match node:
+        case ast.Call(ast.Attribute(owner, "item" | "tolist" | "cpu" | "numpy")):
+            return [owner]
+        case ast.Call(ast.Name("float" | "int" | "bool" | "complex" | "str" | "repr"), [argument]):
+            return [argument]
+        case ast.Call(ast.Name("print"), arguments):
+            return arguments
+        case ast.FormattedValue(value):
+            return [value]
+        case ast.If(test) | ast.While(test) | ast.IfExp(test) | ast.Assert(test):
+            return [test]
+    return []
 
 
 def _is_in_place(name: str) -> bool:

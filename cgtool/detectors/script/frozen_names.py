@@ -71,7 +71,7 @@ def state_of(value: Any) -> State | None:
     if value is None or type(value) in _SIMPLE or isinstance(value, enum.Enum):
         return State("value", (value,))
     if isinstance(value, _FUNCTIONS):
-        return State("function", (Identity(getattr(value, "__func__", value)),))
+        return State("function", (Identity(_unwrapped(value)),))
     if isinstance(value, functools.partial):
         parts = (value.func, *value.args, *itertools.chain(*value.keywords.items()))
         simple = (part if type(part) in _SIMPLE else Identity(part) for part in parts)
@@ -91,6 +91,18 @@ def state_of(value: Any) -> State | None:
         small = getattr(value, "size", _ITEMS) < _ITEMS
         return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))
     return None
+
+
+def _unwrapped(function: Any) -> Any:
+    """The function without what ``torch.optim`` puts around it: a scheduler wraps the ``step`` of
+    its optimizer."""
+    while True:
+        function = getattr(function, "__func__", function)
+        wrapped = getattr(function, "__wrapped__", None)
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        if wrapped is None or not package_part(file).startswith("/torch/optim/"):
+            return function
+        function = wrapped
 
 
 @dataclass

@@ -307,3 +307,63 @@ def logs_a_loss_on_request(device):
         return loss
 
     return step, (torch.ones(2, 4, device=device),)
+
+
+class Log:
+    def __init__(self, every):
+        self.every, self.calls, self.lines, self.best = every, 0, [], float("inf")
+
+    def is_due(self):
+        self.calls += 1
+        return self.calls % self.every == 0
+
+
+def step_with(device, look):
+    model, log = nn.Linear(4, 4).to(device), Log(1000)
+
+    def step(x):
+        loss = model(x).square().mean()
+        look(log, loss)
+        return loss
+
+    return step, (torch.ones(2, 4, device=device),)
+
+
+def keeps_a_number_now_and_then(device):
+    def look(log, loss):
+        if log.is_due():  # guilty: a step that keeps the number cannot be captured
+            log.lines.append(float(loss.detach()))
+
+    return step_with(device, look)
+
+
+def writes_a_line_now_and_then(device):
+    def look(log, loss):
+        if log.is_due():  # guilty: as above, with a text
+            log.lines.append(f"{log.calls}: {loss:.3f}")
+
+    return step_with(device, look)
+
+
+def compares_with_the_best_now_and_then(device):
+    def look(log, loss):
+        if log.is_due():  # guilty: as above, with a comparison
+            log.lines.append("better" if loss.detach() < log.best else "worse")
+
+    return step_with(device, look)
+
+
+def asserts_finite_losses_now_and_then(device):
+    def look(log, loss):
+        if log.is_due():  # guilty: as above, with an assertion
+            assert torch.isfinite(loss).all()
+
+    return step_with(device, look)
+
+
+def notes_a_shape_now_and_then(device):
+    def look(log, loss):
+        if log.is_due() and loss is not None and torch.is_floating_point(loss):
+            log.lines.append((log.calls, str(loss.dtype), float(loss.numel()), bool(loss.shape)))
+
+    return step_with(device, look)

@@ -18,7 +18,7 @@ from cgtool.analysis.graph.places import Attribute, NodeDescriber, part_of
 from cgtool.analysis.graph.schedule import CriticalPath, critical_path
 from cgtool.analysis.pools import UNNAMED_HOLDER, pool_rows
 from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_report
-from cgtool.analysis.timing.roofline import MEANS, utilizations
+from cgtool.analysis.timing.roofline import MEANS, occupancy, utilizations
 from cgtool.html.answer import answer
 from cgtool.html.packing import Interned, Packer
 from cgtool.html.sources import Sources
@@ -205,6 +205,7 @@ class _Content:
             self._fractions("compute", [each.compute for each in used])
             self._integers("bound", [numbers.get(each.bound or "") for each in used])
         self._fractions("waves", [each.waves for each in used])
+        self._fractions("occupancy", [occupancy(capture, node) for node in self._nodes])
 
     def _origins(self) -> list[list[Any]]:
         """By index of ``Capture.origins``: op, module, type of the module, the frame of its line,

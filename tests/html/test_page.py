@@ -301,6 +301,110 @@ def test_a_file_without_a_graph_says_so(opened):
     assert opened(capture_of([])).page.inner_text(".sentence") == "No graph was captured."
 
 
+CONTRASTS = """() => {
+  const dot = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
+  const context = dot.getContext("2d", {willReadFrequently: true});
+  const paint = (color) => {
+    context.fillStyle = color;
+    context.fillRect(0, 0, 1, 1);
+  };
+  const luminance = () => {
+    const [red, green, blue] = [...context.getImageData(0, 0, 1, 1).data].map((value) => {
+      const share = value / 255;
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const paintBehind = (element) => {
+    if (element.parentElement) paintBehind(element.parentElement);
+    const box = element.tagName === "g" && element.querySelector("rect");
+    paint(box ? getComputedStyle(box).fill : getComputedStyle(element).backgroundColor);
+  };
+  const low = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !element.getClientRects().length) continue;
+    paintBehind(element);
+    const behind = luminance();
+    const style = getComputedStyle(element);
+    paint(element.tagName === "text" ? style.fill : style.color);
+    const [dark, light] = [behind, luminance()].sort((a, b) => a - b);
+    const contrast = (light + 0.05) / (dark + 0.05);
+    if (contrast < 4.5) low.push([texts.currentNode.data, contrast]);
+  }
+  return low;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("capture", [recorded("profile-transformer"), serving()])
+def test_all_text_has_enough_contrast(opened, capture, scheme):
+    """4.5 to 1, as WCAG 2.2 requires for text of this size."""
+    page = opened(capture)
+    page.page.emulate_media(color_scheme=scheme)
+    for view in page.views:
+        page.show(view)
+        page("state.selectNode(3)")
+        assert page(CONTRASTS) == [], view
+    page.page.emulate_media(color_scheme="light")
+
+
+def test_paper_is_light(opened):
+    page = opened(recorded("profile-transformer"))
+    page.page.emulate_media(color_scheme="dark")
+    page.show("graph")
+    corner = """() => {
+      const {canvas} = page.opened.get("graph").view.plot;
+      const dot = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
+      const context = dot.getContext("2d", {willReadFrequently: true});
+      context.drawImage(canvas, canvas.width - 4, 4, 1, 1, 0, 0, 1, 1);
+      return [...context.getImageData(0, 0, 1, 1).data];
+    }"""
+    assert max(page(corner)[:3]) < 100
+    page("dispatchEvent(new Event('beforeprint'))")
+    printed = page(corner)[:3]
+    assert page("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page("dispatchEvent(new Event('afterprint'))")
+    assert min(printed) > 200
+    assert max(page(corner)[:3]) < 100
+    page.page.emulate_media(color_scheme="light")
+
+
+def test_a_node_has_its_occupancy(transformer):
+    capture = recorded("profile-transformer")
+    nodes = [node for graph in capture.graphs for node in graph.nodes]
+    kernel = nodes[84].kernel
+    threads = kernel.active_blocks * kernel.block[0] * kernel.block[1] * kernel.block[2]
+    transformer("state.selectNode(84)")
+    share = threads / capture.environment.max_threads_per_multiprocessor
+    text = f"{share:.0%} of the threads that a multiprocessor can hold"
+    assert text in transformer.page.inner_text("aside")
+
+
+def test_a_legend_says_of_what_its_shares_are(transformer):
+    legend = "[data-view=%s] .legend"
+    transformer.show("graph")
+    assert transformer.page.inner_text(legend % "graph").startswith("Share of time:")
+    transformer.show("memory")
+    transformer("page.opened.get('memory').view.choose(108)")
+    assert transformer.page.inner_text(legend % "memory").startswith("Share of bytes at event 108:")
+
+
+def test_what_allocates_nothing_is_not_in_the_legend_of_memory(opened):
+    page = opened(serving())
+    page.show("memory")
+    assert "sum" not in page.page.inner_text("[data-view=memory] .legend")
+
+
+def test_the_findings_of_a_run_are_not_cut(opened):
+    page = opened(serving())
+    page.show("run")
+    beyond = """Math.max(...[...document.querySelectorAll("[data-view=run] td:last-child")].map(
+      (cell) => cell.getBoundingClientRect().right)) - innerWidth"""
+    assert page(beyond) <= 0
+
+
 def test_dark_and_light(transformer):
     page = transformer
     background = "getComputedStyle(document.body).backgroundColor"

@@ -40,6 +40,7 @@ MEANS = {
     "its tensors was touched",
     HOST: "copies between host and device",
 }
+THREADS_PER_WARP = 32
 _TF32 = tuple(map(re.compile, ("tf32", "s1688", "tensorop_s(?!imt)")))
 """In the lower-case names of the kernels that multiply float32 on tensor cores: cuBLAS's and
 CUTLASS's. One pattern for all would take 50 times as long."""
@@ -134,6 +135,16 @@ def waves(capture: Capture, node: Node) -> float | None:
     if kernel is None or not kernel.active_blocks or not count:
         return None
     return math.prod(kernel.grid) / (count * kernel.active_blocks)
+
+
+def occupancy(capture: Capture, node: Node) -> float | None:
+    """Threads of a kernel that a multiprocessor runs at once over those that it can hold: CUDA's
+    theoretical occupancy, which counts whole warps. None if that is not known."""
+    kernel, room = node.kernel, capture.environment.max_threads_per_multiprocessor
+    if kernel is None or not kernel.active_blocks or not room:
+        return None
+    warps = -(-math.prod(kernel.block) // THREADS_PER_WARP)
+    return kernel.active_blocks * warps * THREADS_PER_WARP / room
 
 
 def _bound(memory: float | None, compute: float | None) -> str | None:

@@ -16,7 +16,7 @@ class Capture {
       this[`${name}Of`] = column(name) ?? none();
     }
     for (const name of ["start", "duration", "slack"]) this[`${name}Of`] = column(name) ?? none();
-    for (const name of ["bytes", "flops", "memory", "compute", "waves"]) {
+    for (const name of ["bytes", "flops", "memory", "compute", "waves", "occupancy"]) {
       this[`${name}Of`] = column(name) ?? unknown();
     }
     this.critical = column("critical");

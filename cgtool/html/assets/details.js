@@ -91,7 +91,7 @@ class Details {
   }
 
   work(capture, node) {
-    const [bytes, flops, memory, compute, waves] = ["bytes", "flops", "memory", "compute", "waves"].map((name) => capture[`${name}Of`][node]);
+    const [bytes, flops, memory, compute, waves, occupancy] = ["bytes", "flops", "memory", "compute", "waves", "occupancy"].map((name) => capture[`${name}Of`][node]);
     const seconds = capture.durationOf[node] / 1e9;
     const bound = capture.boundOf[node];
     const rate = (value, unit) => (seconds > 0 ? `, ${scaledText(value / seconds, unit)}` : "");
@@ -101,6 +101,7 @@ class Details {
       ["operations", flops >= 0 ? `${scaledText(flops, "FLOP")}${rate(flops, "FLOP/s")}` : null],
       ["", compute >= 0 ? bar(compute, "of peak FLOP/s") : null],
       ["blocks", waves >= 0 ? bar(waves, "of the blocks that fit on the GPU at once") : null],
+      ["occupancy", occupancy >= 0 ? bar(occupancy, "of the threads that a multiprocessor can hold") : null],
       ["limited by", bound >= 0 ? `${capture.bounds[bound][0]}: ${capture.bounds[bound][1]}` : null],
     ];
     return this.section("Work", this.list(rows));

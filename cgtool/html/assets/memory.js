@@ -126,7 +126,7 @@ class MemoryView {
 
   recolor() {
     this.colors = this.coloring();
-    showLegend(this.capture, { legend: this.legendRows() }, this.legend);
+    showLegend(this.capture, { legend: this.legendRows() }, this.legend, `Share of bytes at event ${numberText(this.event)}:`);
     this.plot.redraw();
   }
 
@@ -142,7 +142,9 @@ class MemoryView {
       if (node[block] >= 0) areas[of[node[block]]] += bytes[block] * ((to[block] < 0 ? last : to[block]) - from[block]);
     }
     const kept = usual.legend.filter(([, , , group]) => group !== null).map(([color, , , group]) => [group, color]);
-    return coloringOf(of, names, areas, new Map(kept));
+    const colors = coloringOf(of, names, areas, new Map(kept));
+    colors.legend = colors.legend.filter(([, , area]) => area > 0);
+    return colors;
   }
 
   /** The colours with their bytes in use at the chosen event. */

@@ -344,11 +344,12 @@ function colorPicker(capture) {
   return make("label", {}, "Color by ", pick);
 }
 
-/** The colours with what has them: a click selects it. */
-function showLegend(capture, { legend }, element) {
+/** The colours with what has them: a click selects it. `shares` says of what the shares are. */
+function showLegend(capture, { legend }, element, shares = capture.timed ? "Share of time:" : "Share of nodes:") {
   const total = legend.reduce((sum, [, , weight]) => sum + (weight ?? 0), 0);
   const { of } = coloredBy(capture, state.color);
-  replace(element, legend.map(([color, name, weight, group]) => {
+  const caption = legend.some(([, , weight]) => weight !== null) && make("span.muted", {}, shares);
+  replace(element, caption, legend.map(([color, name, weight, group]) => {
     const share = weight === null ? null : shareText(weight / total);
     if (group === null) return legendEntry("span.entry", {}, color, name, share);
     return legendEntry("button.entry", {

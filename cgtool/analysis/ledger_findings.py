@@ -26,10 +26,11 @@ from cgtool.analysis.units import bytes_text, count_text, number_text, percent_t
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.finding import Code, Finding
-from cgtool.model.ledger import COMPILE, RESET, Ledger, LedgerGraph, Skip
+from cgtool.model.ledger import CALLABLES, COMPILE, RESET, Ledger, LedgerGraph, Skip
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 CUDAGRAPHS_SKIPPED = code("cudagraphs-skipped")
+EMPTY_GRAPH = code("empty-graph")
 GRAPH_MOSTLY_PADDING = code("graph-mostly-padding")
 GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
 GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
@@ -131,6 +132,7 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for line in by_line(capture, ledger):
         findings += _failed(capture, line)
+        findings += _empty(capture, line)
         findings += _rerecorded(line)
         findings += _recompiled(line)
         findings += _unused(line, ledger)
@@ -176,6 +178,26 @@ def _failed(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
 
 def _errors(entries: Iterable[LedgerGraph]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.failure for entry in entries if entry.failure))[:_SHOWN]
+
+
+def _empty(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
+    """Graphs of the program's own without a node. Of compiled code and of graphed callables, a part
+    may have nothing to launch."""
+    empty = [
+        each
+        for each in line.entries
+        if each.graph is not None and not capture.graphs[each.graph].nodes
+    ]
+    if empty and line.owner not in (COMPILE, CALLABLES):
+        verb = "is" if len(empty) == 1 else "are"
+        yield _about(
+            empty,
+            EMPTY_GRAPH,
+            f"{len(empty):,} of {count_text(line.captured, 'graph')} captured here {verb} empty: "
+            "all work ran on the CPU, or on another device or stream, and replays do nothing",
+            line,
+            count_text(sum(each.replays for each in empty), "replay"),
+        )
 
 
 def _rerecorded(line: LineGraphs) -> Iterator[Finding]:

@@ -32,6 +32,18 @@ def test_the_replay_that_ends_a_recording_is_no_use() -> None:
     assert found(program([structs.replace(ENGINE, replays=1)])) == {}
 
 
+def test_a_graph_of_nothing() -> None:
+    capture = program([ENGINE, ENGINE, TREE])
+    graphs = tuple(structs.replace(graph, nodes=(), edges=()) for graph in capture.graphs)
+    finding = found(structs.replace(capture, graphs=(capture.graphs[0], *graphs[1:])))[
+        "empty-graph"
+    ]
+    assert finding.reason.startswith("1 of 2 graphs captured here is empty: ")
+    assert finding.evidence == ("9 replays", "graph 1")
+    # Compiled code may have nothing to launch.
+    assert found(structs.replace(capture, graphs=(*capture.graphs[:2], graphs[2]))) == {}
+
+
 @pytest.mark.parametrize(
     ("because", "code"),
     [

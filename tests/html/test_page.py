@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from cgtool.analysis.graph.overlap import find_overlap
+from cgtool.analysis.graph.schedule import critical_path
 from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.analysis.pools import pool_rows
@@ -403,6 +404,47 @@ def test_the_findings_of_a_run_are_not_cut(opened):
     beyond = """Math.max(...[...document.querySelectorAll("[data-view=run] td:last-child")].map(
       (cell) => cell.getBoundingClientRect().right)) - innerWidth"""
     assert page(beyond) <= 0
+
+
+def test_marks_of_the_graph_say_what_they_are(transformer):
+    transformer("state.clear()")
+    transformer.show("graph")
+    legend = transformer.page.locator("[data-view=graph] .legend")
+    toolbar = transformer.page.locator("[data-view=graph] .toolbar")
+    for name in ("Critical path", "Dependencies"):
+        toolbar.get_by_role("button", name=name, exact=True).click()
+    text = legend.inner_text()
+    # Every node of this capture waits for the one before.
+    assert "Critical path: all 190 nodes." in text
+    assert "zoom in" in text
+    for name in ("Critical path", "Dependencies"):
+        toolbar.get_by_role("button", name=name, exact=True).click()
+    assert "Critical path" not in legend.inner_text()
+
+
+def test_the_critical_path_is_counted_in_the_graphs_that_are_shown(opened):
+    capture = recorded("profile-two_streams")
+    page = opened(capture)
+    page.show("graph")
+    page.page.click("[data-view=graph] .toolbar >> text=Critical path")
+    (path,) = [critical_path(capture, at) for at in range(len(capture.graphs))]
+    text = f"Critical path: {len(path.nodes)} of 11 nodes; the others are pale."
+    assert text in page.page.inner_text("[data-view=graph] .legend")
+
+
+def test_a_dashed_line_is_explained_from_both_ends(transformer):
+    pairs = "[...state.capture.unneeded].map((edge) => [edge, state.capture.edgeGraph(edge)])"
+    edge, graph = transformer(pairs)[0]
+    ends = transformer(f"""[state.capture.source[{edge}], state.capture.target[{edge}]].map(
+      (node) => node + state.capture.graphs[{graph}].nodes[0])""")
+    for node in ends:
+        transformer(f"state.selectNode({node})")
+        assert "False dependency (dashed)" in transformer.page.inner_text("aside")
+
+
+def test_memory_says_what_an_event_is(transformer):
+    transformer.show("memory")
+    assert "An event is an allocation" in transformer.page.inner_text("[data-view=memory] .strip")
 
 
 def test_dark_and_light(transformer):

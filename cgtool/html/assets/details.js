@@ -135,7 +135,9 @@ class Details {
     const parts = [];
     if (before.length || after.length) parts.push(drawNeighbours(capture, node, before, after));
     const unneeded = before.filter((each) => capture.isUnneeded(each, node));
+    const needless = after.filter((each) => capture.isUnneeded(node, each));
     if (unneeded.length) parts.push(make("p", {}, unneededText(capture, node, unneeded)));
+    else if (needless.length) parts.push(make("p", {}, neededByNoneText(capture, needless)));
     if (other.length) {
       const phase = capture.place(node)[5] >= 0 ? "forward" : "backward";
       parts.push(make("p", {}, link(`Select its ${phase} (${countText(other.length, "node")})`, () => state.select(other, `${phase} of ${capture.title(node)}`))));
@@ -253,6 +255,12 @@ function unneededText(capture, node, sources) {
     ? `both were captured on the same stream (${capture.streams[stream]})`
     : "their streams were joined in between";
   return `False dependency (dashed): this node waits for ${names} only because ${why}. Neither writes what the other uses.`;
+}
+
+/** The same, seen from the node that is waited for. */
+function neededByNoneText(capture, targets) {
+  const names = [...new Set(targets.map((each) => capture.op(each) ?? capture.title(each)))].join(", ");
+  return `False dependency (dashed): ${names} waits for this node and does not use what it writes. Click ${targets.length === 1 ? "it" : "one"} for the reason.`;
 }
 
 function drawNeighbours(capture, node, before, after) {

@@ -29,7 +29,6 @@ class GraphView {
     this.showGraphs(this.shown);
     state.on("selection", () => this.reveal(), capture);
     state.on("color", () => this.recolor(), capture);
-    this.recolor();
     if (state.nodes.length) this.reveal();
   }
 
@@ -94,7 +93,7 @@ class GraphView {
     const most = Math.max(1, ...layouts.map((layout) => layout.length));
     this.plot.extent(-0.01 * most, 1.01 * most, this.inTime ? Math.min(100, most) : Math.min(4, most));
     this.plot.top = 0;
-    this.plot.redraw();
+    this.recolor();
   }
 
   visible() {
@@ -104,10 +103,22 @@ class GraphView {
   recolor() {
     this.colors = coloring(this.capture, state.color);
     showLegend(this.capture, this.colors, this.legend);
-    if (this.extras.unneeded) {
-      this.legend.prepend(legendEntry("span.entry.wide", {}, "var(--bad)", "false dependency: the node behind it waits for work whose results it does not use; click it for the reason"));
-    }
+    this.legend.prepend(...this.notes());
     this.plot.redraw();
+  }
+
+  /** What the marks mean that are drawn, and why there may be none. */
+  notes() {
+    const { critical, edges, unneeded } = this.extras;
+    const ranges = this.visible().map(({ first, end }) => this.capture.critical.subarray(first, end));
+    const sum = (values) => values.reduce((a, b) => a + b, 0);
+    const [onPath, all] = [sum(ranges.map(sum)), sum(ranges.map(({ length }) => length))];
+    const path = onPath === all ? `all ${countText(all, "node")}` : `${numberText(onPath)} of ${countText(all, "node")}; the others are pale`;
+    return [
+      unneeded && legendEntry("span.entry.wide", {}, "var(--bad)", "false dependency: the node behind it waits for work whose results it does not use; click it for the reason"),
+      critical && make("span.wide", {}, onPath ? `Critical path: ${path}.` : "The critical path of the graph around this one is shown there."),
+      edges && make("span.wide", {}, "Dependencies are drawn where nodes are wide enough: zoom in."),
+    ].filter(Boolean);
   }
 
   // --- drawing

@@ -52,7 +52,8 @@ class MemoryView {
     this.members = Array.from({ length: blocks.count }, (_, block) => block).filter((block) => blocks.pool[block] === pool);
     const { reserved, live, peak, floor, untouched, peakAt, segments } = capture.pools[pool];
     this.sentence.textContent = `${bytesText(reserved)} reserved in ${countText(segments.length, "segment")}; peak ${bytesText(peak)}${peakAt ? ` at ${peakAt}` : ""}; ` +
-      `${bytesText(live)} live at the end; ${bytesText(untouched)} never used. With these lifetimes, no pool can be smaller than ${bytesText(floor)}.`;
+      `${bytesText(live)} live at the end; ${bytesText(untouched)} never used. With these lifetimes, no pool can be smaller than ${bytesText(floor)}. ` +
+      "An event is an allocation or a free.";
     this.size = Math.max(1, reserved);
     this.begins = new Map(); // of graphs: their first event
     for (const block of this.members) {

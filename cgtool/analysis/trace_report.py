@@ -50,6 +50,8 @@ class AnnotateReport:
     """Kernels, memcpys and memsets that graphs ran."""
     outside: int
     """Those that ran outside graphs."""
+    unusable: int
+    """Those whose time the trace does not have."""
     how: dict[How, int]
     graphs: tuple[MatchedGraphRow, ...]
     unmatched: tuple[Unmatched, ...]
@@ -63,7 +65,13 @@ class AnnotateReport:
 
 
 def annotate_report(
-    capture: Capture, launches: Sequence[Launch], *, trace: str, name: str, outside: int
+    capture: Capture,
+    launches: Sequence[Launch],
+    *,
+    trace: str,
+    name: str,
+    outside: int,
+    unusable: int = 0,
 ) -> AnnotateReport:
     """``trace`` and ``name`` are the files of the trace and of the capture."""
     groups: dict[tuple[int, ...], list[Launch]] = defaultdict(list)
@@ -86,6 +94,7 @@ def annotate_report(
         launches=len(launches),
         records=records,
         outside=outside,
+        unusable=unusable,
         how=dict(how),
         graphs=tuple(sorted(rows, key=lambda row: -row.gpu_ns)),
         unmatched=tuple(

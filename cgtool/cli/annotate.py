@@ -116,8 +116,9 @@ def annotate(
             raise _no_graphs(trace, read.outside, whole_graphs)
         launches = match_launches(capture, read.records)
         report = annotate_report(
-            capture, launches, trace=str(trace), name=str(with_), outside=read.outside
-        )
+            capture, launches, trace=str(trace), name=str(with_), outside=read.outside,
+            unusable=0 if isinstance(read, NsightTrace) else read.unusable,
+        )  # fmt: skip
         if given and not any(record.graph for record in read.records):
             raise _no_ids("--torch-annotations", trace)
         if annotations is not None:

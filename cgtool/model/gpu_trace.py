@@ -84,6 +84,8 @@ class ChromeTrace(msgspec.Struct):
     """What graph launches ran, in order of the file."""
     outside: int
     """Kernels, memcpys and memsets that ran outside graphs."""
+    unusable: int
+    """Those without a usable time, which are in neither."""
 
 
 def first_bytes(path: Path) -> bytes:
@@ -105,12 +107,6 @@ def read_chrome(path: Path) -> ChromeTrace:
         if b'"cgtool"' in bytes(head.get("otherData", b"")):
             raise _bad(path, "cgtool wrote it, so it already has the lines")
         return _read(path, head, _decode(head.pop(EVENTS), list[Raw]))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise usage(
-            f"{path}: the file is cut off or damaged: {error}",
-            why="a program that is killed while it exports leaves such a file",
-            fix="export the trace again",
-        ) from error
     except msgspec.ValidationError as error:
         raise _bad(path, f"its JSON is not that of a trace: {error}") from error
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
@@ -125,8 +121,15 @@ def _unpacked(path: Path) -> bytes:
             data = file.read(MAX_BYTES + 1)
         else:
             file.seek(0)
-            with gzip.GzipFile(fileobj=file) as packed:
-                data = packed.read(MAX_BYTES + 1)
+            try:
+                with gzip.GzipFile(fileobj=file) as packed:
+                    data = packed.read(MAX_BYTES + 1)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise usage(
+                    f"{path}: the file is cut off or damaged: {error}",
+                    why="a program that is killed while it exports leaves such a file",
+                    fix="export the trace again",
+                ) from error
     if len(data) > MAX_BYTES:
         raise usage(
             f"{path}: more than {MAX_BYTES >> 30} GiB",
@@ -204,7 +207,8 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
         for record in decoded
         if record.node is not None or is_of_graph(record)
     ]
-    return ChromeTrace(head, events, records, len(decoded) - len(records))
+    outside, unusable = len(decoded) - len(records), len(work) - len(decoded)
+    return ChromeTrace(head, events, records, outside, unusable)
 
 
 def _record(number: int, event: Raw) -> Record | None:

@@ -22,6 +22,7 @@ from cgtool.model.failure import CgtoolError, usage
 
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _MOST_BYTES = 1 << 30
+_MOST_ITEMS = 64
 _STACK = "launched at"
 _HOW = "pickle.dump(dict(torch.cuda.graph_annotations.get_kernel_annotations()), file)"
 
@@ -101,13 +102,23 @@ def _written(annotation: Any) -> Iterator[tuple[str, str | int]]:
     something else than a dictionary, most likely a name."""
     fields = annotation if isinstance(annotation, dict) else {"annotation": annotation}
     for key, value in fields.items():
-        # A nested value may be of any size when it is written out.
-        if not isinstance(key, str) or not isinstance(value, str | float | int):
+        if not isinstance(key, str) or not _is_small(value):
             continue
-        if key == "stream":
+        if key == "stream" and isinstance(value, str | float | int):
             # A kernel already has a `stream`: the one that it ran on. PyTorch writes an int.
             with contextlib.suppress(ValueError, OverflowError):
                 if (stream := int(value)).bit_length() < 64:
                     yield "annotated_stream", stream
-        elif not isinstance(value, int) or value.bit_length() <= 64:
+        else:
             yield key, str(value)
+
+
+def _is_small(value: object) -> bool:
+    """A nested value, or a number of many digits, may be of any size when it is written out."""
+    if isinstance(value, tuple | list):
+        return len(value) <= _MOST_ITEMS and all(
+            _is_small(item) and not isinstance(item, tuple | list) for item in value
+        )
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return value is None or isinstance(value, str | float)

@@ -57,7 +57,11 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
 
 
 def _names(names: Sequence[str]) -> str:
+    """``step backward 0 or 1``: the words that all begin with come once, for narrow tables."""
     more = [f"{len(names) - _NAMES} more"] if len(names) > _NAMES else []
+    first, *others = (name.rpartition(" ") for name in names[:_NAMES])
+    if all(each[0] == first[0] for each in others):
+        return " or ".join(["".join(first), *(each[2] for each in others), *more])
     return " or ".join([*names[:_NAMES], *more])
 
 
@@ -72,6 +76,9 @@ def render(report: AnnotateReport, *, rows: int = 20, explain: bool = False) -> 
     screen.line(report.sentence, "bold")
     outside = count_text(report.outside, "kernel")
     screen.line(f"{report.trace} with {report.capture}; {outside} outside graphs", "dim")
+    if report.unusable:
+        unusable = count_text(report.unusable, "kernel")
+        screen.line(f"{unusable} left out: no time (`ts`, `dur`) that can be one", WARNING)
     shown = report.graphs[: rows or None]
     screen.table("Graphs", COLUMNS, shown)
     if rest := len(report.graphs) - len(shown):

@@ -25,6 +25,8 @@ BANDS_PID = 900_000_000
 _SORT = 4_999_999
 """PyTorch sorts GPUs from 5,000,000 on: just above them."""
 _CHUNK = 10_000
+_EXACT_NS = 2**53
+"""Up to there, microseconds as floats have digits for nanoseconds."""
 _ANNOTATED = "cudaGraphInlineAnnotated"
 """The key with which PyTorch marks a trace that has annotations, ahead of the events."""
 
@@ -179,4 +181,8 @@ def _bands(launches: Iterable[Launch], capture: Capture, slices: Slices) -> Iter
 def _slice(
     pid: int, tid: int, name: str, start: int, end: int, kind: str, args: dict[str, Any] | None
 ) -> Event:
-    return Event("X", name, pid, tid, start / 1000, (end - start) / 1000, kind, args=args)
+    """Where times are so large that they have no digits for nanoseconds, the end is one that can be
+    written, so that slices stay inside each other."""
+    is_exact = end < _EXACT_NS
+    duration = (end - start) / 1000 if is_exact else end / 1000 - start / 1000
+    return Event("X", name, pid, tid, start / 1000, duration, kind, args=args)

@@ -20,6 +20,7 @@ from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.gpu_trace import read_chrome
 from cgtool.model.nsight import NsightTrace
+from cgtool.render.annotate_table import _names
 from cgtool.render.annotated_trace import annotated, nodes
 from tests.builders import program
 from tests.gold_files import GOLD
@@ -316,7 +317,16 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     number = ids[3]
     given = {
         number: [
-            {"name": "phase A", "layer": 3, "stream": 20, "op": "theirs", "sizes": (1, 2)},
+            {
+                "name": "phase A",
+                "layer": 3,
+                "stream": 20,
+                "op": "theirs",
+                "sizes": (1, 2),
+                "scale": None,
+                "deep": ((1,),),
+                "large": 1 << 99,
+            },
             "no dictionary",
         ],
         1: [{"a": "b"}],
@@ -337,6 +347,8 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     for args in facts():
         assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", 20)
         assert args["annotation"] == "no dictionary"
+        assert (args["sizes"], args["scale"]) == ("[1, 2]", "None")
+        assert not {"deep", "large"} & set(args)
         assert args["op"].startswith("aten::")
     stacks = tmp_path / "stacks.json.gz"
     stacks.write_bytes(gzip.compress(json.dumps({str(number): "m.py:3:f"}).encode()))
@@ -383,6 +395,10 @@ NOT_TRACES = {
     "a trace of cgtool": (
         b'{"traceEvents": [], "otherData": {"cgtool": "1"}}',
         "cgtool wrote it, so it already has the lines",
+    ),
+    "rubbish behind": (
+        gzip.compress(b'{"traceEvents": []}') + b"garbage",
+        "the file is cut off or damaged",
     ),
     "cut off": (gzip.compress(b'{"traceEvents": []}' * 99)[:-20], "the file is cut off or damaged"),
     "other events": (b'{"traceEvents": {}}', "its JSON is not that of a trace: Expected `array`"),
@@ -503,6 +519,41 @@ def test_gpu_work_without_times(field, value, cgtool, tmp_path, written):
     )
     assert code == 2
     assert "none of its 55 kernels, memcpys and memsets has a time" in " ".join(errors.split())
+
+
+def test_a_kernel_without_a_time_is_counted(cgtool, tmp_path, written):
+    events = replays(recorded("train_step"), [0, 0], ids=True)
+    del events[3]["dur"]
+    _, out, _ = cgtool("annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json")
+    assert "1 kernel left out: no time" in out
+
+
+def test_slices_nest_where_times_are_those_since_1970(cgtool, tmp_path, written):
+    """Microseconds as floats have quarters there."""
+    events = replays(recorded("train_step"), [0, 0], ids=True)
+    for each in events:
+        each["ts"] += 1.79e15
+        if "dur" in each:
+            each["dur"] += 0.137
+    out = tmp_path / "out.json"
+    assert cgtool("annotate", written(events), "--with", STEP, "-o", out)[0] == 0
+    bands = [each for each in json.loads(out.read_text())["traceEvents"] if is_band(each)]
+    open_ends = []
+    for each in sorted(
+        (each for each in bands if each["ph"] == "X"), key=lambda each: (each["ts"], -each["dur"])
+    ):
+        while open_ends and open_ends[-1] <= each["ts"]:
+            open_ends.pop()
+        assert not open_ends or each["ts"] + each["dur"] <= open_ends[-1]
+        open_ends.append(each["ts"] + each["dur"])
+    assert len(bands) > 50
+
+
+def test_names_that_begin_alike():
+    assert _names(["f backward 0", "f backward 1"]) == "f backward 0 or 1"
+    assert _names(["f forward", "g forward"]) == "f forward or g forward"
+    assert _names([f"g {n}" for n in range(5)]) == "g 0 or 1 or 2 or 2 more"
+    assert _names(["f"]) == "f"
 
 
 def test_traces_of_two_ranks_in_one_file(cgtool, tmp_path, written):

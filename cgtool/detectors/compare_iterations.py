@@ -210,7 +210,9 @@ class _Comparison:
             ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), values
         )
         evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
-        fix = _fix_of_number(call.name, new)
+        # Where an argument is left out in one call, it is the one that the other has.
+        given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
+        fix = _fix_of_number(call.name, next(iter(given), None))
         if not self.frozen.explain_number(call, evidence, fix):
             found = self._at(
                 call,
@@ -373,11 +375,22 @@ def _fix_of_number(op: str, number: Any) -> str | None:
         arguments = schema(name, overload).arguments
     except RuntimeError:  # PyTorch does not know the op
         return None
-    # What takes a Scalar is called with a tensor elsewhere (`x ** t`, `x.clamp(t)`), and for what
-    # takes a tensor, PyTorch made the number one (`x / 2`).
     types = " ".join(str(each.type) for each in arguments)
-    wanted = {float: "float", int: "int"}.get(type(number))
-    if wanted is None or "number" in types or wanted not in types:
+    wanted = {float: "float", int: "int", bool: "bool"}.get(type(number))
+    is_factory = "Tensor" not in types
+    # What takes a Scalar is called with a tensor elsewhere (`x ** t`, `x.clamp(t)`), and for what
+    # takes a tensor, PyTorch made the number one (`x / 2`). A factory reads a tensor on the host.
+    if wanted is None or (wanted not in types and not is_factory):
+        return None
+    if wanted == "bool":
+        return f"`{op}` takes no tensor for a flag: capture a graph for each value"
+    if is_factory:
+        return (
+            f"`{op}` takes only numbers: make the tensor once, and select from it or change it on "
+            "the device (in place of a length, `torch.arange(n) < length`), or capture a graph for "
+            "each value"
+        )
+    if "number" in types:
         return None
     instead = (
         "in place of a rate, `torch.rand_like(x) < keep`"

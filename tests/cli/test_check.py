@@ -479,6 +479,38 @@ def build(device):
         return queue * 1
     return step
 """
+FLAG = """\
+def build(device):
+    calls, x = [0], torch.ones(4, 8, device=device)
+    def step():
+        calls[0] += 1
+        return x.sum(0, keepdim=calls[0] % 2 == 0) * 1
+    return step
+"""
+FLAG_AS_FIXED = """\
+def build(device):
+    x = torch.ones(4, 8, device=device)
+    def step():
+        return x.sum(0, keepdim=True) * 1
+    return step
+"""
+LENGTH = """\
+def build(device):
+    calls, x = [0], torch.ones(4, 8, device=device)
+    def step():
+        calls[0] += 1
+        return x * torch.arange(calls[0], device=device).sum()
+    return step
+"""
+LENGTH_AS_FIXED = """\
+def build(device):
+    length, x = torch.zeros((), device=device), torch.ones(4, 8, device=device)
+    def step():
+        length.add_(1)
+        positions = torch.arange(64, device=device)
+        return x * (positions * (positions < length)).sum()
+    return step
+"""
 SCHEDULED = """\
 def build(device):
     model, x = torch.nn.Linear(8, 8).to(device), torch.ones(4, 8, device=device)
@@ -503,9 +535,11 @@ SCHEDULED_AS_FIXED = SCHEDULED.replace(
     [
         (RATE, "cpu-state-step-counter", "`torch.rand_like(x) < keep`", RATE_AS_FIXED),
         (POSITION, "cpu-state-step-counter", "`index_copy_`", POSITION_AS_FIXED),
+        (FLAG, "cpu-state-step-counter", "takes no tensor for a flag", FLAG_AS_FIXED),
+        (LENGTH, "cpu-state-step-counter", "`torch.arange(n) < length`", LENGTH_AS_FIXED),
         (SCHEDULED, "optimizer-without-capture-guard", "`fused=True`", SCHEDULED_AS_FIXED),
     ],
-    ids=["rate", "position", "scheduler"],
+    ids=["rate", "position", "flag", "length", "scheduler"],
 )
 def test_a_fix_holds_when_it_is_typed_in(tmp_path, wrong, code, advice, right):
     before = check(tmp_path, IMPORTS + wrong, "--format", "json")

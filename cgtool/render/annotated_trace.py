@@ -181,8 +181,12 @@ def _bands(launches: Iterable[Launch], capture: Capture, slices: Slices) -> Iter
 def _slice(
     pid: int, tid: int, name: str, start: int, end: int, kind: str, args: dict[str, Any] | None
 ) -> Event:
-    """Where times are so large that they have no digits for nanoseconds, the end is one that can be
-    written, so that slices stay inside each other."""
-    is_exact = end < _EXACT_NS
-    duration = (end - start) / 1000 if is_exact else end / 1000 - start / 1000
-    return Event("X", name, pid, tid, start / 1000, duration, kind, args=args)
+    """Where microseconds as floats have no digits for nanoseconds, begin and end are ones that a
+    float can be, written in full: slices stay inside each other whether a reader takes the text for
+    floats or for decimals."""
+    if end < _EXACT_NS:
+        return Event("X", name, pid, tid, start / 1000, (end - start) / 1000, kind, args=args)
+    at, duration = (
+        msgspec.Raw(f"{each:.3f}".encode()) for each in (start / 1000, end / 1000 - start / 1000)
+    )
+    return Event("X", name, pid, tid, at, duration, kind, args=args)

@@ -29,8 +29,8 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     name: str
     pid: int
     tid: int
-    ts: float | None = None
-    dur: float | None = None
+    ts: float | msgspec.Raw | None = None
+    dur: float | msgspec.Raw | None = None
     cat: str | None = None
     id: int | None = None
     bp: str | None = None

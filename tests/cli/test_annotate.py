@@ -9,6 +9,7 @@ import pickle
 import random
 import sqlite3
 from collections import Counter
+from decimal import Decimal
 
 import pytest
 from msgspec import structs
@@ -528,7 +529,8 @@ def test_a_kernel_without_a_time_is_counted(cgtool, tmp_path, written):
     assert "1 kernel left out: no time" in out
 
 
-def test_slices_nest_where_times_are_those_since_1970(cgtool, tmp_path, written):
+@pytest.mark.parametrize("number", [float, Decimal])
+def test_slices_nest_where_times_are_those_since_1970(number, cgtool, tmp_path, written):
     """Microseconds as floats have quarters there."""
     events = replays(recorded("train_step"), [0, 0], ids=True)
     for each in events:
@@ -537,7 +539,8 @@ def test_slices_nest_where_times_are_those_since_1970(cgtool, tmp_path, written)
             each["dur"] += 0.137
     out = tmp_path / "out.json"
     assert cgtool("annotate", written(events), "--with", STEP, "-o", out)[0] == 0
-    bands = [each for each in json.loads(out.read_text())["traceEvents"] if is_band(each)]
+    events = json.loads(out.read_text(), parse_float=number)["traceEvents"]
+    bands = [each for each in events if is_band(each)]
     open_ends = []
     for each in sorted(
         (each for each in bands if each["ph"] == "X"), key=lambda each: (each["ts"], -each["dur"])

@@ -264,9 +264,13 @@ class _ProcessLedger:
             self.lost.append(f"{count_text(counters.lost, 'record')} could not be written")
         elif unread:
             self.lost.append(f"the nodes of {count_text(unread, 'graph')} were not recorded")
-        uncounted = sum(number >= len(counters.graphs) for number in self.graphs)
+        uncounted = [number for number in self.graphs if number >= len(counters.graphs)]
         if uncounted:
-            self.lost.append(f"the replays of {count_text(uncounted, 'graph')} are not counted")
+            self.lost.append(
+                f"the replays of {count_text(len(uncounted), 'graph')} are not counted"
+            )
+        for number in uncounted:
+            self._change(number, uncounted=True)
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
             self.process = msgspec.structs.replace(

@@ -258,7 +258,11 @@ def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
 
 def in_unused_pools(unused: Iterable[LedgerGraph], ledger: Ledger) -> list[LedgerGraph]:
     """Those whose memory nothing else uses: no graph of their pool was replayed."""
-    used = {(each.process, each.pool) for each in ledger.graphs if each.uses and each.pool}
+    used = {
+        (each.process, each.pool)
+        for each in ledger.graphs
+        if (each.uses or each.uncounted) and each.pool
+    }
     return [each for each in unused if (each.process, each.pool) not in used]
 
 
@@ -274,7 +278,9 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             for before, after in pairwise(entries)
             if before.ended_ns is not None and before.ended_ns <= after.began_ns
         ]
-        if len(again) + 1 >= _RECAPTURES and all(each.uses <= 1 for each in entries):
+        if len(again) + 1 >= _RECAPTURES and all(
+            each.uses <= 1 and not each.uncounted for each in entries
+        ):
             works += 1
             for_every_use += again
         else:

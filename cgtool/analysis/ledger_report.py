@@ -211,7 +211,8 @@ def sentence_of(ledger: Ledger) -> str:
     skips = sum(skip.times for skip in ledger.skips)
     graphs = [each for each in captures if each.failure is None]
     replays = sum(each.replays for each in graphs)
-    parts = [f"{count_text(len(graphs), 'graph')}, {count_text(replays, 'replay')}"]
+    at_least = "at least " if any(each.uncounted for each in graphs) else ""
+    parts = [f"{count_text(len(graphs), 'graph')}, {at_least}{count_text(replays, 'replay')}"]
     if ledger.gpu_ns:
         parts[0] += f", {percent_text((ledger.graphs_gpu_ns or 0) / ledger.gpu_ns)} of GPU time"
     if not captures:

@@ -149,6 +149,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
     """What the program noted for its replays."""
+    uncounted: bool = False
+    """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
     @property
     def uses(self) -> int:
@@ -158,7 +160,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_unused(self) -> bool:
         """It could be replayed and never was."""
-        return self.failure is None and self.uses == 0 and not self.holds_a_pool
+        known = self.failure is None and not self.uncounted
+        return known and self.uses == 0 and not self.holds_a_pool
 
 
 class PoolStream(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from cgtool.analysis.ledger_findings import ledger_findings
+from cgtool.analysis.ledger_report import sentence_of
 from cgtool.model import capture_file
 from cgtool.model.ledger import Ledger, LedgerGraph
 
@@ -255,6 +257,29 @@ def test_a_full_disk(folder: Path) -> None:
     assert found.graphs[0].replays == 8
     (lost,) = found.lost
     assert "records could not be written" in lost
+
+
+def test_replays_that_could_not_be_counted_are_not_none(folder: Path) -> None:
+    name = program(
+        folder,
+        "no_room.py",
+        """
+        import resource
+        # The counters of the replays need a larger file.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096))
+        from capturing import capture
+        kept = capture(7)
+        """,
+    )
+    done = run(name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    capture = capture_file.read(folder / "no_room-run.cgt")
+    assert capture.ledger is not None
+    assert [graph.uncounted for graph in capture.ledger.graphs] == [True]
+    assert list(ledger_findings(capture)) == []
+    assert sentence_of(capture.ledger) == "1 graph, at least 0 replays"
+    gate = [sys.executable, "-m", "cgtool", "gate", "no_room-run.cgt", "--max-unused", "0"]
+    assert subprocess.run(gate, cwd=folder, capture_output=True, check=False).returncode == 5
 
 
 def test_cgtool_is_killed_and_the_program_goes_on(folder: Path) -> None:

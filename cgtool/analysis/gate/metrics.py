@@ -144,15 +144,27 @@ def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool)
     )
 
 
-def _of_program(name: str, means: str, counts: Callable[[LedgerGraph], bool]) -> Metric:
+def _of_program(
+    name: str,
+    means: str,
+    counts: Callable[[LedgerGraph], bool],
+    *,
+    missing: str = "only a file of `cgtool run PROGRAM` has this figure",
+    needs_replays: bool = False,
+) -> Metric:
     """The number of graphs of a program for which ``counts`` is true."""
+
+    def counted(capture: Capture, _graphs: Sequence[Graph]) -> int | None:
+        ledger = capture.ledger
+        if ledger is None or (needs_replays and any(each.uncounted for each in ledger.graphs)):
+            return None
+        return sum(map(counts, ledger.graphs))
+
     return Metric(
         name=name,
         means=means,
-        counted=lambda capture, _graphs: (
-            None if capture.ledger is None else sum(map(counts, capture.ledger.graphs))
-        ),
-        missing="only a file of `cgtool run PROGRAM` has this figure",
+        counted=counted,
+        missing=missing,
         evidence=partial(evidence.of_ledger, counts=counts),
         watched=True,
         phases=False,
@@ -291,6 +303,8 @@ METRICS = (
         "unused",
         "graphs that were never replayed (`cgtool run`)",
         lambda entry: entry.is_unused,
+        missing="only a file of `cgtool run PROGRAM` that counts all replays has this figure",
+        needs_replays=True,
     ),
     _of_program(
         "failed-captures",

@@ -125,7 +125,7 @@ def run(
             target = free_name(target)
     from cgtool.analysis.ledger import merge
 
-    running = _still_running(folder)
+    known, running = _processes(folder)
     with CollectorPaused():
         capture = merge(
             command,
@@ -139,7 +139,8 @@ def run(
         # Standard output is the program's.
         show(capture, output=None, stderr=True)
     finally:
-        _save(capture, target, folder, running)
+        # One that a daemon has forked since then is not in the capture.
+        _save(capture, target, folder, len(running | (_pids(folder) - known)))
         if output is None and (name := _file_for_cgtool(program)):
             sys.stderr.write(
                 f"`-o {name}` is after the program, and was passed to it; for cgtool: "
@@ -197,17 +198,22 @@ def _unfinished(folder: Path) -> Command:
         ) from None
 
 
-def _still_running(folder: Path) -> int:
-    """How many recorded processes run on without the command, which may be about to end."""
+def _processes(folder: Path) -> tuple[set[int], set[int]]:
+    """The recorded processes, and those of them that run on without the command, which may be
+    about to end."""
     from cgtool.worker.program import is_running
 
-    pids = {int(path.name.partition("-")[0]) for path in folder.glob(f"*{LOG}")}
     end = time.monotonic() + _END_S
-    while running := sum(map(is_running, pids)):
-        if time.monotonic() > end:
-            break
+    while True:
+        pids = _pids(folder)
+        running = set(filter(is_running, pids))
+        if not running or time.monotonic() > end:
+            return pids, running
         time.sleep(0.02)
-    return running
+
+
+def _pids(folder: Path) -> set[int]:
+    return {int(path.name.partition("-")[0]) for path in folder.glob(f"*{LOG}")}
 
 
 _END_S = 0.5

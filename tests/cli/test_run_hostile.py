@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ledger_report import sentence_of
+from cgtool.cli import run as run_command
 from cgtool.model import capture_file
+from cgtool.model.journal import LOG
 from cgtool.model.ledger import Ledger, LedgerGraph
 
 CAPTURE = """
@@ -234,6 +237,23 @@ def test_all_kinds_of_processes(folder: Path) -> None:
     assert sorted(each.replays for each in later.graphs) == [1, 2, 3, 4, 5]
     assert later.lost == ()
     assert not journals.exists()
+
+
+def test_a_process_that_begins_after_the_merge_keeps_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs: list[Path] = []
+
+    def show(*_arguments: object, **_options: object) -> None:
+        (folder,) = tmp_path.glob(".cgtool-run-*")
+        logs.append(folder / f"{os.getpid()}-0{LOG}")
+        logs[0].touch()
+
+    monkeypatch.setattr(run_command, "_show", show)
+    with pytest.raises(typer.Exit):
+        run_command.run(program=["--", "true"], output=tmp_path / "late.cgt")
+    assert logs[0].exists()
+    assert "1 process of it is still running" in capsys.readouterr().err
 
 
 def test_a_full_disk(folder: Path) -> None:

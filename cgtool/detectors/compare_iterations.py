@@ -168,7 +168,8 @@ class _Comparison:
             if numbers[0] != numbers[1] and not new.in_optimizer:
                 forward = self.second.record.forward_of(new.call)
                 if not any(op.call is forward for op in different):
-                    yield from self._number(new.call, *numbers)
+                    follows = old.sizes != new.sizes
+                    yield from self._number(new.call, *numbers, follows=follows)
                 different.append(new)
             if old.outside != new.outside:
                 moved = {part.storage for op in different for part in op.outside}
@@ -203,8 +204,10 @@ class _Comparison:
         return [each for each in op.numbers if op.read_on_host.get(each[0]) not in filled]
 
     def _number(
-        self, call: OpCall, before: Sequence[Any], after: Sequence[Any]
+        self, call: OpCall, before: Sequence[Any], after: Sequence[Any], *, follows: bool
     ) -> Iterator[Finding]:
+        """``follows``: the op gets tensors of other sizes, from which its numbers may follow; what
+        has changed the sizes is reported."""
         values = [x[1] for x in before], [y[1] for y in after]  # defaults are left out
         old, new = next(
             ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), values
@@ -213,7 +216,7 @@ class _Comparison:
         # Where an argument is left out in one call, it is the one that the other has.
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
         fix = _fix_of_number(call.name, next(iter(given), None))
-        if not self.frozen.explain_number(call, evidence, fix):
+        if not self.frozen.explain_number(call, evidence, fix) and not follows:
             found = self._at(
                 call,
                 PYTHON_SCALAR_FROZEN,
@@ -393,7 +396,7 @@ def _fix_of_number(op: str, number: Any) -> str | None:
     if "number" in types:
         return None
     instead = (
-        "in place of a rate, `torch.rand_like(x) < keep`"
+        "in place of a dropout rate, `torch.rand_like(x) < keep`"
         if isinstance(number, float)
         else "in place of a slice, `index_copy_` or `index_select` with a tensor of positions"
     )

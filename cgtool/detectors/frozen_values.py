@@ -281,6 +281,8 @@ class FrozenValues:
         (code_name, reason), frame = _OTHER, at_op[0]
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame
+        if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
+            evidence.append(f"used at {Path(at_op[0].file).name}:{at_op[0].line}")
         fix = self._fixes.get(position)
         is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
         if fix is None and code_name == CPU_STATE_STEP_COUNTER and is_fraction:

@@ -461,6 +461,8 @@ class _Reader:
         chosen = self._eval(function)
         if isinstance(function, ast.Attribute):
             chosen |= self._eval(function.value)
+        if position in self.ran.settled and position not in self.ran.drawn:
+            chosen = NOTHING  # whatever the state of the generator
         arguments = [self._eval(argument) for argument in node.args]
         named = {word.arg: self._eval(word.value) for word in node.keywords}
         everything = chosen.union(*arguments, *named.values())

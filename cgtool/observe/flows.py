@@ -56,6 +56,8 @@ class Ran:
     """The user's functions that an expression called, by id; True if its arguments are theirs."""
     drawn: dict[Position, str] = field(default_factory=dict)
     """Calls whose result is never the same: their kind."""
+    settled: set[Position] = field(default_factory=set)
+    """Calls that draw one of one item (``random.choice`` from a list of one)."""
     ops: set[Position] = field(default_factory=set)
     """Expressions that ran ops on the device themselves."""
     around: set[Position] = field(default_factory=set)

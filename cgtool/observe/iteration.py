@@ -173,12 +173,17 @@ class CallProfile:
     def _draw(self, kind: str, frame: types.FrameType | None, owner: Any = None) -> None:
         """A function returns a value that is never the same; the user's code must have called it,
         directly or through Python code of ``random`` and its like."""
+        settled = False
         while frame is not None and frame.f_code.co_filename.endswith(_SOURCE_FILES):
+            settled |= frame.f_code.co_name.startswith("_randbelow") and frame.f_locals["n"] == 1
             frame = frame.f_back
         if frame is not None and not is_internal(frame.f_code):
             position = position_of((frame.f_code, frame.f_lasti))
-            self.ran.drawn[position] = kind
-            self.owners[position] = owner
+            if settled:
+                self.ran.settled.add(position)
+            else:
+                self.ran.drawn[position] = kind
+                self.owners[position] = owner
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()

@@ -67,6 +67,8 @@ class Op:
     """A device op got a 0-dim CPU tensor from before the iteration as a number."""
     read_on_host: dict[int, int] = field(default_factory=dict)
     """The storages of the CPU tensors among ``numbers``, by position."""
+    sizes: tuple[int, ...] = ()
+    """Those of the device tensors among the arguments, one tensor after the other."""
     fills_host: bool = False
     """It copies from the device to the host, and does not wait."""
     random: bool = False
@@ -185,6 +187,7 @@ class KeptOpRecorder(OpRecorder):
         unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
         read_on_host: dict[int, int] = {}
         numbers: list[Any] = []
+        sizes: list[int] = []
         outside: list[OutsideTensor] = []
         places: list[bool] = []
         host_scalar = host_input = False
@@ -195,6 +198,7 @@ class KeptOpRecorder(OpRecorder):
                     continue
                 host = self._memory.is_on_host(argument)
                 places.append(host)
+                sizes += () if host else argument.shape
                 storage = storage_address(argument)
                 memory = _range_of(argument)
                 is_outside = self._memory.is_from_before(storage, memory)
@@ -224,6 +228,7 @@ class KeptOpRecorder(OpRecorder):
             all_host,
             host_scalar and not copies_to_device(func, args, kwargs, on_host),
             read_on_host,
+            tuple(sizes),
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
             drawn_from=drawn_from,
             host_input=host_input,

@@ -565,3 +565,30 @@ def test_the_fix_is_that_of_the_page_where_a_tensor_can_take_the_place_of_a_numb
     assert {finding["fix"] for finding in report["findings"]} == {
         page("cpu-state-step-counter").head.fix
     }
+
+
+def test_a_counter_names_the_line_that_uses_it(tmp_path):
+    report = json.loads(check(tmp_path, IMPORTS + POSITION, "--format", "json").stdout)
+    [finding] = report["findings"]
+    lines = (IMPORTS + POSITION).splitlines()
+    used = next(number for number, line in enumerate(lines, 1) if "queue[" in line)
+    assert finding["line"] != used
+    assert any(each.endswith(f":{used}") for each in finding["evidence"])
+
+
+GROWS = """\
+class Cache(torch.nn.Module):
+    past = None
+    def forward(self, x):
+        self.past = x if self.past is None else torch.cat([self.past, x], 1)
+        return torch.nn.functional.scaled_dot_product_attention(x, self.past, self.past) * 1
+
+def build(device):
+    return Cache(), (torch.ones(2, 1, 8, device=device),)
+"""
+
+
+def test_sizes_that_follow_from_a_tensor_that_grows_are_no_numbers_of_the_user(tmp_path):
+    report = json.loads(check(tmp_path, IMPORTS + GROWS, "--format", "json").stdout)
+    assert "metadata-address-changed" in {finding["code"] for finding in report["findings"]}
+    assert "python-scalar-frozen" not in {finding["code"] for finding in report["findings"]}

@@ -124,6 +124,9 @@ class _ProcessLedger:
                         self._since(record.time_ns),
                         forked=record.forked,
                     )
+                    if record.simulated:
+                        # All that is known if the process ends before ``Machine`` is written.
+                        self.environment = Environment(device="simulated", simulated=True)
                 case Machine():
                     self.environment = record.environment
                 case Tables():
@@ -377,8 +380,8 @@ def merge(
                     holds_a_pool=entry.owner == COMPILE and not entry.key and not graph.nodes,
                 )
             entries.append(entry)
-    found = [each.environment for each in processes if each.environment is not None]
-    environment = found[0] if found else Environment(device="")
+    found = (each.environment for each in processes if each.environment is not None)
+    environment = max(found, key=lambda each: bool(each.torch), default=Environment(device=""))
     return Capture(
         entry=Entry(spec=shlex.join(command.command), kind="program"),
         environment=environment,

@@ -64,6 +64,8 @@ class Began(msgspec.Struct, tag="began", array_like=True):
     parent: int
     command: tuple[str, ...]
     forked: bool
+    simulated: bool = False
+    """Its device is the simulated one."""
 
 
 class Machine(msgspec.Struct, tag="machine", array_like=True):

@@ -27,6 +27,7 @@ class _Process:
         self.claimed = threading.Lock()
         """Held while the process is recorded."""
         self.recorder: Recorder | None = None
+        self._simulated = False
         self._forking = contextlib.ExitStack()
         os.register_at_fork(
             before=self._forks,
@@ -36,7 +37,8 @@ class _Process:
 
     def start(self, folder: Path, device: RecordedDevice, patches: Patches) -> Recorder:
         self.recorder = Recorder(device, JournalWriter(folder, _journal_name()), patches)
-        self.recorder.journal.append(_began(forked=False))
+        self._simulated = device.simulated
+        self.recorder.journal.append(_began(forked=False, simulated=device.simulated))
         return self.recorder
 
     def _forks(self) -> None:
@@ -47,7 +49,7 @@ class _Process:
         self._forking.close()
         if self.recorder is not None:
             self.recorder.forked(_journal_name())
-            self.recorder.journal.append(_began(forked=True))
+            self.recorder.journal.append(_began(forked=True, simulated=self._simulated))
 
 
 _process = _Process()
@@ -84,7 +86,7 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
     if not device and not has_gpu():
         journal = JournalWriter(folder, _journal_name())
         journal.append(
-            _began(forked=False), Lost("nothing is recorded: PyTorch sees no usable GPU")
+            _began(forked=False, simulated=False), Lost("nothing is recorded: PyTorch sees no usable GPU")
         )
         yield
         return
@@ -102,9 +104,9 @@ def _journal_name() -> str:
     return f"{os.getpid()}-{time.time_ns()}"
 
 
-def _began(*, forked: bool) -> Began:
+def _began(*, forked: bool, simulated: bool) -> Began:
     command = tuple(sys.orig_argv)
-    return Began(time.time_ns(), os.getpid(), os.getppid(), command, forked)
+    return Began(time.time_ns(), os.getpid(), os.getppid(), command, forked, simulated)
 
 
 def _device(name: str, patches: Patches) -> RecordedDevice:

@@ -44,6 +44,7 @@ class RecordedDevice(Protocol):
 
     graph_class: Any
     """Has ``capture_begin``, ``capture_end``, ``replay`` and ``reset``."""
+    simulated: bool
 
     def environment(self) -> Callable[[], Environment]:
         """That of the current device, to be asked for later, by any thread."""

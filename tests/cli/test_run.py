@@ -300,6 +300,22 @@ def test_a_killed_program_leaves_what_it_did(folder: Path) -> None:
     assert second.failure == "the process ended during the capture"
 
 
+def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:
+    program(
+        folder,
+        "at_once.py",
+        """
+        import os, signal, torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    run("-o", "at_once.cgt", "at_once.py", folder=folder)
+    capture = capture_file.read(folder / "at_once.cgt")
+    assert (capture.environment.device, capture.environment.simulated) == ("simulated", True)
+
+
 def test_graphs_that_are_reset_or_freed(folder: Path) -> None:
     program(
         folder,

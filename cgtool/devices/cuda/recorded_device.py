@@ -29,6 +29,7 @@ class CudaRecordedDevice:
     """A GPU, for ``recorder.recorder``."""
 
     graph_class: Any = torch.cuda.CUDAGraph
+    simulated = False
 
     def __init__(self, patches: Patches) -> None:
         self._code = GeneratedCode(patches)

@@ -43,6 +43,8 @@ class _Watch:
 class SimulatedRecordedDevice:
     """The simulated device, for ``recorder.recorder``: installed until ``patches`` are undone."""
 
+    simulated = True
+
     def __init__(self, patches: Patches, because: str) -> None:
         self._because = because
         device = ScriptDevice()

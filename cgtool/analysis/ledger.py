@@ -6,13 +6,15 @@ import hashlib
 import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 import cgtool
 from cgtool.analysis.eager_breaks import breaks_of
+from cgtool.analysis.progress import Progress
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
@@ -63,6 +65,7 @@ from cgtool.model.ledger import (
     NotedReplays,
     PoolStream,
     Process,
+    ReplayMoment,
     ReplayPlace,
     Skip,
 )
@@ -176,6 +179,17 @@ class _ProcessLedger:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
         self._count(journal.counters())
+
+    def add_moments(self, seen: Callable[[int], Iterable[tuple[int, int]]]) -> None:
+        """``seen``: for a graph of this process, ``Progress.of``."""
+        for number, graph in self.graphs.items():
+            first, last = graph.first_replay_ns, graph.last_replay_ns
+            if first is None or last is None:
+                continue
+            moments = (ReplayMoment(self._since(time_ns), count) for time_ns, count in seen(number))
+            between = tuple(each for each in moments if first < each.time_ns < last)
+            if between:
+                self._change(number, moments=between)
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -331,10 +345,11 @@ def merge(
     wall_ns: int,
     status: int | None,
     created: str,
+    progress: Progress | None = None,
 ) -> Capture:
     """The journals of a command's processes as one capture.
 
-    ``lost``: why some processes left none.
+    ``lost``: why some processes left none. ``progress``: of their replays, if it was followed.
     """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
@@ -342,6 +357,8 @@ def merge(
     for journal in journals:
         process = _ProcessLedger(len(processes), command.started_ns, tables)
         process.read(journal)
+        if progress is not None:
+            process.add_moments(partial(progress.of, journal.log))
         if process.process is not None:
             processes.append(process)
             reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from cgtool.analysis.progress import Progress
 from cgtool.analysis.units import count_text
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
@@ -95,6 +96,7 @@ def run(
         show(capture, output=output)
         return
     folder = Path(program[0])
+    progress = None
     if is_dir(folder):
         command, status = _unfinished(folder), None
         target = output or Path(f"{folder.name.strip('.')}.cgt")
@@ -108,6 +110,7 @@ def run(
         command = Command(tuple(shown), time.time_ns())
         folder = new_folder(target, command)
         began = time.perf_counter_ns()
+        progress = Progress(folder)
         try:
             status = run_program(
                 arguments,
@@ -115,11 +118,13 @@ def run(
                 device or "",
                 times=times,
                 eager_breaks=eager_breaks,
-                meanwhile=_import_readers,
+                meanwhile=partial(_follow, progress),
             )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            progress.end()
         wall_ns = time.perf_counter_ns() - began
         if version_of(target) != before:
             target = free_name(target)
@@ -134,6 +139,7 @@ def run(
             wall_ns=wall_ns,
             status=status,
             created=created_now(),
+            progress=progress,
         )
     try:
         # Standard output is the program's.
@@ -149,12 +155,15 @@ def run(
     raise typer.Exit(status or 0)
 
 
-def _import_readers() -> None:
-    """Import what reads the journals, while the program runs: it takes a tenth of a second."""
+def _follow(progress: Progress) -> None:
+    """While the program runs: import what reads the journals, which takes a tenth of a second, and
+    follow the replays."""
     # What fails here fails again when it is needed, and is reported then.
     with contextlib.suppress(Exception):
         import cgtool.analysis.ledger
         import cgtool.render.ledger_table  # noqa: F401
+    with contextlib.suppress(OSError):  # the folder was removed: reported at the end
+        progress.follow()
 
 
 def _show(capture: Capture, **options: Any) -> None:

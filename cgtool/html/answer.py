@@ -203,6 +203,7 @@ def _entry(each: LedgerGraph) -> dict[str, Any]:
         "first": each.first_replay_ns,
         "last": each.last_replay_ns,
         "replays": each.replays,
+        "moments": [[moment.time_ns, moment.replays] for moment in each.moments],
         "ended": each.ended_ns,
         "end": each.end,
         "because": each.because,

@@ -69,6 +69,13 @@ class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replays: Count
 
 
+class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many replays a graph had at a moment."""
+
+    time_ns: DurationNs
+    replays: Count
+
+
 class Diagnosis(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What ended a capture, as a finding says it."""
 
@@ -131,6 +138,9 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     replays: Count = 0
     first_replay_ns: DurationNs | None = None
     last_replay_ns: DurationNs | None = None
+    moments: tuple[ReplayMoment, ...] = ()
+    """Before and after each change of the number of replays, between the first and the last, as
+    `cgtool run` saw it from outside at up to a hundred moments."""
     replay_host_ns: DurationNs = 0
     """Host time of all replays."""
     first_replay_host_ns: DurationNs | None = None

@@ -86,7 +86,8 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
     if not device and not has_gpu():
         journal = JournalWriter(folder, _journal_name())
         journal.append(
-            _began(forked=False, simulated=False), Lost("nothing is recorded: PyTorch sees no usable GPU")
+            _began(forked=False, simulated=False),
+            Lost("nothing is recorded: PyTorch sees no usable GPU"),
         )
         yield
         return

@@ -300,6 +300,33 @@ def test_a_killed_program_leaves_what_it_did(folder: Path) -> None:
     assert second.failure == "the process ended during the capture"
 
 
+def test_when_a_graph_was_replayed(folder: Path) -> None:
+    program(
+        folder,
+        "phases.py",
+        """
+        import time, torch
+        x = torch.ones(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        for _ in range(30):
+            graph.replay()
+        time.sleep(2)
+        for _ in range(20):
+            graph.replay()
+        """,
+    )
+    run("-o", "phases.cgt", "phases.py", folder=folder)
+    (graph,) = ledger(capture_file.read(folder / "phases.cgt"))
+    assert graph.replays == 50
+    # Somebody looked while it slept.
+    assert {moment.replays for moment in graph.moments} >= {30}
+    assert all(
+        graph.first_replay_ns < moment.time_ns < graph.last_replay_ns for moment in graph.moments
+    )
+
+
 def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:
     program(
         folder,

@@ -1,4 +1,4 @@
-"""The page's colours by arithmetic: text can be read, and colour-blind people can tell ops apart."""
+"""The page's colours by arithmetic: text can be read, and the colour-blind can tell ops apart."""
 
 from __future__ import annotations
 

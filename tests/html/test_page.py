@@ -579,6 +579,16 @@ def test_a_run_has_the_ledger_and_its_captures_in_time(opened):
     assert page("state.nodes.length") == len(capture.graphs[0].nodes)
 
 
+def test_the_replays_of_a_run_are_drawn_where_they_were(opened):
+    """By hand: 10 in 100 ns, none in 800 ns, 5 in 100 ns."""
+    page = opened(serving())
+    entry = {"first": 0, "last": 1000, "replays": 15, "moments": [[100, 10], [900, 10]]}
+    shares = "(entry) => slicesOf(entry).map(({from, to, share}) => [from, to, share])"
+    assert page(shares, entry) == [[0, 100, 1], [100, 900, 0], [900, 1000, 0.5]]
+    assert page(shares, {**entry, "moments": []}) == [[0, 1000, None]]
+    assert page(shares, {**entry, "first": None}) == []
+
+
 def test_a_finding_of_a_run_leads_to_its_graphs(opened):
     page = opened(serving())
     finding = page.page.locator("article", has_text="graph-never-replayed").first

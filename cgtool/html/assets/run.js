@@ -4,6 +4,20 @@
 const LABEL = 16; // above the rows of a lane
 const THIN = [3, 14]; // a row: there may be many
 const TALL = 140; // of a lane whose rows are not the thinnest
+/** The time in which a graph was replayed, cut where its replays were counted: from, to, and how
+    often it was replayed there, as a share of where that was most often; null if they were not. */
+function slicesOf({ first, last, replays, moments }) {
+  if (first === null) return [];
+  if (!moments.length) return [{ from: first, to: last ?? first, share: null }];
+  const points = [[first, 0], ...moments, [last, replays]];
+  const slices = points.slice(1).map(([to, count], at) => {
+    const [from, before] = points[at];
+    return { from, to, rate: (count - before) / Math.max(1, to - from) };
+  });
+  const most = Math.max(...slices.map(({ rate }) => rate));
+  return slices.map(({ from, to, rate }) => ({ from, to, share: rate / most }));
+}
+
 const KINDS = [
   // name, colour, whether an entry is of this kind: the first that holds
   ["failed", 1, (entry) => entry.failure !== null],
@@ -20,13 +34,16 @@ class RunView {
     this.run = capture.run;
     this.area = make("div.plot-host");
     this.content = make("div.scroll");
+    this.slices = this.run.entries.map(slicesOf);
     this.kinds = this.run.entries.map((entry) => KINDS.find(([, , holds]) => holds(entry)));
     append(host,
       make("div.toolbar", {},
         KINDS.filter((kind) => this.kinds.includes(kind)).map(([name, color]) => {
           return legendEntry("span.entry", {}, `var(--series-${color})`, name);
         }),
-        make("span.muted", {}, "One row per graph: a block for its capture, a bar from its first to its last replay."),
+        make("span.muted", {}, this.run.entries.some(({ moments }) => moments.length)
+          ? "One row per graph: a block for its capture, a bar from its first to its last replay, taller where there are more."
+          : "One row per graph: a block for its capture, a bar from its first to its last replay."),
         make("button", { onclick: () => this.plot.fit() }, "Fit"),
         plotHint("graph")),
       this.area, this.content);
@@ -141,15 +158,21 @@ class RunView {
     const { plot } = this;
     const { y, tall } = this.rows[at];
     const [top, high] = [y - plot.top, Math.max(2, tall - 2)];
+    if (top + high < RULER || top > plot.height) return;
     const lit = !this.lit || this.lit.has(entry.graph);
     const color = theme.series[this.kinds[at][1]];
     context.fillStyle = lit ? color : dimmed(color);
     const x = plot.px(entry.began);
     context.fillRect(x, top, Math.max(2, plot.px(entry.began + entry.capture) - x), high);
     if (entry.first === null) return;
-    const [from, to] = [plot.px(entry.first), plot.px(entry.last ?? entry.first)];
     context.globalAlpha = 0.55;
-    context.fillRect(from, top + high / 4, Math.max(2, to - from), high / 2);
+    for (const { from, to, share } of this.slices[at]) {
+      // Whole pixels, because bars that overlap would be darker there.
+      const x = Math.round(plot.px(from));
+      const wide = Math.max(share === 0 ? 0 : 2, Math.round(plot.px(to)) - x);
+      const tall = share === null ? high / 2 : share && high * (0.3 + 0.7 * share);
+      context.fillRect(x, top + (share === null ? high / 4 : high - Math.max(1, tall)), wide, Math.max(1, tall));
+    }
     context.globalAlpha = 1;
   }
 

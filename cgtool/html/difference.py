@@ -10,7 +10,8 @@ from typing import Any
 
 from cgtool.analysis.diff.compare import compare_nodes
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.rows import ChangeRow
+from cgtool.analysis.diff.rows import ChangeRow, Figure
+from cgtool.analysis.units import time_text
 from cgtool.html.packing import Packer
 from cgtool.html.screens import page_table
 from cgtool.model.capture import Capture
@@ -39,6 +40,7 @@ def pack_difference(
         "names": names,
         "sentence": report.summary,
         "different": report.different,
+        "times": _time(report.times),
         "notes": report.notes,
         "graphs": shown,
         "tables": [
@@ -47,6 +49,20 @@ def pack_difference(
             if isinstance(part, Table)
         ],
     }
+
+
+def _time(figures: Sequence[Figure]) -> str | None:
+    """How long the nodes of both take, in a sentence; None if those of one are not timed."""
+    nodes = [(row.a or 0, row.b or 0) for row in figures if row.kind == "nodes"]
+    a, b = map(sum, zip(*nodes, strict=True)) if nodes else (0, 0)
+    if not a or not b:
+        return None
+    share = b / a - 1
+    more = "as long" if abs(share) < 0.0005 else f"{abs(share):.1%} {'more' if b > a else 'less'}"
+    return (
+        f"Their nodes take {time_text(a)} in A and {time_text(b)} in B, {more}. `cgtool gate` "
+        "tells whether such a difference is chance."
+    )
 
 
 def _rows(

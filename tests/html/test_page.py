@@ -627,6 +627,9 @@ def test_the_difference_says_which_nodes_are_gone(opened):
     assert page.views[0] == "difference"
     page.show("difference")
     assert page.page.inner_text(".sentence").startswith("B has 2 fewer nodes")
+    whole = sum(node.duration_ns for graph in a.graphs for node in graph.nodes)
+    gone = sum(a.graphs[0].nodes[node].duration_ns for node in (11, 30))
+    assert f"{gone / whole:.1%} less" in page.page.inner_text("[data-view=difference]")
     rows = page("[...page.difference.kind].map((kind, row) => [kind, page.difference.a[row]])")
     assert [node for kind, node in rows if kind == 3] == [11, 30]
     assert len([node for kind, node in rows if kind == 0]) == 188

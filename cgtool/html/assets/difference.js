@@ -57,6 +57,7 @@ class DifferenceView {
     append(host,
       make("div.page", {}, make("p.sentence", {}, `${difference.sentence.replace(/\.$/, "")}.`),
         make("p.muted", {}, `A is ${difference.names[0]}, B is ${difference.names[1]}.`),
+        difference.times && make("p", {}, prose(difference.times)),
         difference.notes.length > 0 && make("ul", {}, difference.notes.map((note) => make("li", {}, note)))),
       graphs.length > 0 && [
         make("div.toolbar", {}, graphs.length > 1 && make("label", {}, "Graph ", pick),

@@ -186,6 +186,14 @@ class LoadedCapture:
             for graph in self.capture.graphs
         )
 
+    def graph(self, name: str) -> LoadedGraph:
+        """The graph of this name: ``forward``. Raises KeyError if none or several have it."""
+        found = [graph for graph in self.graphs if graph.name == name]
+        if len(found) != 1:
+            names = ", ".join(repr(graph.name) for graph in self.graphs)
+            raise KeyError(f"{count_text(len(found), 'graph')} named {name!r}: {names}")
+        return found[0]
+
     @cached_property
     def nodes(self) -> Rows[NodeRow]:
         """The nodes of all graphs."""

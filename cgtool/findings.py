@@ -59,6 +59,12 @@ class Page(msgspec.Struct, frozen=True):
         return {name.lower(): source for name, source in _EXAMPLE.findall(self.text)}
 
 
+class Pages(msgspec.Struct, frozen=True):
+    """All codes."""
+
+    codes: tuple[Page, ...]
+
+
 def code(name: str) -> Code:
     """Declare a code that this module reports.
 

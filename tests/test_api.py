@@ -136,6 +136,9 @@ def test_rows_of_nodes():
     capture = cgtool.load(SAMPLES / "train_step.cgt")
     (graph,) = capture.graphs
     assert len(graph.nodes) == len(capture.nodes) == 55
+    assert capture.graph("step") is graph
+    with pytest.raises(KeyError, match="0 graphs named 'forward': 'step'"):
+        capture.graph("forward")
     assert repr(capture.nodes[10:12]) == "<2 nodes>"
     backward = [row for row in capture.nodes if row.forward_line is not None]
     assert all(row.forward_op for row in backward)

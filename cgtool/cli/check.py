@@ -117,13 +117,16 @@ def explain(
         Literal["wrong", "right"] | None, typer.Option(help="Print only this example.")
     ] = None,
     output: opt.Output = None,
+    format_: opt.FormatOption = "table",
 ) -> None:
     """Explain a finding CODE with a wrong and a right example; without CODE, list all codes."""
-    from cgtool.findings import codes, page
+    from cgtool.findings import Pages, codes, page
+    from cgtool.render.json import encode
     from cgtool.render.report_table import render_page, render_pages
 
     if code is None:
-        show_table(render_pages([known for name in codes() if (known := page(name))]), output)
+        pages = Pages(tuple(known for name in codes() if (known := page(name))))
+        show_report("cgtool-codes", pages, render_pages, format_, output)
         return
     known = page(code)
     if known is None:
@@ -140,4 +143,9 @@ def explain(
             raise usage(f"`{code}` has no {example} example")
         write_bytes(source.encode(), output)
         return
-    show_table(render_page(known), output)
+    if format_ == "csv":
+        raise usage("a page is no table", fix="cgtool explain --format csv lists all codes")
+    if format_ == "json":
+        write_bytes(encode("cgtool-code", known), output)
+    else:
+        show_table(render_page(known), output)

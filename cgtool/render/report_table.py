@@ -30,7 +30,7 @@ from cgtool.analysis.reports import (
     place_of,
     unanswered,
 )
-from cgtool.findings import Page
+from cgtool.findings import Page, Pages
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import (
@@ -318,12 +318,12 @@ PAGES: Sequence[Column[Page]] = (
 )
 
 
-def render_pages(pages: Sequence[Page]) -> Screen:
+def render_pages(pages: Pages) -> Screen:
     """The screen of ``cgtool explain``: all codes, by category."""
     screen = Screen()
-    ordered = sorted(pages, key=lambda page: (page.head.category, page.code))
+    ordered = sorted(pages.codes, key=lambda page: (page.head.category, page.code))
     for category, members in groupby(ordered, key=lambda page: page.head.category):
-        screen.table(category, PAGES, list(members))
+        screen.table(category, PAGES, list(members), name="codes", part=("category", category))
     return screen
 
 

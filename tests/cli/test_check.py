@@ -438,6 +438,12 @@ def test_explain(tmp_path):
     assert example.stdout == page("sync-item").examples["wrong"]
     listed = cgtool("explain", cwd=tmp_path)
     assert all(code in listed.stdout for code in codes())
+    as_csv = cgtool("explain", "--format", "csv", cwd=tmp_path).stdout.splitlines()
+    assert as_csv[0] == "category,code,what is wrong"
+    assert sorted(line.split(",")[1] for line in as_csv[1:]) == sorted(codes())
+    as_json = cgtool("explain", "sync-item", "--format", "json", cwd=tmp_path).stdout
+    assert json.loads(as_json)["head"]["title"] == page("sync-item").head.title
+    assert cgtool("explain", "sync-item", "--format", "csv", cwd=tmp_path).returncode == 2
     wrong = cgtool("explain", "sync-itm", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "sync-item" in wrong.stderr

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 import msgspec
 
 from cgtool.analysis.graph.places import NodeDescriber
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.failure import usage
+from cgtool.model.files import path_of
 from cgtool.model.finding import Report
 from cgtool.model.options import CaptureOptions, unexpected
 from cgtool.render.text import visible
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from cgtool.analysis.diff.compare import Diff
     from cgtool.analysis.ledger_pools import ProgramPoolRow
     from cgtool.analysis.pools import PoolRow
-    from cgtool.analysis.reports import ExplainedFinding
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Subject = TypeVar("Subject", bound=msgspec.Struct)
@@ -201,7 +202,8 @@ class LoadedCapture:
 
     @cached_property
     def pools(self) -> Rows[PoolRow] | Rows[ProgramPoolRow]:
-        """The memory pools, in bytes: the rows of ``cgtool pools``."""
+        """The memory pools: the rows of ``cgtool pools``. Both kinds have ``name`` and
+        ``reserved_bytes``."""
         if self.capture.ledger is not None:
             from cgtool.analysis.ledger_pools import ProgramPoolRow
             from cgtool.analysis.ledger_report import ledger_report
@@ -217,7 +219,6 @@ class LoadedCapture:
         if self.capture.ledger is None:
             return ()
         from cgtool.analysis.ledger_findings import ledger_findings
-        from cgtool.analysis.reports import explain_findings
 
         return explain_findings(ledger_findings(self.capture))
 
@@ -273,16 +274,28 @@ class Result(Generic[Subject]):
         return _preformatted(self._screen)
 
 
+class CheckResult(Result[Report]):
+    """What ``cgtool check`` found."""
+
+    @property
+    def findings(self) -> tuple[ExplainedFinding, ...]:
+        """With their severity, place and fix; the worst first."""
+        return explain_findings(self.report.findings)
+
+
 CaptureOrFile: TypeAlias = LoadedCapture | str | os.PathLike[str]
 
 
 def load(path: str | os.PathLike[str]) -> LoadedCapture:
     """Load a ``.cgt`` file. Raises CgtoolError if it is not one."""
-    return LoadedCapture(Path(path), capture_file.read(Path(path)))
+    file = path_of(path, "load() takes the path of a .cgt file")
+    return LoadedCapture(file, capture_file.read(file))
 
 
-def _loaded(capture: CaptureOrFile) -> LoadedCapture:
-    return capture if isinstance(capture, LoadedCapture) else load(capture)
+def _loaded(capture: CaptureOrFile, call: str) -> LoadedCapture:
+    if isinstance(capture, LoadedCapture):
+        return capture
+    return load(path_of(capture, f"{call} takes the path of a .cgt file, or what load() returned"))
 
 
 def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
@@ -290,7 +303,7 @@ def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
     from cgtool.analysis.diff.compare import compare
     from cgtool.render.diff_table import render
 
-    first, second = _loaded(a), _loaded(b)
+    first, second = _loaded(a, "diff()"), _loaded(b, "diff()")
     names = (str(first.path), str(second.path))
     report = compare(first.capture, second.capture, names=names)
     return Result("cgtool-diff", report, render(report, rows=_SHOWN), report.summary)
@@ -310,8 +323,8 @@ def report(
     from cgtool.cli.output import check_places, write_bytes
     from cgtool.html.report import html
 
-    target = Path(file)
-    captures = [_loaded(capture) for capture in ((a,) if b is None else (a, b))]
+    target = path_of(file, "report(file=...) takes the path of the page")
+    captures = [_loaded(capture, "report()") for capture in ((a,) if b is None else (a, b))]
     check_places([("file", target)], *(capture.path for capture in captures))
     write_bytes(html([(str(capture.path), capture.capture) for capture in captures]), target)
     return target
@@ -319,24 +332,24 @@ def report(
 
 def check(
     entry: str | os.PathLike[str], *, timeout: float | None = None, **options: Any
-) -> Result[Report]:
+) -> CheckResult:
     """What ``cgtool check`` finds in an ENTRY or a script, in a process of its own.
 
     ``options`` are those of ``cgtool.model.options.CaptureOptions``: ``device="simulated"``. Raises
     TypeError for an option that does not exist; CgtoolError for a value that an option does not
     take, if the code cannot be loaded or run, and after ``timeout`` seconds.
     """
-    from cgtool.analysis.reports import explain_findings, is_hazard
     from cgtool.cli.options import WorkerOptions
     from cgtool.cli.workers import report_of
     from cgtool.model.jobs import check_job
     from cgtool.render.report_table import render_check
 
+    path_of(entry, "check() takes an ENTRY (file.py:name) or the path of a script")
     settings = _settings(options)
     job = check_job(os.fspath(entry), settings)
     report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
     hazards = sum(map(is_hazard, explain_findings(report.findings)))
-    return Result("cgtool-check", report, render_check(report), count_text(hazards, "hazard"))
+    return CheckResult("cgtool-check", report, render_check(report), count_text(hazards, "hazard"))
 
 
 def _settings(options: dict[str, Any]) -> CaptureOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -149,10 +150,77 @@ def test_rows_of_nodes():
     assert LoadedCapture(capture.path, timed(small())).graphs[0].nodes_ns > 0
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: cgtool.load(3), "load() takes the path of a .cgt file, not int"),
+        (lambda: cgtool.load(b"x.cgt"), "load() takes the path of a .cgt file, not bytes"),
+        (
+            lambda: cgtool.diff(SAMPLES / "mlp.cgt", None),
+            "diff() takes the path of a .cgt file, or what load() returned, not NoneType",
+        ),
+        (
+            lambda: cgtool.report(SAMPLES / "mlp.cgt", file=3),
+            "report(file=...) takes the path of the page, not int",
+        ),
+        (
+            lambda: cgtool.check(3),
+            "check() takes an ENTRY (file.py:name) or the path of a script, not int",
+        ),
+        (
+            lambda: cgtool.recording(3).__enter__(),
+            "recording() takes the path of a file, not int",
+        ),
+    ],
+)
+def test_what_is_no_path(call, expected):
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert str(raised.value) == expected
+
+
+def test_findings_of_a_check(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "import torch\ndef build(device):\n    def step(x):\n        return x * x.sum().item()\n"
+        "    return step, (torch.ones(4, device=device),)\n"
+    )
+    result = cgtool.check(f"{tmp_path}/m.py:build", device="simulated")
+    first = result.findings[0]
+    assert (first.code, first.severity, first.place.line) == ("sync-item", "error", 4)
+    assert all(finding.fix for finding in result.findings)
+
+
+def test_the_types_of_the_api():
+    """A program of a user has exactly one error, the last one."""
+    pytest.importorskip("mypy")
+    code = (
+        "import cgtool\n"
+        "from cgtool.api import CheckResult, LoadedCapture, LoadedGraph, NodeRow, Rows\n"
+        "capture: LoadedCapture = cgtool.load('x.cgt')\n"
+        "graph: LoadedGraph = capture.graph('forward')\n"
+        "nodes: Rows[NodeRow] = graph.nodes[1:]\n"
+        "size: int = capture.pools[0].reserved_bytes\n"
+        "found: CheckResult = cgtool.check('m.py:build')\n"
+        "lines: list[int] = [each.place.line for each in found.findings if each.place]\n"
+        "print(cgtool.diff(capture, 'y.cgt').report.different)\n"
+        "with cgtool.recording('run.cgt') as run:\n"
+        "    cgtool.note(batch=3)\n"
+        "print(run.path, size.undefined)\n"
+    )
+    options = ["--strict", "--follow-imports=silent", "--config-file=", f"--cache-dir={os.devnull}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "-c", code],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    said = done.stdout
+    assert said.count("error:") == 1, said
+    assert '"int" has no attribute "undefined"' in said
+
+
 def test_pools_are_those_of_the_command():
     pools = cgtool.load(SAMPLES / "transformer.cgt").pools
     done = run_cgtool("pools", SAMPLES / "transformer.cgt", "--format", "json", cwd=ROOT)
-    assert pools.to_dicts()[0]["reserved"] == json.loads(done.stdout)["pools"][0]["reserved"]
+    assert pools.to_dicts()[0]["live_bytes"] == json.loads(done.stdout)["pools"][0]["live_bytes"]
     served = LoadedCapture("run.cgt", timed_serving())
     assert [row.reserved_bytes for row in served.pools] == [
         row.reserved_bytes for row in ledger_report(served.capture).pools

@@ -27,24 +27,32 @@ UNNAMED_HOLDER = "saved for backward, or held by the code"
 
 
 class PoolRow(msgspec.Struct, frozen=True):
-    """One pool, in bytes."""
+    """One pool."""
 
     name: str
     segments: int
-    reserved: int
-    live: int
-    peak: int
-    untouched: int
-    """Of ``reserved``, what no block ever used."""
-    floor: int
+    """How many pieces of memory CUDA gave to it."""
+    reserved_bytes: int
+    """Of all segments."""
+    live_bytes: int
+    """In blocks that are still held when the capture ends."""
+    peak_bytes: int
+    """Most in blocks at once during the capture."""
+    untouched_bytes: int
+    """Of ``reserved_bytes``, what no block ever used."""
+    floor_bytes: int
     """Most requested bytes at once: with these lifetimes no pool is smaller."""
     allocations: int
+    """How many were made while the graphs were captured."""
     graphs: tuple[str, ...]
+    """The names of those that were captured into it."""
     peak_at: str
     """Where the peak was reached: graph, op and line."""
 
     def __repr__(self) -> str:
-        reserved, live, peak = map(bytes_text, (self.reserved, self.live, self.peak))
+        reserved, live, peak = map(
+            bytes_text, (self.reserved_bytes, self.live_bytes, self.peak_bytes)
+        )
         return f"<pool {self.name}: {reserved} reserved, {live} live, peak {peak}>"
 
 
@@ -54,10 +62,10 @@ class GroupRow(msgspec.Struct, frozen=True):
     pool: str
     group: str
     allocations: int
-    requested: int
+    requested_bytes: int
     """Sum over all allocations: memory that is reused counts each time."""
-    live: int
-    peak: int
+    live_bytes: int
+    peak_bytes: int
     """Most bytes of this group at once."""
     time_ns: int | None
     """GPU time of its nodes in one replay; None if it was not measured."""
@@ -169,7 +177,7 @@ def pools_report(
             )
             for name, group in members.items()
         ]
-        groups += sorted(of_pool, key=lambda row: -row.peak)
+        groups += sorted(of_pool, key=lambda row: -row.peak_bytes)
         shared += _shared(capture, pool, allocations)
     held.sort(key=lambda row: -row.bytes)
     return PoolsReport(

@@ -265,11 +265,11 @@ def pack_memory(capture: Capture, prefix: str, packer: Packer) -> dict[str, Any]
         "pools": [
             {
                 "name": row.name,
-                "reserved": row.reserved,
-                "live": row.live,
-                "peak": row.peak,
-                "floor": row.floor,
-                "untouched": row.untouched,
+                "reserved": row.reserved_bytes,
+                "live": row.live_bytes,
+                "peak": row.peak_bytes,
+                "floor": row.floor_bytes,
+                "untouched": row.untouched_bytes,
                 "peakAt": row.peak_at,
                 "segments": pool_map.segments,
             }

@@ -23,6 +23,13 @@ MAX_BYTES = 64 << 20
 T = TypeVar("T")
 
 
+def path_of(path: object, expected: str) -> Path:
+    """Raises TypeError, which says what was ``expected``, for what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{expected}, not {type(path).__name__}")
+    return Path(path)
+
+
 # For a name that is too long, and for one in a folder that may not be entered, the methods of
 # `Path` raise (before Python 3.14). These answer False: whoever opens the file then says why.
 

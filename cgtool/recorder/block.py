@@ -15,7 +15,7 @@ from typing import Literal
 
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.files import free_name, is_dir, version_of
+from cgtool.model.files import free_name, is_dir, path_of, version_of
 from cgtool.model.journal import Command, new_folder, read_journals, read_lost
 
 _BLOCK = 3
@@ -56,6 +56,7 @@ def recording(
     Without it, a process that has no GPU records nothing. Raises CgtoolError if ``path`` cannot be
     written; what was recorded is then kept in a folder next to it.
     """
+    target = path_of(path, "recording() takes the path of a file").absolute()
     # Here, because it is slow; and alone, because `cgtool run` waits for it to import what follows.
     import torch  # noqa: F401
 
@@ -81,7 +82,6 @@ def recording(
                 '(device="simulated" runs the block without one)',
                 stacklevel=_BLOCK,
             )
-        target = Path(path).absolute()
         before = version_of(target)
         command = Command(tuple(sys.orig_argv), time.time_ns())
         folder = new_folder(target, command)

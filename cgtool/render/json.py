@@ -21,7 +21,10 @@ from cgtool.model.files import encode_json
 from cgtool.model.finding import Finding, Report
 from cgtool.model.schema import Field, fields, reader
 
-_VERSIONS = {"cgtool-bench": 2, "cgtool-diff": 2, "cgtool-gate": 2, "cgtool-profile": 2}
+_VERSIONS = {
+    "cgtool-bench": 2, "cgtool-diff": 2, "cgtool-gate": 2, "cgtool-pools": 2,
+    "cgtool-profile": 2,
+}  # fmt: skip
 """The versions of the schemas that have changed; all others are at 1."""
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

@@ -33,16 +33,16 @@ def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
     capture = read(path)
     report = pools_report(capture, by=by, holders=10**6)
     for pool, row in zip(capture.memory.pools, report.pools, strict=True):
-        assert row.reserved == reserved_bytes(pool)
-        assert row.live == live_bytes(pool)
-        assert row.live <= row.peak <= row.reserved
-        assert row.floor <= row.peak
-        assert 0 <= row.untouched <= row.reserved - row.live
+        assert row.reserved_bytes == reserved_bytes(pool)
+        assert row.live_bytes == live_bytes(pool)
+        assert row.live_bytes <= row.peak_bytes <= row.reserved_bytes
+        assert row.floor_bytes <= row.peak_bytes
+        assert 0 <= row.untouched_bytes <= row.reserved_bytes - row.live_bytes
         groups = [group for group in report.groups if group.pool == pool.name]
-        assert sum(group.live for group in groups) == row.live
+        assert sum(group.live_bytes for group in groups) == row.live_bytes
         assert sum(group.allocations for group in groups) == row.allocations
         held = [holder for holder in report.holders if holder.pool == pool.name]
-        assert sum(holder.bytes for holder in held) == row.live
+        assert sum(holder.bytes for holder in held) == row.live_bytes
 
 
 def test_workspaces_and_outputs_are_named():
@@ -106,8 +106,8 @@ def test_any_lifetimes_add_up(lives):
     capture = capture_of(lives)
     row = pools_report(capture).pools[0]
     touched = {allocation.address for allocation in capture.memory.allocations}
-    assert row.untouched == 4096 - 512 * len(touched)
-    assert row.live == 512 * sum(
+    assert row.untouched_bytes == 4096 - 512 * len(touched)
+    assert row.live_bytes == 512 * sum(
         allocation.freed_at is None for allocation in capture.memory.allocations
     )
     most = max(
@@ -121,7 +121,7 @@ def test_any_lifetimes_add_up(lives):
         ),
         default=0,
     )
-    assert (row.peak, row.floor) == (512 * most, 100 * most)
+    assert (row.peak_bytes, row.floor_bytes) == (512 * most, 100 * most)
 
 
 def test_only_the_pools_that_are_named():
@@ -134,7 +134,7 @@ def test_only_the_pools_that_are_named():
     assert {row.pool for row in (*backward.groups, *backward.holders)} == {"backward"}
     assert (
         sum(row.bytes for row in backward.holders) + backward.bytes_left_out
-        == backward.pools[0].live
+        == backward.pools[0].live_bytes
     )
     assert backward.rounding_bytes <= both.rounding_bytes
 
@@ -158,7 +158,7 @@ def test_bytes_of_holders_that_are_not_listed():
     capture = read(next(path for path in CAPTURES if path.stem == "transformer"))
     short = pools_report(capture, holders=3)
     listed = sum(row.bytes for row in short.holders)
-    assert listed + short.bytes_left_out == short.pools[0].live
+    assert listed + short.bytes_left_out == short.pools[0].live_bytes
 
 
 @pytest.mark.parametrize("by", ["graph", "module", "line"])

@@ -53,7 +53,7 @@ def test_sizes_are_bytes(run, cgtool):
     (row,), _ = run("pools", TRANSFORMER)
     (expected,) = json.loads(cgtool("pools", TRANSFORMER, "--format", "json")[1])["pools"]
     assert row["pool"] == expected["name"]
-    assert int(row["reserved (bytes)"]) == expected["reserved"]
+    assert int(row["reserved (bytes)"]) == expected["reserved_bytes"]
     assert run("pools", TRANSFORMER, "--exact")[0] == [row]
 
 

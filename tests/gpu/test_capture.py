@@ -237,7 +237,7 @@ def test_memory_agrees_with_the_allocator_to_the_byte():
     )
     assert live == live_bytes(pool)
     report = pools_report(captured)
-    assert report.pools[0].reserved == sum(segment.bytes for segment in pool.segments)
+    assert report.pools[0].reserved_bytes == sum(segment.bytes for segment in pool.segments)
     assert "cuBLAS workspace" in {row.holder for row in report.holders}
     assert "output" in {row.holder for row in report.holders}
 

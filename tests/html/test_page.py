@@ -525,11 +525,11 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     transformer.show("memory")
     (pool,) = pool_rows(recorded("profile-transformer"))
     view = "page.opened.get('memory').view"
-    assert transformer(f"{view}.most") == pool.peak
-    assert transformer(f"{view}.usedAt(1e9)") == pool.live
+    assert transformer(f"{view}.most") == pool.peak_bytes
+    assert transformer(f"{view}.usedAt(1e9)") == pool.live_bytes
     peak, alive = transformer("[...document.querySelectorAll('.lists h2')].map((x) => x.innerText)")
-    assert peak == f"In use at the peak: {bytes_text(pool.peak)}"
-    assert alive == f"Alive at the end: {bytes_text(pool.live)}"
+    assert peak == f"In use at the peak: {bytes_text(pool.peak_bytes)}"
+    assert alive == f"Alive at the end: {bytes_text(pool.live_bytes)}"
     x, y, block = transformer(f"""(() => {{
       const view = {view};
       const {{from, to, at, bytes, last, node}} = state.capture.blocks;

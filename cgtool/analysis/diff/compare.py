@@ -298,8 +298,9 @@ def _pool_bytes(capture: Capture) -> dict[tuple[str, str], int]:
     """By name and kind; pools of one name together. `cgtool run` does not record their memory."""
     figures: dict[tuple[str, str], int] = defaultdict(int)
     for row in pool_rows(capture) if capture.ledger is None else ():
-        for kind, size in (("reserved", row.reserved), ("peak", row.peak), ("live", row.live)):
-            figures[row.name, kind] += size
+        figures[row.name, "reserved"] += row.reserved_bytes
+        figures[row.name, "peak"] += row.peak_bytes
+        figures[row.name, "live"] += row.live_bytes
     return figures
 
 

@@ -269,8 +269,8 @@ def graph_findings(capture: Capture) -> Iterator[Finding]:
                 phase=graph.phase,
             )
     for index, row in enumerate(pool_rows(capture)):
-        needed = max(row.floor, 1)
-        if row.reserved - needed < _WASTE_BYTES or row.reserved < _WASTE_SHARE * needed:
+        needed = max(row.floor_bytes, 1)
+        if row.reserved_bytes - needed < _WASTE_BYTES or row.reserved_bytes < _WASTE_SHARE * needed:
             continue
         sizes: Counter[int | None] = Counter()
         for allocation in capture.memory.allocations:
@@ -278,8 +278,8 @@ def graph_findings(capture: Capture) -> Iterator[Finding]:
                 sizes[allocation.origin] += allocation.bytes
         yield Finding(
             FRAGMENTATION_UNREACHABLE_RESERVE,
-            f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes "
-            f"need {needed / 2**20:.0f} MiB at once",
+            f"the pool {row.name} reserves {row.reserved_bytes / 2**20:.0f} MiB where its "
+            f"lifetimes need {needed / 2**20:.0f} MiB at once",
             frames_of(capture, sizes.most_common(1)[0][0] if sizes else None),
-            evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
+            evidence=(f"peak of the blocks in use: {row.peak_bytes / 2**20:.0f} MiB",),
         )

@@ -44,16 +44,15 @@ if TYPE_CHECKING:
     from cgtool.recorder.eager_breaks import EagerBreaks
 
 
-class _Graph:
+class _Graph(GraphReplays):
     """A graph, from its capture on."""
 
-    __slots__ = ("capture", "number", "pool", "replays")
+    __slots__ = ("capture", "pool")
 
     def __init__(self, number: int, capture: Capture | None) -> None:
-        self.number = number
+        super().__init__(number)
         self.capture = capture
         """The capture in progress, if there is one."""
-        self.replays = GraphReplays(number)
         self.pool: tuple[int, int] | None = None
 
 
@@ -185,7 +184,7 @@ class Recorder(Subscriber[_Graph]):
             first, second = cuda_graph.pool()
             graph.pool = int(first), int(second)
             self._pools[graph.pool] += 1
-        graph.replays.count_in(self.journal)
+        graph.count_in(self.journal)
         self._captures.captured(_taken(graph), graph.pool, over_ns)
         self._new_executable(graph, cuda_graph)
 
@@ -225,7 +224,7 @@ class Recorder(Subscriber[_Graph]):
         with self.protected(), self.journal.lock:
             if not (self._finished or self._is_fork):
                 graph = _Graph(next(self._numbers), None)
-                graph.replays.count_in(self.journal)
+                graph.count_in(self.journal)
                 self.journal.append(Unseen(time.time_ns(), graph.number))
                 self._graphs.follow(cuda_graph, graph)
         return graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -248,6 +249,8 @@ class Captures:
             self._in_progress -= 1
         if capture.contents is not None and failure is None:
             self._later.put(partial(self._write_contents, capture.number, capture.contents))
+            if _is_daemonic():
+                self._later.do_all()
 
     def finish(self) -> None:
         """Write what waits until no capture is in progress."""
@@ -270,6 +273,13 @@ class Captures:
             if self._journal.append(Tables(frames, origins, functions), read):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
+
+
+def _is_daemonic() -> bool:
+    """Whether the process is one that its parent ends by a signal, as that of a pool: after its
+    last task it does nothing more."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.current_process().daemon
 
 
 def _first_line(error: BaseException) -> str:

@@ -50,7 +50,7 @@ class Later:
                 try:
                     _thread.start_new_thread(self._run, ())
                 except RuntimeError:  # the process ends, or has too many
-                    self._do_all()
+                    self.do_all()
                     return
                 self._has_thread = True
         if len(self._waiting) > _MOST:
@@ -79,14 +79,15 @@ class Later:
     def finish(self) -> None:
         """Do all that waits, and end the thread: the process may abort if one runs on while Python
         ends."""
-        self._do_all()
+        self.do_all()
         self._is_over = True
         self._pausing.release()
         limit = time.monotonic() + _LONGEST_END
         while self._has_thread and self._thread != get_ident() and time.monotonic() < limit:
             time.sleep(_PAUSE / 100)
 
-    def _do_all(self) -> None:
+    def do_all(self) -> None:
+        """Do all that waits."""
         while self._await_one():
             pass
 

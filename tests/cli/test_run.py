@@ -327,6 +327,34 @@ def test_when_a_graph_was_replayed(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_workers_of_a_pool_leave_their_nodes(folder: Path, method: str) -> None:
+    """The pool ends them by SIGTERM."""
+    program(
+        folder,
+        "pool.py",
+        f"""
+        import multiprocessing, torch
+
+        def capture(_):
+            x = torch.ones(3, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = x + 1
+            graph.replay()
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                pool.map(capture, range(3))
+        """,
+    )
+    run("-o", "pool.cgt", "pool.py", folder=folder)
+    capture = capture_file.read(folder / "pool.cgt")
+    assert [len(graph.nodes) for graph in capture.graphs] == [1, 1, 1]
+    assert capture.ledger is not None
+    assert not any("nodes" in reason for reason in capture.ledger.lost)
+
+
 def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:
     program(
         folder,

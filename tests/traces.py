@@ -18,7 +18,12 @@ EXECUTABLE = 40
 
 
 def replays(
-    capture: Capture, graphs: Sequence[int], *, ids: bool = False, shuffle: int | None = None
+    capture: Capture,
+    graphs: Sequence[int],
+    *,
+    ids: bool = False,
+    shuffle: int | None = None,
+    process: int = 4321,
 ) -> list[dict[str, Any]]:
     """The events of a Chrome trace in which these graphs are launched, as PyTorch 2.11 (without
     ``ids``) or 2.12 writes them. ``shuffle`` is the seed of an order that the edges admit."""
@@ -28,7 +33,7 @@ def replays(
         correlation = 100 + number
         call = {"External id": 3 + number, "cbid": 311, "correlation": correlation}
         events.append(
-            event("cuda_runtime", "cudaGraphLaunch", clock - 5_000, 3_000, 4321, 4321, call)
+            event("cuda_runtime", "cudaGraphLaunch", clock - 5_000, 3_000, process, process, call)
         )
         nodes = [capture.graphs[index].nodes[at] for at in admitted(capture, index, shuffle)]
         for node in nodes:

@@ -81,7 +81,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 def match_launches(capture: Capture, records: Iterable[Record]) -> list[Launch]:
     """The launches that the records of a trace belong to, in order of their start."""
-    together: dict[tuple[int, int], list[Record]] = defaultdict(list)
+    together: dict[tuple[int, ...], list[Record]] = defaultdict(list)
     for record in records:
         together[record.launch].append(record)
     matcher = Matcher(capture)
@@ -130,32 +130,38 @@ def _by_neighbours(fit: Fit) -> Fit:
     return msgspec.structs.replace(fit, matches=tuple(matches))
 
 
-def _executable(launch: Launch) -> tuple[int, int] | None:
-    """The device and CUPTI's number of the graph, if the trace has one."""
+_Executable = tuple[int, int, int]
+"""Device, process, and CUPTI's number of a graph: each process counts its own."""
+
+
+def _executable(launch: Launch) -> _Executable | None:
+    """If the trace names them."""
     first = launch.records[0]
-    return None if first.graph is None else (first.launch[0], first.graph)
+    if first.graph is None or first.process is None:
+        return None
+    return first.launch[0], first.process, first.graph
 
 
 def _by_executable(
     launches: Sequence[Launch], capture: Capture
-) -> dict[tuple[int, int], tuple[int, ...]]:
+) -> dict[_Executable, tuple[int, ...]]:
     """For each of CUPTI's numbers, the graphs that all of its launches may have replayed.
 
-    A process numbers its graphs as it instantiates them. If the trace has as many numbers as a
-    process of the capture has equal graphs, they are those graphs, in this order.
+    A process numbers its graphs as it instantiates them. If one in the trace has as many numbers as
+    a process of the capture has equal graphs, they are those graphs, in this order.
     """
-    graphs: dict[tuple[int, int], set[int]] = {}
+    graphs: dict[_Executable, set[int]] = {}
     for launch in launches:
         number = _executable(launch)
         if number is not None and launch.fit.graphs:
             graphs.setdefault(number, set(launch.fit.graphs)).intersection_update(launch.fit.graphs)
-    alike: dict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+    alike: dict[tuple[int, tuple[int, ...]], list[_Executable]] = defaultdict(list)
     for number, candidates in graphs.items():
-        alike[tuple(sorted(candidates))].append(number)
+        alike[number[1], tuple(sorted(candidates))].append(number)
     entries = capture.ledger.graphs if capture.ledger else ()
     process_of = {entry.graph: entry.process for entry in entries}
-    known: dict[tuple[int, int], tuple[int, ...]] = {}
-    for equal, numbers in alike.items():
+    known: dict[_Executable, tuple[int, ...]] = {}
+    for (_, equal), numbers in alike.items():
         by_process: dict[int, list[int]] = defaultdict(list)
         for graph in equal:
             by_process[process_of.get(graph, 0)].append(graph)

@@ -121,6 +121,14 @@ def annotate(
         )  # fmt: skip
         if given and not any(record.graph for record in read.records):
             raise _no_ids("--torch-annotations", trace)
+        processes = {record.process for record in read.records}
+        if (len(processes) > 1 or None in processes) and (given or annotations is not None):
+            option = "--torch-annotations" if given else "--annotations"
+            raise usage(
+                f"{option} is for one process; {trace} has graphs of several",
+                why="each process numbers the nodes of its graphs itself",
+                fix="annotate the trace of each process by itself",
+            )
         if annotations is not None:
             write_bytes(_pickled(trace, for_pytorch(launches, capture)), annotations)
         if isinstance(read, NsightTrace):

@@ -10,6 +10,8 @@ import gzip
 import re
 import shlex
 import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +52,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """The name of the kernel, mangled or not."""
     start_ns: int
     end_ns: int
-    launch: tuple[int, int]
-    """Device or process, and correlation id: all records of one launch share them."""
+    launch: tuple[int, ...]
+    """Device or process, and correlation id: all records of one launch share them. More numbers
+    where several processes launched a graph with that id."""
     size: tuple[int, ...] = ()
     """Grid and block of a kernel, if the trace has them."""
     graph: int | None = None
     """CUPTI's number of the executable graph."""
     node: int | None = None
     """CUPTI's number of the node in it, which counts the nodes in the order of creation."""
+    process: int | None = None
+    """The process that launched the graph; None where it may be one of several."""
     is_rest: bool = False
     """The trace began after its launch, so nodes that ran before it may be missing."""
 
@@ -156,7 +161,7 @@ def _bad(path: Path, problem: str) -> CgtoolError:
 
 def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
     work: list[int] = []
-    calls: dict[tuple[int, bytes], bool] = {}
+    calls: dict[tuple[int, int], bool] = {}
     hip = False
     for at, event in enumerate(events):
         text = bytes(event)
@@ -170,7 +175,7 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             hip |= call.startswith(b"hip")
             process = _PROCESS.search(text)
             # A call of the runtime and the driver's call in it have the same number.
-            key = int(correlation[1]), process[1] if process else b""
+            key = int(correlation[1]), int(process[1]) if process else 0
             calls[key] = calls.get(key, False) or _GRAPH_LAUNCH.match(call) is not None
     if hip:
         raise usage(
@@ -185,30 +190,64 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             f"none of its {len(work):,} kernels, memcpys and memsets has a time (`ts` and `dur`) "
             "and arguments",
         )
-    together: dict[tuple[int, int], int] = {}
-    for record in decoded:
-        together[record.launch] = together.get(record.launch, 0) + 1
-    # Each process numbers its own calls, and a record does not name its process.
-    launches = {number for (number, _), is_graph in calls.items() if is_graph}
-    others = {number for (number, _), is_graph in calls.items() if not is_graph}
-
-    def is_of_graph(record: Record) -> bool:
-        number = record.launch[1]
-        if (number in launches) != (number in others):
-            return number in launches
-        # The window of a profiler may begin between a launch and what it runs. Of calls, only a
-        # graph's launch runs several kernels.
-        return together[record.launch] > 1
-
-    records = [
-        record
-        if record.launch[1] in launches or record.launch[1] in others
-        else structs.replace(record, is_rest=True)
-        for record in decoded
-        if record.node is not None or is_of_graph(record)
-    ]
+    records = sorted(_of_graphs(decoded, calls), key=lambda record: record.row)
     outside, unusable = len(decoded) - len(records), len(work) - len(decoded)
     return ChromeTrace(head, events, records, outside, unusable)
+
+
+def _of_graphs(
+    records: Iterable[Record], calls: Mapping[tuple[int, int], bool]
+) -> Iterator[Record]:
+    """The records that graph launches ran. ``calls``: by number and process, whether it launched a
+    graph. A merged trace has several processes, each of which numbers its own calls, and a record
+    does not name its process."""
+    launches: dict[int, list[int]] = defaultdict(list)
+    others: set[int] = set()
+    for (number, process), is_graph in calls.items():
+        if is_graph:
+            launches[number].append(process)
+        else:
+            others.add(number)
+    # A trace may lack all calls: it is then of one process.
+    processes = sorted({process for own in launches.values() for process in own}) or [0]
+    together: dict[tuple[int, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        together[record.launch].append(record)
+    for (_, number), group in together.items():
+        own = launches.get(number, [])
+        if number not in others:
+            # The window of a profiler may begin between a launch and what it runs. Of calls, only a
+            # graph's launch runs several kernels.
+            is_launch = bool(own) or len(group) > 1
+        else:
+            is_launch = bool(own) and len(group) > 1 and all(each.node is None for each in group)
+        kept = [each for each in group if is_launch or each.node is not None]
+        if len(own) > 1:
+            yield from _split(kept, len(own))
+            continue
+        known = own or processes
+        owner = known[0] if len(known) == 1 else None
+        is_rest = not own and number not in others
+        for record in kept:
+            yield structs.replace(record, process=owner, is_rest=is_rest)
+
+
+def _split(records: Iterable[Record], launches: int) -> Iterator[Record]:
+    """The records of so many launches with one number, apart: a launch runs each node once. Without
+    ids only launches of the same kernels, one after the other, are told apart."""
+    ordered = sorted(records, key=lambda record: record.start_ns)
+    size = len(ordered) // launches
+    kernels = [(record.name, record.size) for record in ordered]
+    is_repeated = kernels == kernels[:size] * launches
+    runs: Counter[tuple[int | None, int]] = Counter()
+    for at, record in enumerate(ordered):
+        more: tuple[int, ...] = ()
+        if record.node is not None:
+            more = record.graph or 0, runs[record.graph, record.node]
+            runs[record.graph, record.node] += 1
+        elif is_repeated:
+            more = (at // size,)
+        yield structs.replace(record, launch=(*record.launch, *more))
 
 
 def _record(number: int, event: Raw) -> Record | None:

@@ -122,7 +122,9 @@ class NsightTrace:
             launch = (process or 0, correlation or -1 - row)
             name = str(kernel or "")
             self.records.append(
-                Record(row, type_, name, start, end, launch, tuple(size), executable, node)
+                Record(
+                    row, type_, name, start, end, launch, tuple(size), executable, node, launch[0]
+                )
             )
         self.outside += total - (len(self.records) - before)
 

@@ -27,25 +27,37 @@ _STACK = "launched at"
 _HOW = "pickle.dump(dict(torch.cuda.graph_annotations.get_kernel_annotations()), file)"
 
 
-def _as_list(count: int) -> Callable[[Any], None]:
+class _Tuple(list[Any]):
+    """Shown as a tuple. Not hashable: hashing a deeply nested tuple as the key of a dictionary
+    crashes the process."""
+
+    def __repr__(self) -> str:
+        return f"({', '.join(map(repr, self))}{',' if len(self) == 1 else ''})"
+
+
+def _as_tuple(count: int) -> Callable[[Any], None]:
     def load(unpickler: Any) -> None:
-        unpickler.stack[-count:] = [unpickler.stack[-count:]]
+        unpickler.stack[-count:] = [_Tuple(unpickler.stack[-count:])]
 
     return load
+
+
+def _marked(unpickler: Any) -> None:
+    items = unpickler.pop_mark()
+    unpickler.append(_Tuple(items))
 
 
 class _PlainUnpickler(pickle._Unpickler):
     """Reads numbers, strings and containers of them. These need no class, so none is looked up.
 
-    Python's unpickler in C allocates as much memory as an index in the file says. Tuples become
-    lists, because hashing a deeply nested tuple as the key of a dictionary crashes the process."""
+    Python's unpickler in C allocates as much memory as an index in the file says."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
-        pickle.TUPLE[0]: pickle._Unpickler.dispatch[pickle.LIST[0]],
-        pickle.TUPLE1[0]: _as_list(1),
-        pickle.TUPLE2[0]: _as_list(2),
-        pickle.TUPLE3[0]: _as_list(3),
+        pickle.TUPLE[0]: _marked,
+        pickle.TUPLE1[0]: _as_tuple(1),
+        pickle.TUPLE2[0]: _as_tuple(2),
+        pickle.TUPLE3[0]: _as_tuple(3),
     }
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:

@@ -24,7 +24,7 @@ def _records(heading: str, how: How, explanation: str, style: str = "") -> Colum
 
 
 COLUMNS: Sequence[Column[MatchedGraphRow]] = (
-    Column("graph", lambda row: _names(row.graphs), wrap="cut"),
+    Column("graph", lambda row: _names(row.graphs)),
     Column("launches"),
     Column("nodes", explanation="kernels, memcpys and memsets of a launch"),
     Column(

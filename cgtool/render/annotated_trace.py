@@ -7,8 +7,8 @@ arguments get op, module, line and forward line, as with ``cuda_graph_annotation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from cgtool.model.nsight import NsightTrace
 from cgtool.render.perfetto import Event, Slices, metadata
 from cgtool.render.text import visible
 
+Key = TypeVar("Key")
 BANDS_PID = 900_000_000
 """Larger than any process of a system; the device is added to it."""
 _SORT = 4_999_999
@@ -104,28 +105,30 @@ def _with(event: bytes, arguments: Mapping[str, str | int]) -> bytes:
 def nodes(
     trace: NsightTrace, launches: Sequence[Launch], capture: Capture
 ) -> Iterator[tuple[int, int, dict[str, str]]]:
-    """Process and id of the nodes of an export, with what is known of them: once each, and none
-    of which two launches say different things."""
+    """Process and id of the nodes of an export, with what is known of them."""
+    known = _agreed(launches, capture, lambda record: trace.ids[record.row])
+    return ((*key, arguments) for key, arguments in known.items())
+
+
+def _agreed(
+    launches: Iterable[Launch], capture: Capture, key_of: Callable[[Record], Key | None]
+) -> dict[Key, dict[str, str]]:
+    """What is known of each node, but for those of which two launches say different things."""
     annotator = Annotator(capture)
-    known: dict[tuple[int, int], dict[str, str] | None] = {}
+    known: dict[Key, dict[str, str] | None] = {}
     for launch in launches:
         for record, match in zip(launch.records, launch.fit.matches, strict=True):
-            if arguments := annotator.arguments(match):
-                key = trace.ids[record.row]
+            key, arguments = key_of(record), annotator.arguments(match)
+            if key is not None and arguments:
                 known[key] = arguments if known.get(key, arguments) == arguments else None
-    return ((*key, arguments) for key, arguments in known.items() if arguments is not None)
+    return {key: arguments for key, arguments in known.items() if arguments is not None}
 
 
 def for_pytorch(launches: Sequence[Launch], capture: Capture) -> dict[int, list[dict[str, str]]]:
     """What ``cuda_graph_annotations=`` of PyTorch's ``export_chrome_trace`` takes: by the id of a
     node, as the process that was traced has them. Empty for a trace without ids."""
-    annotator = Annotator(capture)
-    return {
-        number: [arguments]
-        for launch in launches
-        for record, match in zip(launch.records, launch.fit.matches, strict=True)
-        if (number := _id(record)) is not None and (arguments := annotator.arguments(match))
-    }
+    known = _agreed(launches, capture, _id)
+    return {number: [arguments] for number, arguments in known.items()}
 
 
 class _Lanes:

@@ -228,6 +228,64 @@ def test_launches_of_several_devices(read_events):
     assert set(hows(launches)) == {"order"}
 
 
+def later(events, microseconds):
+    return [{**event, "ts": event["ts"] + microseconds} for event in events]
+
+
+@pytest.mark.parametrize("after", [0.1, 5_000])
+def test_two_processes_on_one_gpu(after, read_events):
+    """In a trace that was merged: the same device, the same numbers of launches, graphs and nodes;
+    one after the other, or taking turns."""
+    step = recorded("train_step")
+    first = replays(step, [0, 0], ids=True, process=1)
+    second = later(replays(step, [0, 0], ids=True, process=2), after)
+    launches = match_launches(step, read_events([*first, *second]).records)
+    assert [len(launch.records) for launch in launches] == [len(first) // 2 - 1] * 4
+    assert set(hows(launches)) == {"node id"}
+    for launch in launches:
+        assert [match.targets[0][1] for match in launch.fit.matches] == [
+            record.node for record in launch.records
+        ]
+
+
+def test_two_processes_on_one_gpu_without_ids(read_events):
+    """Launches of the same kernels are told apart where one has ended before the other begins; of
+    those that take turns, nothing is known."""
+    step = recorded("train_step")
+    first = replays(step, [0], process=1)
+    after = later(replays(step, [0], process=2), 5_000)
+    launches = match_launches(step, read_events([*first, *after]).records)
+    assert [len(launch.records) for launch in launches] == [len(first) - 1] * 2
+    assert set(hows(launches)) == {"order"}
+    between = later(replays(step, [0], process=2), 0.1)
+    launches = match_launches(step, read_events([*first, *between]).records)
+    assert set(hows(launches)) == {"none"}
+
+
+def test_a_process_numbers_its_own_graphs(read_events):
+    """Two processes replay one graph each, of two that are equal: either may be each of them."""
+    layers = pieces("layers.0", "layers.1")
+    first, second = (
+        replays(layers, [graph], ids=True, process=process) for graph, process in ((0, 1), (1, 2))
+    )
+    for event in second:
+        event["args"]["correlation"] += 50
+    launches = match_launches(layers, read_events([*first, *second]).records)
+    assert [launch.fit.graphs for launch in launches] == [(0, 1), (0, 1)]
+
+
+def test_a_call_of_another_process_with_the_number_of_a_launch(read_events):
+    step = recorded("train_step")
+    events = replays(step, [0], ids=True)
+    call, kernel = eager(0)
+    for each in (call, kernel):
+        each["args"]["correlation"] = events[0]["args"]["correlation"]
+    call["pid"] = 9999
+    trace = read_events([call, kernel, *events])
+    assert trace.outside == 1
+    assert set(hows(match_launches(step, trace.records))) == {"node id"}
+
+
 def test_a_launch_that_the_trace_cuts_off(read_events):
     """Where ids name the nodes, and the graph was launched as a whole before."""
     step = recorded("train_step")

@@ -323,7 +323,9 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
                 "layer": 3,
                 "stream": 20,
                 "op": "theirs",
-                "sizes": (1, 2),
+                "sizes": (1, 2, 3, 4),
+                "pair": ("a", 2),
+                "one": (1,),
                 "scale": None,
                 "deep": ((1,),),
                 "large": 1 << 99,
@@ -348,7 +350,8 @@ def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     for args in facts():
         assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", 20)
         assert args["annotation"] == "no dictionary"
-        assert (args["sizes"], args["scale"]) == ("[1, 2]", "None")
+        assert (args["sizes"], args["scale"]) == ("(1, 2, 3, 4)", "None")
+        assert (args["pair"], args["one"]) == ("('a', 2)", "(1,)")
         assert not {"deep", "large"} & set(args)
         assert args["op"].startswith("aten::")
     stacks = tmp_path / "stacks.json.gz"
@@ -369,7 +372,7 @@ NOT_ANNOTATIONS = {
     "texts": (pickle.dumps({1: "a"}), "it is not {node id: [{...}]}"),
     "cut off": (pickle.dumps({1: [{"a": "b"}]})[:-4], "not PyTorch's graph annotations"),
     "a large index": (b"\x80\x04r\xff\xff\xff\xff.", "not PyTorch's graph annotations"),
-    "a deep key": (b"\x80\x04}K\x01" + b"\x85" * 10**6 + b"]s.", "unhashable type: 'list'"),
+    "a deep key": (b"\x80\x04}K\x01" + b"\x85" * 10**6 + b"]s.", "unhashable type"),
     "other JSON": (gzip.compress(b"[1]"), "Expected `object`"),
     "cut gzip": (gzip.compress(b"{}" * 99)[:-9], "not PyTorch's graph annotations"),
     "nothing": (b"", "neither a pickle nor gzipped JSON"),
@@ -574,6 +577,16 @@ def test_traces_of_two_ranks_in_one_file(cgtool, tmp_path, written):
         )
         assert code == 0
         assert "1 kernel outside graphs" in shown
+
+
+def test_annotations_are_of_one_process(cgtool, tmp_path, written):
+    step = recorded("train_step")
+    file = written([*replays(step, [0], ids=True), *replays(step, [0], ids=True, process=9999)])
+    arguments = ("annotate", file, "--with", STEP, "-o", tmp_path / "out.json")
+    code, _, errors = cgtool(*arguments, "--annotations", tmp_path / "a.pkl")
+    assert code == 2
+    assert "--annotations is for one process; " in errors and "has graphs of several" in errors
+    assert list(tmp_path.glob("*.pkl")) == []
 
 
 VALUES = [None, True, -1, 1 << 70, 1e300, "x", [], {}, [1, 2], "\x1b[31m\u202e", {"a": "7"}]

@@ -33,6 +33,7 @@ _WORK = {
     "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
 }
 _NEEDED = ("start", "end", "globalPid", "correlationId", "graphNodeId")
+_NAMES = ("mangledName", "demangledName")
 _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _EXPORT = f"{EXPORT} REPORT.nsys-rep"
 _TRACE = "nsys profile --cuda-graph-trace=node ..."
@@ -57,6 +58,7 @@ class NsightTrace:
             if NODES in tables:
                 raise usage(f"{path}: cgtool wrote it, so it already has the lines")
             self.records: list[Record] = []
+            self._kernel_columns = tables.get(_WORK["kernel"], set())
             self.ids: dict[int, tuple[int, int]] = {}
             """For each row: the process, and the id of the node as in the export."""
             self.outside = 0
@@ -98,18 +100,22 @@ class NsightTrace:
         if type_ == "kernel":
             # Demanglers differ, mangled names do not. Reports without them have no such column, or
             # leave it empty.
-            names = [name for name in ("mangledName", "demangledName") if name in columns]
+            names = [name for name in _NAMES if name in columns]
             if not names:
                 raise self._unknown(database, f"{table} has no column mangledName")
             if missing := [name for name in _SIZES if name not in columns]:
                 raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
             text = f"(SELECT value FROM StringIds WHERE id = coalesce({', '.join(names)}, NULL))"
             sizes = f", {', '.join(_SIZES)}"
-        graph = "graphId" if "graphId" in columns else "NULL"
+        # The node's number in the lower half of its id may be 0; outside of graphs, both ids are.
+        has_graph = "graphId" in columns
+        graph, is_node = (
+            ("graphId", "(graphNodeId OR graphId)") if has_graph else ("NULL", "graphNodeId")
+        )
         (total,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
         rows = database.execute(
             f"SELECT start, end, globalPid, correlationId, graphNodeId, {graph}, {text}{sizes} "
-            f"FROM {table} WHERE graphNodeId IS NOT NULL AND graphNodeId != 0"
+            f"FROM {table} WHERE graphNodeId IS NOT NULL AND {is_node}"
         )
         before = len(self.records)
         for start, end, process, correlation, number, graph_id, kernel, *size in rows:
@@ -123,7 +129,16 @@ class NsightTrace:
             name = str(kernel or "")
             self.records.append(
                 Record(
-                    row, type_, name, start, end, launch, tuple(size), executable, node, launch[0]
+                    row,
+                    type_,
+                    name,
+                    start,
+                    max(start, end),
+                    launch,
+                    tuple(size),
+                    executable,
+                    node,
+                    launch[0],
                 )
             )
         self.outside += total - (len(self.records) - before)
@@ -157,11 +172,20 @@ class NsightTrace:
                     for process, number, facts in known
                 ),
             )
-            database.execute(
-                f"CREATE VIEW {KERNELS} AS SELECT k.start, k.end, k.end - k.start AS duration, "
-                "k.deviceId, k.streamId, k.correlationId, k.globalPid, k.graphNodeId, "
-                f"s.value AS kernel, {', '.join(f'n.{name}' for name in COLUMNS)} "
-                f"FROM {_WORK['kernel']} k JOIN StringIds s ON s.id = k.shortName "
-                f"LEFT JOIN {NODES} n ON n.graphNodeId = k.graphNodeId "
-                "AND n.globalPid IS k.globalPid"  # may be NULL
-            )
+            if self._kernel_columns:
+                database.execute(self._view())
+
+    def _view(self) -> str:
+        known = self._kernel_columns
+        shown = ["deviceId", "streamId", "correlationId", "globalPid", "graphNodeId"]
+        columns = [f"k.{name}" if name in known else f"NULL AS {name}" for name in shown]
+        ours = [f"n.{name}" for name in COLUMNS]
+        names = [name for name in ("shortName", *_NAMES) if name in known]
+        name = f"coalesce({', '.join(f'k.{name}' for name in names)}, NULL)"
+        return (
+            f"CREATE VIEW {KERNELS} AS SELECT k.start, k.end, k.end - k.start AS duration, "
+            f"{', '.join(columns)}, s.value AS kernel, {', '.join(ours)} "
+            f"FROM {_WORK['kernel']} k LEFT JOIN StringIds s ON s.id = {name} "
+            f"LEFT JOIN {NODES} n ON n.graphNodeId = k.graphNodeId "
+            "AND n.globalPid IS k.globalPid"  # may be NULL
+        )

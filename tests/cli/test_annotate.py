@@ -268,6 +268,43 @@ def test_an_export_without_mangled_names(change, cgtool, tmp_path):
     assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE {} DROP COLUMN shortName",
+        "ALTER TABLE {} DROP COLUMN deviceId",
+        "UPDATE {} SET shortName = 1 << 40",
+        "UPDATE {} SET end = start - 500",
+        # Kernels alone, with ids as CUPTI's older records have them.
+        "UPDATE {} SET graphNodeId = graphNodeId & 0xffffffff",
+    ],
+)
+def test_an_export_with_other_columns(change, cgtool, tmp_path):
+    streams = recorded("two_streams")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(streams, [0], ids=True), streams)
+    with sqlite3.connect(file) as database:
+        database.execute(change.format("CUPTI_ACTIVITY_KIND_KERNEL"))
+    capture = ROOT / "samples" / "captures" / "two_streams.cgt"
+    code, _, errors = cgtool("annotate", file, "--with", capture, "-o", out)
+    assert code == 0, errors
+    with sqlite3.connect(out) as database:
+        counts = database.execute("SELECT count(*), count(op) FROM CGTOOL_KERNELS").fetchone()
+    assert counts == (11, 11)
+
+
+def test_an_export_without_kernels(cgtool, tmp_path):
+    """Nsight Systems creates a table only for what there is."""
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    with sqlite3.connect(file) as database:
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 1
+    with sqlite3.connect(out) as database:
+        assert database.execute("SELECT count(*) FROM CGTOOL_NODES").fetchone() == (0,)
+
+
 def test_an_export_without_processes(cgtool, tmp_path):
     """The column may be empty; the view finds the nodes all the same."""
     step = recorded("train_step")

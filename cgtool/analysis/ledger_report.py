@@ -41,7 +41,8 @@ class LedgerRow:
     """The fewest and the most of a graph; one number if they are equal."""
     capture_ns: int
     reserved_bytes: int | None
-    replays: int
+    replays: int | None
+    """None if they could not be counted."""
     rerecords: int
     """Graphs that were captured again: by ``torch.compile``, because an earlier one did not fit, or
     after the program had reset them."""
@@ -124,7 +125,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs_gpu_ns=ledger.graphs_gpu_ns,
         gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
-        lines=tuple(sorted(lines, key=lambda row: (-row.replays, -row.capture_ns))),
+        lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
@@ -182,7 +183,7 @@ def _row(
         nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=total_of(each.reserved_bytes for each in entries),
-        replays=sum(each.replays for each in entries),
+        replays=total_of(each.counted for each in entries),
         rerecords=sum(each.because is not None for each in entries),
         unused=sum(each.is_unused for each in entries),
         failed=sum(each.failure is not None for each in entries),

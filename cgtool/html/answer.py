@@ -202,7 +202,7 @@ def _entry(each: LedgerGraph) -> dict[str, Any]:
         "capture": each.capture_ns,
         "first": each.first_replay_ns,
         "last": each.last_replay_ns,
-        "replays": each.replays,
+        "replays": each.counted,
         "moments": [[moment.time_ns, moment.replays] for moment in each.moments],
         "ended": each.ended_ns,
         "end": each.end,

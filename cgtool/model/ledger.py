@@ -163,6 +163,11 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
     @property
+    def counted(self) -> int | None:
+        """Its replays; None if they are not known."""
+        return None if self.uncounted else self.replays
+
+    @property
     def uses(self) -> int:
         """Its replays, without the one with which ``torch.compile`` ends a recording."""
         return max(self.replays - (self.owner == COMPILE and self.key != ""), 0)

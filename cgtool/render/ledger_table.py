@@ -10,7 +10,14 @@ from cgtool.analysis.ledger_costs import CaptureTime
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_pools import ProgramPoolRow
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
-from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
+from cgtool.analysis.units import (
+    bytes_text,
+    count_text,
+    number_text,
+    percent_text,
+    time_text,
+    total_of,
+)
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, WARNING, Column, Screen
 
@@ -290,7 +297,7 @@ def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) 
     screen.line(_times(report), "bold")
     screen.line(_run(report), "dim")
     replayed = [row for row in report.graphs if row.replays]
-    replayed.sort(key=lambda row: (-(row.gpu_share or 0), -row.replays))
+    replayed.sort(key=lambda row: (-(row.gpu_share or 0), -(row.replays or 0)))
     shown = replayed[: rows or None]
     screen.table("Replays", REPLAYS, shown, _rest(REPLAYS, replayed[len(shown) :], "graph"))
     lines = report.lines[: rows or None]
@@ -401,7 +408,7 @@ def _rest(
     totals = {
         "made by": f"{count_text(len(rows), noun)} more",
         "graphs": sum(row.graphs for row in rows),
-        "replays": sum(row.replays for row in rows),
+        "replays": total_of(row.replays for row in rows),
         "capture": sum(row.capture_ns for row in rows),
     }
     headings = {column.heading for column in columns}

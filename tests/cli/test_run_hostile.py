@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import typer
 
+from cgtool.analysis.diff.compare import compare
 from cgtool.analysis.ledger_findings import ledger_findings
-from cgtool.analysis.ledger_report import sentence_of
+from cgtool.analysis.ledger_report import ledger_report, sentence_of
 from cgtool.cli import run as run_command
 from cgtool.model import capture_file
 from cgtool.model.journal import LOG
@@ -298,6 +299,9 @@ def test_replays_that_could_not_be_counted_are_not_none(folder: Path) -> None:
     assert [graph.uncounted for graph in capture.ledger.graphs] == [True]
     assert list(ledger_findings(capture)) == []
     assert sentence_of(capture.ledger) == "1 graph, at least 0 replays"
+    assert [row.replays for row in ledger_report(capture).graphs] == [None]
+    (replays,) = (row for row in compare(capture, capture).program if row.kind == "replays")
+    assert (replays.a, replays.b) == (None, None)
     gate = [sys.executable, "-m", "cgtool", "gate", "no_room-run.cgt", "--max-unused", "0"]
     assert subprocess.run(gate, cwd=folder, capture_output=True, check=False).returncode == 5
 

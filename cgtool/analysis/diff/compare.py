@@ -43,7 +43,7 @@ from cgtool.analysis.timing.gaps import own_time
 from cgtool.analysis.units import count_text, total_of
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import usage
-from cgtool.model.ledger import LedgerGraph
+from cgtool.model.ledger import Ledger, LedgerGraph
 
 _WORTH = 0.01
 """Share of all time: a line whose time differs by less is not shown."""
@@ -271,9 +271,9 @@ def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
-_COUNTS: Sequence[tuple[str, Callable[[LedgerGraph], int]]] = (
+_COUNTS: Sequence[tuple[str, Callable[[LedgerGraph], int | None]]] = (
     ("graphs", lambda entry: entry.failure is None),
-    ("replays", lambda entry: entry.replays),
+    ("replays", lambda entry: entry.counted),
     ("recorded again", lambda entry: entry.because is not None),
     ("never replayed", lambda entry: entry.is_unused),
     ("failed captures", lambda entry: entry.failure is not None),
@@ -284,12 +284,15 @@ def _program(a: Capture, b: Capture) -> tuple[Figure, ...]:
     """Counts of the ledgers of two runs; none for captures of an ENTRY."""
     if a.ledger is None or b.ledger is None:
         return ()
-    ours, theirs = (
-        [entry for entry in ledger.graphs if not entry.holds_a_pool]
-        for ledger in (a.ledger, b.ledger)
-    )
+
+    def total(count: Callable[[LedgerGraph], int | None], ledger: Ledger) -> int | None:
+        """None if that of a graph is not known."""
+        counts = [count(entry) for entry in ledger.graphs if not entry.holds_a_pool]
+        known = [value for value in counts if value is not None]
+        return sum(known) if len(known) == len(counts) else None
+
     return tuple(
-        Figure("program", name, sum(map(count, ours)), sum(map(count, theirs)))
+        Figure("program", name, total(count, a.ledger), total(count, b.ledger))
         for name, count in _COUNTS
     )
 

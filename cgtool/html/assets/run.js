@@ -197,7 +197,7 @@ class RunView {
       `captured in ${timeText(entry.capture)}, at ${timeText(entry.began)}`,
       nodes && countText(nodes[1] - nodes[0], "node"),
       entry.reserved ? `${bytesText(entry.reserved)} reserved` : null,
-      entry.failure ? null : `${countText(entry.replays, "replay")}${entry.first === null ? "" : `, from ${timeText(entry.first)} to ${timeText(entry.last)}`}`,
+      entry.failure ? null : entry.replays === null ? "replays not counted" : `${countText(entry.replays, "replay")}${entry.first === null ? "" : `, from ${timeText(entry.first)} to ${timeText(entry.last)}`}`,
       entry.because,
       entry.failure,
       entry.end && `${entry.end}${entry.ended === null ? "" : ` at ${timeText(entry.ended)}`}`,

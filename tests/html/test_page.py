@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import Counter
 from itertools import accumulate, pairwise
@@ -893,9 +894,47 @@ def test_what_is_printed_keeps_its_proportions_and_colours(opened):
       return [canvas.width / canvas.height, box.width / box.height,
               getComputedStyle(document.querySelector(".bar .filled")).printColorAdjust];
     })()""")
-    page.page.emulate_media(media="screen")
+    page.page.emulate_media(media="null")
     assert width == pytest.approx(height, rel=0.02)
     assert shown == "exact"
+
+
+def test_a_plot_is_painted_for_the_width_of_the_paper(opened):
+    page = opened(recorded("profile-transformer"))
+    page.show("graph")
+    plot = 'page.opened.get("graph").view.plot'
+    painted = f"[{plot}.width, {plot}.canvas.width, {plot}.height < 500]"
+    before = page(painted)
+    page("dispatchEvent(new Event('beforeprint'))")
+    assert page(painted) == [1000, 2000, True]
+    page("dispatchEvent(new Event('afterprint'))")
+    assert page(painted) == before
+
+
+@pytest.mark.parametrize(
+    ("view", "is_wide"), [("answer", False), ("graph", True), ("source", True)]
+)
+def test_what_is_wide_is_printed_on_wide_paper(opened, view, is_wide):
+    page = opened(recorded("profile-transformer"))
+    page.show(view)
+    pdf = page.page.pdf(prefer_css_page_size=True)
+    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf)
+    assert boxes
+    assert {float(width) > float(height) for width, height in boxes} == {is_wide}
+
+
+@pytest.mark.parametrize("by", ["module", "op", "kernel", "line", "stream"])
+def test_every_column_of_a_table_is_seen_beside_the_panel(transformer, by):
+    page = transformer
+    page.show("tables")
+    page("state.selectNode(0)")
+    page("(by) => page.opened.get('tables').view.choose(by)", by)
+    cut = page("""(async () => {
+      await new Promise(requestAnimationFrame);
+      const {content} = page.opened.get("tables").view;
+      return [content.scrollWidth - content.clientWidth, content.clientWidth < 1000];
+    })()""")
+    assert cut == [0, True]
 
 
 def test_where_there_is_room_a_node_has_its_time_and_its_kernel(opened):

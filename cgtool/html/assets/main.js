@@ -360,7 +360,7 @@ function printLight(isPrinting) {
     delete root.dataset.theme;
   }
   changeTheme();
-  window.page?.opened.get(state.view)?.view.plot?.paint();
+  window.page?.opened.get(state.view)?.view.plot?.print(isPrinting);
 }
 
 // --- start

@@ -4,6 +4,7 @@
 const DRAG = 4; // pixels that a pointer moves before it is a drag
 const FASTEST = 0.5; // of the width, for a step of a key
 const TEXT = 13; // pixels of the page's text on a common screen
+const PAPER = [1000, 500]; // units of a plot on a sheet of paper
 
 /** Colours of the page, as the canvas needs them. */
 let theme = {};
@@ -47,11 +48,23 @@ class Plot {
   }
 
   resize() {
+    if (this.printing) return;
     const { width, height } = this.host.getBoundingClientRect();
     if (!width || !height) return;
-    const ratio = window.devicePixelRatio || 1;
     // On a large screen, whose text is larger, everything drawn is: a unit is more than a pixel.
-    const unit = parseFloat(getComputedStyle(document.documentElement).fontSize) / TEXT;
+    this.fill(width, height, window.devicePixelRatio || 1, parseFloat(getComputedStyle(document.documentElement).fontSize) / TEXT);
+  }
+
+  /** On paper: as wide as that, and no taller than what is drawn. */
+  print(isPrinting) {
+    this.printing = isPrinting;
+    if (!isPrinting) return this.resize();
+    const [width, height] = PAPER;
+    this.fill(width, height, 2, 1);
+    if (this.tall && this.tall < height) this.fill(width, this.tall, 2, 1);
+  }
+
+  fill(width, height, ratio, unit) {
     Object.assign(this, { width: width / unit, height: height / unit, unit, ratio: ratio * unit });
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(height * ratio);

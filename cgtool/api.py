@@ -45,27 +45,37 @@ class NodeRow(msgspec.Struct, frozen=True):
     """One node of a graph."""
 
     graph: str
+    """The name of the graph."""
     id: int
+    """Its number in the graph, in the order of creation; what ``LoadedGraph.edges`` has."""
     type: str
+    """``kernel``, ``memcpy``, ``memset``, ``empty``, ..."""
     name: str
     """Short name of the kernel, ``memcpy dtod``, ..."""
     kernel: str | None
-    """Demangled name of the kernel."""
+    """Demangled name of the kernel; None for other nodes."""
     op: str | None
+    """The op that launched it: ``aten::addmm``."""
     module: str | None
+    """Path of the module that ran the op: ``layers.0.mlp``; ``""`` is the root module."""
     file: str | None
     line: int | None
+    """The line of the user's code that ran the op, and the function around it."""
     function: str | None
     forward_op: str | None
     """In backward: the op whose gradient this is part of, and its line."""
     forward_file: str | None
     forward_line: int | None
     stream: int | None
+    """Index into ``capture.streams``: the stream that it was captured on."""
     grid: tuple[int, int, int] | None
+    """Blocks of the launch, x, y and z; None for other nodes than kernels."""
     block: tuple[int, int, int] | None
+    """Threads of a block, x, y and z."""
     start_ns: int | None
+    """From the start of the graph's first node; None if it was not measured."""
     duration_ns: int | None
-    """None if it was not measured."""
+    """On the GPU, in one replay; None if it was not measured."""
 
     def __repr__(self) -> str:
         place = f" {Path(self.file).name}:{self.line}" if self.file else ""
@@ -346,6 +356,8 @@ def check(
 
     path_of(entry, "check() takes an ENTRY (file.py:name) or the path of a script")
     settings = _settings(options)
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise usage(f"timeout={timeout!r}: expected a number of seconds above 0")
     job = check_job(os.fspath(entry), settings)
     report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
     hazards = sum(map(is_hazard, explain_findings(report.findings)))

@@ -276,6 +276,8 @@ def test_a_file_that_is_none(tmp_path):
     [
         ("m.py:f", {"device": "tpu"}, "device='tpu': expected cuda, cuda:N or simulated"),
         ("m.py:f", {"pool": "x"}, "pool='x': expected shared or separate"),
+        ("m.py:f", {"timeout": "5"}, "timeout='5': expected a number of seconds above 0"),
+        ("m.py:f", {"timeout": 0}, "timeout=0: expected a number of seconds above 0"),
         ("m.py:f", {"warmup_iters": -1}, "warmup_iters=-1: expected an integer of at least 0"),
         ("m.py:f", {"input": 3}, "input=3: expected text, or several texts"),
         ("m.py:f", {"input": "x=float32[4]"}, "m.py: no such file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import os
 import sys
 import threading
 import time
@@ -213,7 +214,10 @@ class Captures:
         else:
             others = self._costs.others_entering(capture.start.time_ns)
             diagnosis = _diagnosis(error, capture.ended_threads(), others)
-            self._over(capture, over_ns, None, None, _first_line(error), diagnosis)
+            reason = _first_line(error)
+            if diagnosis is None and (place := _place(error)):
+                reason += f" at {place}"
+            self._over(capture, over_ns, None, None, reason, diagnosis)
 
     def _over(
         self,
@@ -284,6 +288,12 @@ def _is_daemonic() -> bool:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0]
+
+
+def _place(error: BaseException) -> str | None:
+    """The user's line that raised an error: ``model.py:12``; None if that is not known."""
+    frames = exception_frames(error)
+    return f"{os.path.basename(frames[0].file)}:{frames[0].line}" if frames else None  # noqa: PTH119
 
 
 def _ended_threads() -> list[threading.Thread]:

@@ -355,6 +355,27 @@ def test_the_workers_of_a_pool_leave_their_nodes(folder: Path, method: str) -> N
     assert not any("nodes" in reason for reason in capture.ledger.lost)
 
 
+def test_a_capture_that_an_error_of_the_program_ends(folder: Path) -> None:
+    program(
+        folder,
+        "no_scale.py",
+        """
+        import torch
+        x = torch.ones(3, device="cuda")
+        def step():
+            return x * {}["scale"]
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                step()
+        except KeyError:
+            pass
+        """,
+    )
+    run("-o", "no_scale.cgt", "no_scale.py", folder=folder)
+    (graph,) = ledger(capture_file.read(folder / "no_scale.cgt"))
+    assert graph.failure == "KeyError: 'scale' at no_scale.py:5"
+
+
 def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:
     program(
         folder,

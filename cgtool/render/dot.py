@@ -6,6 +6,7 @@ Colours are soft fills under dark text; their words tell them apart in greyscale
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,8 @@ HEAT = (
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
 _LEGEND_ROW = 8
+_SVG_TEXT = re.compile(rb'<text [^>]*?\bx="(?P<x>[^"]*)" y="(?P<y>[^"]*)"')
+_XDOT_TEXT = re.compile(rb"\bT (-?[\d.]+) (-?[\d.]+) -?[01] ([\d.]+) \d+ -")
 
 LAYOUT_SECONDS = 120
 PIP_PROGRAM = "graphviz-pure"
@@ -340,7 +343,8 @@ def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
     dot_command.DOT_BINARY = program
     try:
         result = execute.run_check(
-            dot_command.command("dot", kind),
+            # Only xdot says how wide each text is.
+            [*dot_command.command("dot", kind), *(["-Txdot"] if kind == "svg" else [])],
             input=text.encode(),
             capture_output=True,
             quiet=True,
@@ -358,5 +362,20 @@ def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
             f"{program.name} could not lay the graph out: {reason}",
             fix="draw less: --collapse 1; or take the text with --dot",
         ) from error
-    picture: bytes = result.stdout
-    return picture
+    return _with_widths(result.stdout) if kind == "svg" else result.stdout
+
+
+def _with_widths(pictures: bytes) -> bytes:
+    """The SVG of an SVG followed by the same picture as xdot. Each text becomes as wide as was
+    reserved for it: the font that a browser has instead of Helvetica may be wider."""
+    svg, end, drawing = pictures.partition(b"</svg>\n")
+    # A backslash ends a line that goes on.
+    texts = _XDOT_TEXT.findall(drawing.replace(b"\\\n", b""))
+    widths = {(float(x), -float(y)): width for x, y, width in texts}
+
+    def fitted(match: re.Match[bytes]) -> bytes:
+        width = widths.get((float(match["x"]), float(match["y"])))
+        adjusted = b' textLength="%s" lengthAdjust="spacingAndGlyphs"' % width if width else b""
+        return match[0] + adjusted
+
+    return _SVG_TEXT.sub(fitted, svg) + end

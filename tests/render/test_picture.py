@@ -12,6 +12,8 @@ from cgtool.analysis.graph.view import whole
 from cgtool.model.failure import CgtoolError
 from cgtool.render import dot
 from tests.builders import plain, small
+from tests.html.opened import opened_browser
+from tests.recorded import recorded
 
 
 def small_dot() -> str:
@@ -22,6 +24,30 @@ def small_dot() -> str:
 def test_svg_and_png_without_a_system_package() -> None:
     assert dot.lay_out(small_dot(), "svg").lstrip().startswith(b"<?xml")
     assert dot.lay_out(small_dot(), "png").startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.browser
+def test_text_stays_in_its_box_with_any_font(tmp_path: Path) -> None:
+    capture = recorded("two_streams")
+    text = dot.render(capture, [whole(at, graph) for at, graph in enumerate(capture.graphs)])
+    file = tmp_path / "picture.svg"
+    # The widest font there is stands for one that has other letters than Helvetica.
+    file.write_bytes(dot.lay_out(text, "svg").replace(b"Helvetica,sans-Serif", b"monospace"))
+    with opened_browser() as browser:
+        page = browser.new_page()
+        page.goto(file.as_uri())
+        texts, outside = page.evaluate("""(() => {
+          const texts = [...document.querySelectorAll(".node text")];
+          const isOutside = (text) => {
+            const inner = text.getBBox();
+            const outer = text.closest(".node").querySelector("path, polygon").getBBox();
+            return inner.x < outer.x || inner.x + inner.width > outer.x + outer.width;
+          };
+          const outside = texts.filter(isOutside).map(({textContent}) => textContent);
+          return [texts.length, outside];
+        })()""")
+    assert texts > 30
+    assert outside == []
 
 
 def test_the_system_program_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

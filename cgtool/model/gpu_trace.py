@@ -11,7 +11,7 @@ import re
 import shlex
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 MAX_BYTES = 8 << 30
 """The largest trace that is read, decompressed."""
 _LOW = (1 << 32) - 1
+_ONE_OF_SEVERAL = 1 << 40
+"""Added to a device: the process that uses it, where its calls do not tell which one that is."""
 _MOST_NS = 1 << 63
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"(kernel|gpu_memcpy|gpu_memset|cuda_runtime|cuda_driver)"')
 _CALL = re.compile(rb'"name"\s*:\s*"([^"]*)"')
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d+)')
-_PROCESS = re.compile(rb'"pid"\s*:\s*(\d+)')
+_PROCESS = re.compile(rb'"pid"\s*:\s*(\d+|"(?:[^"\\]|\\.)*")')
 _GRAPH_LAUNCH = re.compile(rb"^cu(da)?GraphLaunch")
 GZIP_MAGIC, ZIP_MAGIC, SQLITE_MAGIC = b"\x1f\x8b", b"PK", b"SQLite format 3\x00"
 EXPORT = "nsys export --type sqlite --include-json false"
@@ -91,6 +93,8 @@ class ChromeTrace(msgspec.Struct):
     """Kernels, memcpys and memsets that ran outside graphs."""
     unusable: int
     """Those without a usable time, which are in neither."""
+    names: dict[int, str]
+    """Of devices that have one instead of a number, as tools that merge traces write them."""
 
 
 def first_bytes(path: Path) -> bytes:
@@ -162,6 +166,8 @@ def _bad(path: Path, problem: str) -> CgtoolError:
 def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
     work: list[int] = []
     calls: dict[tuple[int, int], bool] = {}
+    processes: dict[bytes, int] = {}
+    devices: dict[str, int] = {}
     hip = False
     for at, event in enumerate(events):
         text = bytes(event)
@@ -175,7 +181,9 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             hip |= call.startswith(b"hip")
             process = _PROCESS.search(text)
             # A call of the runtime and the driver's call in it have the same number.
-            key = int(correlation[1]), int(process[1]) if process else 0
+            pid = process[1] if process else b"0"
+            owner = int(pid) if pid.isdigit() else processes.setdefault(pid, -1 - len(processes))
+            key = int(correlation[1]), owner
             calls[key] = calls.get(key, False) or _GRAPH_LAUNCH.match(call) is not None
     if hip:
         raise usage(
@@ -183,7 +191,7 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
             why="cgtool records CUDA graphs, so its captures come from NVIDIA GPUs",
             fix="profile the program on an NVIDIA GPU",
         )
-    decoded = [record for at in work if (record := _record(at, events[at]))]
+    decoded = [record for at in work if (record := _record(at, events[at], devices))]
     if work and not decoded:
         raise _bad(
             path,
@@ -192,15 +200,16 @@ def _read(path: Path, head: dict[str, Raw], events: list[Raw]) -> ChromeTrace:
         )
     records = sorted(_of_graphs(decoded, calls), key=lambda record: record.row)
     outside, unusable = len(decoded) - len(records), len(work) - len(decoded)
-    return ChromeTrace(head, events, records, outside, unusable)
+    names = {number: name for name, number in devices.items()}
+    return ChromeTrace(head, events, records, outside, unusable, names)
 
 
 def _of_graphs(
     records: Iterable[Record], calls: Mapping[tuple[int, int], bool]
 ) -> Iterator[Record]:
-    """The records that graph launches ran. ``calls``: by number and process, whether it launched a
-    graph. A merged trace has several processes, each of which numbers its own calls, and a record
-    does not name its process."""
+    """The records that graph launches ran, with the process. ``calls``: by number and process,
+    whether it launched a graph. A merged trace has several processes, each of which numbers its own
+    calls, and a record does not name its process: it is one that made all calls of the device."""
     launches: dict[int, list[int]] = defaultdict(list)
     others: set[int] = set()
     for (number, process), is_graph in calls.items():
@@ -209,49 +218,70 @@ def _of_graphs(
         else:
             others.add(number)
     # A trace may lack all calls: it is then of one process.
-    processes = sorted({process for own in launches.values() for process in own}) or [0]
-    together: dict[tuple[int, ...], list[Record]] = defaultdict(list)
+    processes = {process for own in launches.values() for process in own} or {0}
+    devices: dict[int, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        together[record.launch].append(record)
-    for (_, number), group in together.items():
-        own = launches.get(number, [])
-        if number not in others:
-            # The window of a profiler may begin between a launch and what it runs. Of calls, only a
-            # graph's launch runs several kernels.
-            is_launch = bool(own) or len(group) > 1
-        else:
-            is_launch = bool(own) and len(group) > 1 and all(each.node is None for each in group)
-        kept = [each for each in group if is_launch or each.node is not None]
-        if len(own) > 1:
-            yield from _split(kept, len(own))
-            continue
-        known = own or processes
-        owner = known[0] if len(known) == 1 else None
-        is_rest = not own and number not in others
-        for record in kept:
-            yield structs.replace(record, process=owner, is_rest=is_rest)
+        devices[record.launch[0]][record.launch[1]].append(record)
+    for device, groups in devices.items():
+        kept = {
+            number: _of_graph(group, bool(launches.get(number)), number in others)
+            for number, group in groups.items()
+        }
+        turns = {
+            number: _turns(group, len(launches[number]))
+            for number, group in kept.items()
+            if len(launches.get(number, ())) > 1
+        }
+        callers = [launches[number] for number in kept if kept[number] and number in launches]
+        owners = processes.intersection(*callers)
+        is_shared = not owners or any(len(set(own)) > 1 for own in turns.values())
+        alone = min(owners) if len(owners) == 1 else _ONE_OF_SEVERAL + device
+        for number, group in kept.items():
+            own = launches.get(number, [])
+            if is_shared and len(own) > 1:
+                for record, turn in zip(group, turns[number], strict=True):
+                    yield structs.replace(record, launch=(*record.launch, *turn))
+                continue
+            owner = alone if not is_shared else own[0] if own else None
+            is_rest = not own and number not in others
+            for record in group:
+                yield structs.replace(record, process=owner, is_rest=is_rest)
 
 
-def _split(records: Iterable[Record], launches: int) -> Iterator[Record]:
-    """The records of so many launches with one number, apart: a launch runs each node once. Without
-    ids only launches of the same kernels, one after the other, are told apart."""
-    ordered = sorted(records, key=lambda record: record.start_ns)
-    size = len(ordered) // launches
-    kernels = [(record.name, record.size) for record in ordered]
+def _of_graph(group: Sequence[Record], by_graph: bool, by_other: bool) -> list[Record]:
+    """Those of a device with one number that a graph ran. ``by_graph``, ``by_other``: calls with
+    this number launched a graph, or did something else."""
+    if by_other:
+        is_launch = by_graph and len(group) > 1 and all(each.node is None for each in group)
+    else:
+        # The window of a profiler may begin between a launch and what it runs. Of calls, only a
+        # graph's launch runs several kernels.
+        is_launch = by_graph or len(group) > 1
+    return [each for each in group if is_launch or each.node is not None]
+
+
+def _turns(records: Sequence[Record], launches: int) -> list[tuple[int, ...]]:
+    """For each record, which of so many launches with one number it is of: a launch runs each node
+    once. Without ids only launches of the same kernels, one after the other, are told apart."""
+    order = sorted(range(len(records)), key=lambda at: records[at].start_ns)
+    size = len(order) // launches
+    kernels = [(records[at].name, records[at].size) for at in order]
     is_repeated = kernels == kernels[:size] * launches
     runs: Counter[tuple[int | None, int]] = Counter()
-    for at, record in enumerate(ordered):
-        more: tuple[int, ...] = ()
+    turns: list[tuple[int, ...]] = [()] * len(order)
+    for rank, at in enumerate(order):
+        record = records[at]
         if record.node is not None:
-            more = record.graph or 0, runs[record.graph, record.node]
+            turns[at] = record.graph or 0, runs[record.graph, record.node]
             runs[record.graph, record.node] += 1
         elif is_repeated:
-            more = (at // size,)
-        yield structs.replace(record, launch=(*record.launch, *more))
+            turns[at] = (rank // size,)
+    return turns
 
 
-def _record(number: int, event: Raw) -> Record | None:
-    """None for an event without the fields that its kind always has, or with no possible time."""
+def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
+    """None for an event without the fields that its kind always has, or with no possible time.
+    ``devices``: the numbers of those that have a name."""
     fields = _decode(event, dict[str, Any])
     args = fields.get("args")
     start, duration = fields.get("ts"), fields.get("dur")
@@ -266,13 +296,16 @@ def _record(number: int, event: Raw) -> Record | None:
     node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))
     size = [*_sizes(args, "grid"), *_sizes(args, "block")]
     begin = round(start * 1000)
+    device = fields.get("pid")
+    if not isinstance(device, int):
+        device = devices.setdefault(str(device), -1 - len(devices)) if device else 0
     return Record(
         number,
         kind,
         str(fields.get("name", "")),
         begin,
         max(begin, round((start + duration) * 1000)),
-        (_number(fields, "pid") or 0, -1 - number if correlation is None else correlation),
+        (device, -1 - number if correlation is None else correlation),
         tuple(size) if len(size) == 6 else (),
         graph,
         node,

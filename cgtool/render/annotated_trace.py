@@ -23,6 +23,7 @@ from cgtool.render.text import visible
 Key = TypeVar("Key")
 BANDS_PID = 900_000_000
 """Larger than any process of a system; the device is added to it."""
+_NAMED = 10_000
 _SORT = 4_999_999
 """PyTorch sorts GPUs from 5,000,000 on: just above them."""
 _CHUNK = 10_000
@@ -90,7 +91,7 @@ def annotated(
         ]
         yield separator + b",\n".join(part)
         separator = b",\n"
-    for event in _bands(launches, capture, annotator.slices):
+    for event in _bands(launches, capture, annotator.slices, trace.names):
         yield separator + msgspec.json.encode(event)
         separator = b",\n"
     yield b"\n]}\n"
@@ -148,7 +149,10 @@ class _Lanes:
         return lane, is_new
 
 
-def _bands(launches: Iterable[Launch], capture: Capture, slices: Slices) -> Iterator[Event]:
+def _bands(
+    launches: Iterable[Launch], capture: Capture, slices: Slices, names: Mapping[int, str]
+) -> Iterator[Event]:
+    """``names``: of devices without a number."""
     levels = levels_of(capture)
     devices: dict[int, _Lanes] = {}
     for launch in launches:
@@ -161,10 +165,12 @@ def _bands(launches: Iterable[Launch], capture: Capture, slices: Slices) -> Iter
             if each.how not in ("ambiguous", "none")
         ]
         device = launch.records[0].launch[0]
-        pid = BANDS_PID + device
+        # Those with a name have negative numbers.
+        pid = BANDS_PID + (device if device >= 0 else _NAMED - device)
         if device not in devices:
             devices[device] = _Lanes()
-            yield metadata("process_name", pid, 0, name=f"modules of graphs on GPU {device}")
+            where = visible(names.get(device, f"GPU {device}"))
+            yield metadata("process_name", pid, 0, name=f"modules of graphs on {where}")
             yield metadata("process_sort_index", pid, 0, sort_index=_SORT)
         name = " or ".join(visible(capture.graphs[index].name) for index in launch.fit.graphs[:3])
         for number, track in enumerate(nested_tracks(graph, nodes, levels)):

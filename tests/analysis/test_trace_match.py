@@ -262,6 +262,24 @@ def test_two_processes_on_one_gpu_without_ids(read_events):
     assert set(hows(launches)) == {"none"}
 
 
+@pytest.mark.parametrize("names", [(0, 1), ("[TP00] 0", "[TP01] 0")])
+def test_ranks_in_one_file(names, read_events):
+    """Each on a GPU of its own, at the same time, with the same numbers. Some tools give processes
+    and devices names."""
+    layers = pieces("layers.0", "layers.1")
+    events = []
+    for rank, device in enumerate(names):
+        for event in replays(layers, [1, 0], ids=True, process=4321 + rank):
+            is_call = event["cat"] == "cuda_runtime"
+            owner = event["pid"] if isinstance(device, int) else f"[TP0{rank}] {event['pid']}"
+            events.append({**event, "pid": owner if is_call else device})
+    trace = read_events(events)
+    launches = match_launches(layers, trace.records)
+    assert [launch.fit.graphs for launch in launches] == [(1,), (1,), (0,), (0,)]
+    assert set(hows(launches)) == {"node id"}
+    assert sorted(trace.names.values()) == [name for name in names if isinstance(name, str)]
+
+
 def test_a_process_numbers_its_own_graphs(read_events):
     """Two processes replay one graph each, of two that are equal: either may be each of them."""
     layers = pieces("layers.0", "layers.1")

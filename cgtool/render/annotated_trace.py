@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cgtool import __version__
 from cgtool.analysis.timing.trace import Span, levels_of, nested_tracks
 from cgtool.analysis.trace_match import Launch, NodeMatch
 from cgtool.model.capture import Capture
@@ -77,6 +78,10 @@ def annotated(
     head = dict(trace.head)
     if any(known.values()):
         head[_ANNOTATED] = msgspec.Raw(b"true")
+        # `read_chrome` refuses to add the same again.
+        other = msgspec.json.decode(head.get("otherData", b"{}"))
+        if isinstance(other, dict):
+            head["otherData"] = msgspec.Raw(msgspec.json.encode({**other, "cgtool": __version__}))
     yield b"{"
     for key, value in head.items():
         yield msgspec.json.encode(key) + b": " + bytes(value) + b",\n"

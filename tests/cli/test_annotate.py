@@ -679,6 +679,17 @@ def attempt(file, capture, out) -> bool:
     return True
 
 
+def test_a_trace_is_annotated_once(cgtool, tmp_path, written):
+    file, once, twice = written([]), tmp_path / "once.json", tmp_path / "twice.json"
+    content = trace(replays(recorded("train_step"), [0]))
+    file.write_text(json.dumps({**content, "otherData": {"host": "a"}}))
+    assert cgtool("annotate", file, "--with", STEP, "-o", once)[0] == 0
+    assert json.loads(once.read_text())["otherData"]["host"] == "a"
+    code, _, errors = cgtool("annotate", once, "--with", STEP, "-o", twice)
+    assert code == 2
+    assert "cgtool wrote it, so it already has the lines" in errors
+
+
 def test_a_trace_without_a_match_is_not_marked_as_annotated(cgtool, tmp_path, written):
     file, out = written(replays(recorded("transformer"), [0])), tmp_path / "out.json"
     assert cgtool("annotate", file, "--with", STEP, "-o", out)[0] == 1

@@ -590,6 +590,22 @@ def test_the_replays_of_a_run_are_drawn_where_they_were(opened):
     assert page(shares, {**entry, "first": None}) == []
 
 
+def test_where_there_is_room_a_row_of_a_run_has_the_name_of_its_graph(opened):
+    page = opened(serving())
+    page.show("run")
+    drawn = page("""(() => {
+      const {plot} = page.opened.get("run").view;
+      const texts = [];
+      plot.context.fillText = (text) => texts.push(text);
+      plot.paint();
+      delete plot.context.fillText;
+      return texts;
+    })()""")
+    assert {"graph 2", "graph 3"} <= set(drawn)
+    # A capture that failed has no graph: only its lane has a name.
+    assert drawn.count("Engine.capture model.py:13") == 1
+
+
 def test_a_finding_of_a_run_leads_to_its_graphs(opened):
     page = opened(serving())
     finding = page.page.locator("article", has_text="graph-never-replayed").first

@@ -3,7 +3,9 @@
 
 const LABEL = 16; // above the rows of a lane
 const THIN = [3, 14]; // a row: there may be many
-const TALL = 140; // of a lane whose rows are not the thinnest
+const TALL = 280; // of a lane whose rows are not the thinnest
+const NAMED = 12; // a row that has room for the name of its graph
+
 /** The time in which a graph was replayed, cut where its replays were counted: from, to, and how
     often it was replayed there, as a share of where that was most often; null if they were not. */
 function slicesOf({ first, last, replays, moments }) {
@@ -163,7 +165,9 @@ class RunView {
     const color = theme.series[this.kinds[at][1]];
     context.fillStyle = lit ? color : dimmed(color);
     const x = plot.px(entry.began);
-    context.fillRect(x, top, Math.max(2, plot.px(entry.began + entry.capture) - x), high);
+    const wide = Math.max(2, plot.px(entry.began + entry.capture) - x);
+    context.fillRect(x, top, wide, high);
+    if (tall >= NAMED) this.drawName(context, entry, [x, x + wide], top + high / 2, lit);
     if (entry.first === null) return;
     context.globalAlpha = 0.55;
     for (const { from, to, share } of this.slices[at]) {
@@ -174,6 +178,25 @@ class RunView {
       context.fillRect(x, top + (share === null ? high / 4 : high - Math.max(1, tall)), wide, Math.max(1, tall));
     }
     context.globalAlpha = 1;
+  }
+
+  /** After its capture, if its replays begin later; else before it. */
+  drawName(context, entry, [left, right], y, lit) {
+    if (!entry.key && entry.graph < 0) return; // the lane has the only name there is
+    const name = this.name(entry);
+    context.font = `11px ${theme.font}`;
+    const room = widthOf(context, name) + 8;
+    const free = entry.first === null ? this.plot.width : this.plot.px(entry.first);
+    const x = right + room < free ? right + 4 : left > room ? left - room + 4 : null;
+    if (x === null) return;
+    const { fillStyle } = context;
+    context.fillStyle = lit ? theme.muted : theme.faint;
+    context.fillText(name, x, y);
+    context.fillStyle = fillStyle;
+  }
+
+  name({ key, graph, lane }) {
+    return key || this.capture.graphs[graph]?.name || this.run.lanes[lane][0];
   }
 
   at(px, y) {
@@ -193,7 +216,7 @@ class RunView {
     if (!entry) return showTooltip(null, null);
     const nodes = entry.graph < 0 ? null : this.capture.graphs[entry.graph].nodes;
     return showTooltip(event, [
-      entry.key || this.run.lanes[entry.lane][0],
+      this.name(entry),
       `captured in ${timeText(entry.capture)}, at ${timeText(entry.began)}`,
       nodes && countText(nodes[1] - nodes[0], "node"),
       entry.reserved ? `${bytesText(entry.reserved)} reserved` : null,

@@ -590,6 +590,17 @@ def test_the_replays_of_a_run_are_drawn_where_they_were(opened):
     assert page(shares, {**entry, "first": None}) == []
 
 
+def test_the_colours_of_a_run_are_printed_with_what_they_mean(opened):
+    page = opened(serving())
+    page.show("run")
+    toolbar = page.page.locator("[data-view=run] .toolbar")
+    page.page.emulate_media(media="print")
+    shown = toolbar.inner_text().split("\n")
+    page.page.emulate_media(media="null")
+    assert {"replayed", "never replayed"} <= set(shown)
+    assert "Fit" not in shown
+
+
 def test_where_there_is_room_a_row_of_a_run_has_the_name_of_its_graph(opened):
     page = opened(serving())
     page.show("run")

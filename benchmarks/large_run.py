@@ -52,6 +52,7 @@ class Device:
     """Stands in for a GPU: every graph has the same nodes, at other addresses."""
 
     graph_class = Graph
+    simulated = False
 
     def __init__(self, nodes: int) -> None:
         capture = huge(2 * nodes)

@@ -24,8 +24,8 @@ def totals(path: Path) -> tuple[int, int, int]:
     capture = read(path)
     pools = pools_report(capture).pools
     return (
-        sum(pool.reserved for pool in pools),
-        sum(pool.peak for pool in pools),
+        sum(pool.reserved_bytes for pool in pools),
+        sum(pool.peak_bytes for pool in pools),
         sum(len(graph.nodes) for graph in capture.graphs),
     )
 

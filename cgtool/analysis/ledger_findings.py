@@ -244,7 +244,7 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
 
 def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
     unused = [each for each in line.entries if each.is_unused]
-    if unused:
+    if unused and not ledger.failed_early:
         verb = "was" if len(unused) == 1 else "were"
         yield _about(
             unused,

@@ -219,7 +219,7 @@ def sentence_of(ledger: Ledger) -> str:
     if not captures:
         parts = ["the program captured no CUDA graph"]
     unused = [each for each in graphs if each.is_unused]
-    if unused:
+    if unused and not ledger.failed_early:
         cost = [time_text(sum(each.capture_ns for each in unused))]
         of_these = in_unused_pools(unused, ledger)
         if reserved := sum(each.reserved_bytes or 0 for each in of_these):

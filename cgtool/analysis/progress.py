@@ -27,7 +27,7 @@ class Progress:
         """``folder``: of the journals."""
         self._folder = folder
         self._ended = threading.Event()
-        self._moments: list[tuple[int, dict[Path, tuple[int, ...]]]] = []
+        self._moments: list[tuple[int, dict[tuple[Path, int], int]]] = []
 
     def follow(self) -> None:
         """Look again and again, until ``end`` is called."""
@@ -40,8 +40,10 @@ class Progress:
         """Note how many replays there are, at this time of the system clock. True if earlier
         moments were left out."""
         counts = {
-            each.log: tuple(count for count, *_ in each.counters().graphs)
+            (each.log, number): count
             for each in read_journals(self._folder)
+            for number, (count, *_) in enumerate(each.counters().graphs)
+            if count
         }
         self._moments.append((time_ns, counts))
         if len(self._moments) <= _MOST:
@@ -56,10 +58,7 @@ class Progress:
     def of(self, log: Path, number: int) -> Iterator[tuple[int, int]]:
         """Times of the system clock (ns), and how many replays there were of a graph: before and
         after each change. ``log``: of the journal of its process."""
-        seen = []
-        for time_ns, counts in self._moments:
-            known = counts.get(log, ())
-            seen.append((time_ns, known[number] if number < len(known) else 0))
+        seen = [(time_ns, counts.get((log, number), 0)) for time_ns, counts in self._moments]
         is_told = False
         for before, after in pairwise(seen):
             if before[1] == after[1]:

@@ -144,7 +144,9 @@ def explain(
         write_bytes(source.encode(), output)
         return
     if format_ == "csv":
-        raise usage("a page is no table", fix="cgtool explain --format csv lists all codes")
+        raise usage(
+            "the page of a code is not a table", fix="cgtool explain --format csv lists all codes"
+        )
     if format_ == "json":
         write_bytes(encode("cgtool-code", known), output)
     else:

@@ -131,9 +131,15 @@ def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) 
             raise usage(f"cannot write {file}: it is a directory", fix="name a file")
         try:
             exists = file.parent.is_dir()
+            above = next(folder for folder in file.absolute().parents if folder.exists())
+            is_blocked = not above.is_dir()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot write {file}: {reason}") from error
+        if is_blocked:
+            raise usage(
+                f"cannot write {file}: {above} is a file, not a folder", fix="choose another path"
+            )
         if not exists:
             raise usage(
                 f"cannot write {file}: there is no folder {file.parent}",

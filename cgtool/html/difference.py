@@ -52,16 +52,18 @@ def pack_difference(
 
 
 def _time(figures: Sequence[Figure]) -> str | None:
-    """How long the nodes of both take, in a sentence; None if those of one are not timed."""
+    """How long the nodes of the graphs in both take, in a sentence; None if they are not timed."""
     nodes = [(row.a or 0, row.b or 0) for row in figures if row.kind == "nodes"]
     a, b = map(sum, zip(*nodes, strict=True)) if nodes else (0, 0)
     if not a or not b:
         return None
     share = b / a - 1
-    more = "as long" if abs(share) < 0.0005 else f"{abs(share):.1%} {'more' if b > a else 'less'}"
+    if abs(share) < 0.0005:
+        return f"The nodes of the graphs in both take {time_text(a)} in A and in B."
     return (
-        f"Their nodes take {time_text(a)} in A and {time_text(b)} in B, {more}. `cgtool gate` "
-        "tells whether such a difference is chance."
+        f"The nodes of the graphs in both take {time_text(a)} in A and {time_text(b)} in B, "
+        f"{abs(share):.1%} {'more' if b > a else 'less'}. `cgtool gate` tells whether such a "
+        "difference is chance."
     )
 
 

@@ -261,8 +261,9 @@ def _of_graph(group: Sequence[Record], by_graph: bool, by_other: bool) -> list[R
 
 
 def _turns(records: Sequence[Record], launches: int) -> list[tuple[int, ...]]:
-    """For each record, which of so many launches with one number it is of: a launch runs each node
-    once. Without ids only launches of the same kernels, one after the other, are told apart."""
+    """For each record, which of these launches, which share a number, it belongs to; () where that
+    is unknown. A launch runs each node once. Without node ids, the launches can be told apart only
+    if they follow one another and run the same kernels."""
     order = sorted(range(len(records)), key=lambda at: records[at].start_ns)
     size = len(order) // launches
     kernels = [(records[at].name, records[at].size) for at in order]

@@ -249,6 +249,14 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sentence for everything that could not be recorded."""
 
     @property
+    def failed_early(self) -> bool:
+        """It ended with an error, or cgtool before it, before any replay: that graphs were not
+        replayed says nothing about them."""
+        return self.exit_status != 0 and not any(
+            each.uses or each.uncounted for each in self.graphs
+        )
+
+    @property
     def graphs_gpu_ns(self) -> int | None:
         """GPU time inside graphs, of all processes; None without ``--times``."""
         known = [each.graphs_gpu_ns for each in self.processes if each.graphs_gpu_ns is not None]

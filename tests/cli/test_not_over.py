@@ -135,6 +135,9 @@ def test_a_missing_folder_is_reported_before_anything_runs(
     code, out, err = cgtool(command, "model.py:build", "-o", "no/x")
     assert (code, out) == (2, "")
     assert "cannot write no/x: there is no folder no\n  fix: mkdir -p no" in err
+    code, out, err = cgtool(command, "model.py:build", "-o", "model.py/x")
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / 'model.py'} is a file, not a folder" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from cgtool.analysis.ledger_findings import ledger_findings
+from cgtool.analysis.ledger_report import sentence_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.ledger import LedgerGraph
@@ -374,6 +376,30 @@ def test_a_capture_that_an_error_of_the_program_ends(folder: Path) -> None:
     run("-o", "no_scale.cgt", "no_scale.py", folder=folder)
     (graph,) = ledger(capture_file.read(folder / "no_scale.cgt"))
     assert graph.failure == "KeyError: 'scale' at no_scale.py:5"
+
+
+@pytest.mark.parametrize(("ending", "is_found"), [("raise SystemExit(3)", False), ("", True)])
+def test_a_program_that_fails_before_its_first_replay_has_no_unused_graph(
+    folder: Path, ending: str, is_found: bool
+) -> None:
+    program(
+        folder,
+        "early.py",
+        f"""
+        import torch
+        x = torch.ones(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        {ending}
+        """,
+    )
+    run("-o", "early.cgt", "early.py", folder=folder)
+    capture = capture_file.read(folder / "early.cgt")
+    assert capture.ledger is not None
+    found = [finding.code for finding in ledger_findings(capture)]
+    assert ("graph-never-replayed" in found) is is_found
+    assert ("for nothing" in sentence_of(capture.ledger)) is is_found
 
 
 def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:

@@ -10,6 +10,9 @@ also of the loop: one replay timed as the fifty are, the wall time of a loop of 
 without any event, the sum of the graphs in `profile`, and the capture by hand. The last one
 compares eager in `bench` with the wall time of a plain loop. NAME is a model of this file or of
 `model_zoo.py`. It needs a GPU. Each model has a process of its own.
+
+`--against` does the same for `bench NAME --against NAME2`, with each two neighbours of the list:
+the loop is run on every graph that it captures, right after its own rounds.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +49,7 @@ EAGER_SECONDS = 0.3
 REPLAY_SECONDS = 0.5
 SECONDS = 400
 """For one model, with its imports and its wait for the others."""
+PAIR_SECONDS = 12.0
 AT_ONCE = 4
 """Processes that import while one of them measures."""
 BEFORE_MS = 20.0
@@ -241,6 +246,45 @@ def row_of(spec: str) -> dict[str, Any]:
     return row
 
 
+def pair_of(spec: str, against: str) -> dict[str, Any]:
+    """Two models: `bench --against` and the loop on the same graphs, in turn."""
+    from functools import partial
+
+    from cgtool.devices.cuda import bench, pairs
+    from cgtool.devices.cuda.device import CudaDevice
+    from cgtool.model.options import BenchOptions, CaptureOptions
+    from cgtool.program.load import load
+
+    loops: dict[str, list[float]] = {"replay": [], "against": []}
+
+    class WithLoop(bench.Side):
+        def measure(self, device: int) -> None:
+            super().measure(device)
+            loops[self.name].append(loop_ns([self.once], REPLAYS))
+
+    pairs.Side = WithLoop
+    entries = tuple(
+        pairs.Entry(name, partial(load, of, device="cuda"), CaptureOptions(seed=0))
+        for name, of in (("replay", spec), ("against", against))
+    )
+    options = BenchOptions(max_seconds=PAIR_SECONDS, precision=0.0)
+    pairs.measure(entries, CudaDevice(), options, [], lambda _text: None)
+    row: dict[str, Any] = {
+        "model": " against ".join(name.rpartition(":")[2] for name in (spec, against))
+    }
+    for entry in entries:
+        # The first capture of each is left out, as `bench` leaves it out.
+        row |= {
+            f"{entry.name}_ns": median(entry.device_ns),
+            f"{entry.name}_loop_ns": median(loops[entry.name][-len(entry.device_ns) :]),
+        }
+    row["pairs"] = len(entries[0].by_capture())
+    off = [row[f"{name}_ns"] / row[f"{name}_loop_ns"] - 1 for name in loops]
+    row["replay_off"], row["against_off"] = off
+    row["off"] = (1 + off[0]) / (1 + off[1]) - 1
+    return row
+
+
 def measure_one(spec: str, lock: Path) -> None:
     """Print the row of one model as JSON, or why there is none. The GPU is this process's own."""
     for package in PACKAGES:
@@ -253,7 +297,7 @@ def measure_one(spec: str, lock: Path) -> None:
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         try:
-            row: Any = row_of(spec)
+            row: Any = pair_of(*spec.split()) if " " in spec else row_of(spec)
         except Exception as error:
             # One model of a library that changed does not end the others.
             row = f"{type(error).__name__}: {error}"
@@ -279,6 +323,12 @@ COLUMNS = ("bench_ns", "loop_ns", "single_ns", "wall_ns", "profile_ns", "by_hand
 
 def text_of(row: dict[str, Any]) -> str:
     """A line: microseconds, and what differs from the loop in percent."""
+    if "pairs" in row:
+        times = [row[f"{name}_ns"] / 1e3 for name in ("replay", "against")]
+        off = [row[name] for name in ("replay_off", "against_off", "off")]
+        return f"{row['model']:36} {row['pairs']:>5}" + "".join(
+            [f"{time_us:>10.1f}" for time_us in times] + [f"{part:>+9.2%}" for part in off]
+        )
     loop = row["loop_ns"]
     cells = [
         f"{row['model']:22} {row['nodes']:>5} {row['bench_ns'] / 1e3:>9.1f} {loop / 1e3:>9.1f}"
@@ -294,20 +344,28 @@ HEADING = (
     f"{'wall':>8} {'profile':>8} {'by hand':>8} {'launch us':>9} {'eager us':>9} {'eager':>8}"
 )
 
+PAIRS_HEADING = f"{'model':36} {'pairs':>5}" + "".join(
+    [f"{name:>10}" for name in ("us", "other us")]
+    + [f"{name:>9}" for name in ("off", "other", "ratio")]
+)
+
 
 def main() -> int:
     """1 when a figure of `bench` is further off than LIMIT."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--against", action="store_true", help="time pairs of models")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         measure_one(arguments.one, arguments.lock)
-    print(HEADING)
+    print(PAIRS_HEADING if arguments.against else HEADING)
     rows = []
     chosen = specs(arguments.names)
+    if arguments.against:
+        chosen = [" ".join(two) for two in pairwise(chosen)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         results = pool.map(result_of, chosen, [Path(folder) / "lock"] * len(chosen))
         for spec, row in zip(chosen, results, strict=True):
@@ -316,7 +374,8 @@ def main() -> int:
             else:
                 rows.append(row)
                 print(text_of(row), flush=True)
-    (arguments.out / "back-to-back.json").write_text(json.dumps(rows, indent=1))
+    name = "pairs.json" if arguments.against else "back-to-back.json"
+    (arguments.out / name).write_text(json.dumps(rows, indent=1))
     within = sum(abs(row["off"]) <= LIMIT for row in rows)
     print(f"\n{within} of {len(rows)} models within {LIMIT:.1%} of {REPLAYS} replays back to back")
     return 0 if rows and within == len(rows) else 1

@@ -267,7 +267,10 @@ class _Comparison:
                 f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
                 f"{list(new.shape)} at {new.address:#x}"
             )
-            if not names and self.frozen.explain_branch([after.call], shown):
+            if not names and (
+                self.frozen.explain_branch([after.call], shown)
+                or self.frozen.explain_choice(after.call, shown)
+            ):
                 continue
             # A parameter that other ops read as well was not rebound: another one is chosen.
             is_rebound = new.parameter and new.storage not in self.first.storages

@@ -18,7 +18,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Code, Finding
 from cgtool.observe.flow_reader import read_flows
-from cgtool.observe.flows import Branch, Source, contains
+from cgtool.observe.flows import Source, contains
 from cgtool.observe.frames import Chain, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.iteration import Iteration
@@ -162,6 +162,18 @@ class FrozenValues:
         self.observed.update(dict.fromkeys(deciding, evidence))
         return bool(deciding)
 
+    def explain_choice(self, call: OpCall, evidence: str) -> bool:
+        """Whether a condition chooses between the tensors that this op reads, another one in the
+        second iteration; ``findings`` then reports it as an error."""
+        deciding = [
+            source.key
+            for site in call.chain[:1]
+            for source in self._changing("op", position_of(site))
+            if source.kind == "decision" and self._decides_ops(source.key, result_is_used=True)
+        ]
+        self.observed.update(dict.fromkeys(deciding, evidence))
+        return bool(deciding)
+
     def findings(self) -> Iterator[Finding]:
         """Each value once, at the line to change."""
         reported: set[tuple[str, str, int]] = set()
@@ -197,7 +209,7 @@ class FrozenValues:
             if kind == "decision" and changing and self._decides_ops(key):
                 decisions[key] = None
         for position in decisions:
-            yield self._decision(position, self.flows.branches[position])
+            yield self._decision(position)
 
     def _decides_ops(self, position: Position, result_is_used: bool = False) -> bool:
         """Whether a condition decides which ops run, and not only which numbers they get."""
@@ -209,8 +221,23 @@ class FrozenValues:
             or any(contains(span, place) for span in branch.spans for place in ran)
         )
 
-    def _decision(self, position: Position, branch: Branch) -> Finding:
-        sources = self._changing("decision", position)
+    def _chosen_at(self, position: Position) -> Position:
+        """Of a call: the condition that chooses which function it calls."""
+        seen = {position}
+        while self.flows.branches[position].calls:
+            sources = self._changing("decision", position)
+            if any(source.kind != "decision" for source in sources) or sources[0].key in seen:
+                break
+            position = sources[0].key
+            seen.add(position)
+        return position
+
+    def _decision(self, position: Position) -> Finding:
+        shown = self.observed.get(position)
+        position = self._chosen_at(position)
+        if shown is not None:
+            self.observed.setdefault(position, shown)
+        branch, sources = self.flows.branches[position], self._changing("decision", position)
         cause = next((self.causes[source] for source in sources), Source("state", None))
         frame = Frame(position[0], branch.line, branch.code.co_qualname)
         changed = self.changes.get(cause)

@@ -483,7 +483,7 @@ class _Reader:
         if called or (runs_ops and not isinstance(function, ast.Attribute)):
             # The value is a function or a module. What a loop chooses is chosen by the loop.
             if not chosen <= self._deciding():
-                self._branch(function, [node], chosen)
+                self._branch(function, [node], chosen, calls=True)
             everything = NOTHING.union(*arguments, *named.values())
         is_method = isinstance(function, ast.Attribute) and self._is_tensor(function.value)
         if runs_ops or (is_method and name in _MAY_COPY):
@@ -572,7 +572,13 @@ class _Reader:
         return self._branch(test, guarded, sources, loops=loops)
 
     def _branch(
-        self, test: ast.AST, guarded: list[Any], sources: Sources, *, loops: bool = False
+        self,
+        test: ast.AST,
+        guarded: list[Any],
+        sources: Sources,
+        *,
+        loops: bool = False,
+        calls: bool = False,
     ) -> Sources:
         # What decides whether it is reached at all decides there.
         sources -= self.control
@@ -581,7 +587,9 @@ class _Reader:
         position = _position(self.code, test)
         branch = self.flows.branches.get(position)
         if branch is None:
-            branch = self.flows.branches[position] = Branch(self.code, position[1], loops=loops)
+            branch = self.flows.branches[position] = Branch(
+                self.code, position[1], loops=loops, calls=calls
+            )
             branch.spans += [_position(self.code, node) for node in guarded]
             branch.effects = self.flows.change_tensors(self.code, guarded)
             branch.selects = any(map(self._uses_tensors, guarded))

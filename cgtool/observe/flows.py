@@ -74,7 +74,7 @@ class Ran:
 
 @dataclass
 class Branch:
-    """A condition, or what a loop iterates over."""
+    """A condition, what a loop iterates over, or the function that is called."""
 
     code: CodeType
     line: int
@@ -86,6 +86,8 @@ class Branch:
     """Whether code in the spans, even if it did not run, computes from tensors or returns them."""
     loops: bool = False
     """Whether it is what a loop iterates over."""
+    calls: bool = False
+    """Whether it is the function that a call calls."""
 
 
 class Flows:

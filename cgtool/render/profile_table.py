@@ -90,8 +90,8 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
         Column(
             "replay" if measured else "traced",
             "total_ns",
-            explanation="GPU time of one replay on a busy device"
-            + ("" if measured else ", under the profiler"),
+            explanation="GPU time of one replay in a loop, or of a single one if the loop waits "
+            "for the host" + ("" if measured else ", under the profiler"),
         ),
         Column(
             "busy", "busy", percent_text, explanation="share of the replay in which a node runs"

@@ -98,6 +98,13 @@ def test_the_time_of_the_events_themselves_is_not_part_of_the_replay():
     assert own_time(None) is None
 
 
+def test_a_replay_takes_as_long_as_in_a_loop_unless_the_loop_waits_for_the_host():
+    alone = GraphTimes(0, (101.0, 101.0), (1.0,))
+    assert own_time(structs.replace(alone, queued_ns=101.5)) == 101.5
+    assert own_time(structs.replace(alone, queued_ns=99.0)) == 99.0
+    assert own_time(structs.replace(alone, queued_ns=120.0)) == 100.0
+
+
 def test_nodes_without_a_start_have_a_sum_and_no_gaps():
     nodes = (Node(0, "kernel", duration_ns=5), Node(1, "memcpy", duration_ns=7), Node(2, "host"))
     line = timeline_of(capture([Graph("forward", "forward", nodes=nodes)]), 0)

@@ -172,14 +172,14 @@ class _Twin:
 
     def state(self) -> list[Any]:
         found: list[Any] = []
-        _collect(self.call, found, set(), 0)
+        _collect(self.call, found, {}, 0)
         return found
 
     def generators(self) -> list[Any]:
         import torch
 
         found: list[Any] = []
-        _collect((self.call, self.args, self.kwargs), found, set(), 0, keep=torch.Generator)
+        _collect((self.call, self.args, self.kwargs), found, {}, 0, keep=torch.Generator)
         return [each for each in found if each.device.type == "cuda"]
 
 
@@ -350,13 +350,18 @@ def _autograd_leaves(outputs: list[Any]) -> list[Any]:
     return leaves
 
 
-def _collect(value: Any, found: list[Any], seen: set[int], depth: int, keep: Any = None) -> None:
-    """Tensors that the code keeps: by closures, attributes, containers, modules, optimizers."""
+def _collect(
+    value: Any, found: list[Any], seen: dict[int, Any], depth: int, keep: Any = None
+) -> None:
+    """Tensors that the code keeps: by closures, attributes, containers, modules, optimizers.
+
+    ``seen`` holds what it names: the id of an object that is gone may be another's.
+    """
     import torch
 
     if id(value) in seen or depth > 8:
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     wanted = keep or torch.Tensor
     if isinstance(value, wanted):
         if value.device.type != "meta":

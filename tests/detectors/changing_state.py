@@ -1502,3 +1502,24 @@ def loss_read_every_hundredth_step(device):
         return loss
 
     return step, (rows(device),)
+
+
+def two_layers_in_a_random_order(device):
+    first, second = (nn.Linear(8, 8).to(device) for _ in range(2))
+
+    def forward(x):
+        swaps = random.random() < 0.5
+        one, other = (second, first) if swaps else (first, second)  # <- control-flow-frozen
+        return one(x) - other(x) ** 2
+
+    return forward, (rows(device),)
+
+
+def tensor_chosen_at_random(device):
+    ones, zeros = torch.ones(8, device=device), torch.zeros(8, device=device)
+
+    def forward(x):
+        chosen = ones if random.random() < 0.5 else zeros  # <- control-flow-frozen
+        return x + chosen
+
+    return forward, (rows(device),)

@@ -182,3 +182,18 @@ def test_an_entry_without_results_is_not_verified(verified, tmp_path, body):
     outcome = verified(f"{file}:build")
     assert outcome.comparisons == ()
     assert "nothing-compared" in {note.code for note in outcome.notes}
+
+
+def test_a_branch_that_no_replay_shows_is_not_verified(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import random\nimport torch\n\ndef build(device):\n"
+        "    ones = torch.ones(4, device=device)\n    def forward(x):\n"
+        "        noise = ones if random.random() < 1e-9 else 0 * ones\n"
+        "        return x + noise\n    return forward, (torch.ones(4, device=device),)\n"
+    )
+    outcome = verified(f"{file}:build")
+    assert all(comparison.equal for comparison in outcome.comparisons)
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("control-flow-frozen", None)
+    assert finding.frames[0].line == 7

@@ -18,9 +18,10 @@ all of them. The host's time to enqueue is that of the first iterations of a rou
 the host wait once about a thousand launches are queued.
 
 All rounds use the first capture of the process. On an H200, first captures of different processes
-differed by 0.2 to 0.6%, and captures made later in a process by up to 7%, in steps of 0.17 us a
-node: memory that the driver hands out again is slower, which says nothing about the code. So times
-to be compared are measured in fresh processes (``--runs``).
+differed by 0.2 to 0.6%, so times to be compared are measured in several processes (``--runs``).
+Replays of small kernels take up to 11% longer, 0.17 us a node, once a process has launched any
+kernel outside of a graph; eager runs between these replays, so that is the time reported
+(docs/accuracy.md).
 """
 
 from __future__ import annotations

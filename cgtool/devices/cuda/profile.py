@@ -37,6 +37,8 @@ _ROOM = 4
 """At most 1/4 of the free memory is used."""
 _QUEUED = 50
 """Replays back to back, without synchronization."""
+_LOOPS = 5
+"""How often they are timed."""
 _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
 """Node types of graphs that can be instantiated only once."""
 
@@ -150,8 +152,11 @@ def _times(
             for graph in session.graphs:
                 graph.graph.replay()
 
-        side = bench.Side("replay", "all", replay_all, repeats=_QUEUED)
-        queued, _ = bench.measure_round(side, session.device.index)
+        side = bench.Side("replay", "all", replay_all)
+        bench.choose_iterations(side, session.device.index, 0.0, fewest=_QUEUED)
+        for _ in range(_LOOPS):
+            side.measure(session.device.index)
+        queued = median(side.device_ns)
     typical = [median(times_ns) for times_ns in alone]
     for number in range(count):
         yield GraphTimes(

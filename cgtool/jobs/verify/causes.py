@@ -24,7 +24,7 @@ from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.iterations import eager_iteration
 from cgtool.jobs.verify.runner import Queries, TrialRunner
 from cgtool.model.capture import Frames
-from cgtool.model.finding import ERROR, WARNING, Finding
+from cgtool.model.finding import ERROR, NOTE, WARNING, Finding
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.host_reads import HostReads
@@ -97,6 +97,15 @@ class Eager:
                 return findings
         inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
         return _frozen_among(self.restarted(captured, inputs))
+
+    def hidden(self, trial: Trial) -> list[Finding]:
+        """What the host changes or draws, though no result shows it. It is an error all the same:
+        whether it shows is a matter of luck."""
+        return [
+            replace(finding, severity=None)
+            for finding in _frozen_among(self.consecutive(trial))
+            if finding.severity != NOTE
+        ]
 
     def not_restored(self, trial: Trial) -> tuple[Finding, ...]:
         """What the host changes although everything that cgtool reaches is set back: iterators,

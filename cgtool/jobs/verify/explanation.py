@@ -21,6 +21,7 @@ CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
+RNG_FROZEN_SEED = code("rng-frozen-seed")
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 
@@ -37,6 +38,12 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     if differing:
         log.progress("look for the reason")
         reasons = _reasons(subject, differing[0], facts.frozen, uninitialised)
+    else:
+        # These replays may be right by chance: a branch that is rarely taken, a draw of a coin.
+        log.progress("look for values that the graph keeps")
+        hidden = causes.Eager(runner).hidden(subject.trial)
+        # What differs from one eager run to the next may be drawn, as the order of a sum is.
+        log.add(*(each for each in hidden if each.code != RNG_FROZEN_SEED or not facts.is_noisy))
     changed = {
         name
         for verdict in verdicts

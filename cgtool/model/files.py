@@ -86,9 +86,9 @@ def atomic(path: Path) -> Iterator[Path]:
     then, and after any other exception.
     """
     try:
+        check_replaceable(path)
         # Through a symbolic link: the link stays, its target is replaced.
         path = Path(os.path.realpath(path))
-        check_replaceable(path)
         handle, name = tempfile.mkstemp(prefix=".cgtool-", suffix=".tmp", dir=path.parent)
         os.close(handle)
     except (OSError, ValueError) as error:

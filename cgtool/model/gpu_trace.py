@@ -314,7 +314,10 @@ def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
 
 
 def _number(fields: dict[str, Any], key: str) -> int | None:
+    """Tools that edit a trace may write ``100.0`` for 100."""
     value = fields.get(key)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) else None
 
 

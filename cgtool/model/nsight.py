@@ -7,6 +7,8 @@ are needed: each is asked for before it is read.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -76,7 +78,11 @@ class NsightTrace:
                 yield database
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python decodes the text of an error strictly.
-            is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_FULL:
+                # Of the copy: whoever writes it names the file.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            is_locked = code == sqlite3.SQLITE_BUSY
             raise usage(
                 f"{self.path}: the database cannot be read: {error}",
                 fix="wait until the program that writes it has ended"

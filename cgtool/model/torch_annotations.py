@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.files import open_regular
 
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _MOST_BYTES = 1 << 30
@@ -67,7 +68,7 @@ class _PlainUnpickler(pickle._Unpickler):
 def read(path: Path) -> dict[int, dict[str, str | int]]:
     """The facts about each node, by node id. Raises CgtoolError (exit 2) for any other file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, "PyTorch's graph annotations", _HOW) as file:
             if path.stat().st_size > _MOST_BYTES:
                 raise _refused(path, "it is larger than 1 GiB")
             begin = file.read(2)
@@ -80,8 +81,6 @@ def read(path: Path) -> dict[int, dict[str, str | int]]:
             if not begin.startswith(_PICKLE):
                 raise _refused(path, "it is neither a pickle nor gzipped JSON")
             content = _PlainUnpickler(io.BytesIO(file.read())).load()
-    except OSError as error:
-        raise usage(f"cannot read {path}: {error.strerror or error}") from error
     except (
         pickle.UnpicklingError, msgspec.MsgspecError, zlib.error, EOFError, ValueError, TypeError,
         AttributeError, ImportError, IndexError, KeyError, MemoryError, OverflowError,

@@ -159,6 +159,12 @@ def test_without_times_the_path_has_the_most_nodes():
     assert (path.length_ns, path.busy_ns, path.timed, path.untimed) == (0, 0, False, 4)
 
 
+def test_without_times_nothing_overlaps():
+    capture = of([None] * 3, [Edge(0, 1, 1, 0, 1), (1, 2)])
+    path = critical_path(capture, 0)
+    assert (path.nodes, path.overlapping) == ((0, 1, 2), 0)
+
+
 def test_empty_nodes_take_no_time_and_lack_none():
     capture = of([4, None, 3], [(0, 1), (1, 2)], types=["kernel", "empty", "kernel"])
     path = critical_path(capture, 0)

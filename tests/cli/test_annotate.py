@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import pickle
 import random
 import sqlite3
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -77,6 +79,15 @@ def test_every_kernel_gets_its_line(cgtool, tmp_path, written):
     origins = [step.origins[node.origin] for node in step.graphs[0].nodes]
     backward = [origin for origin in origins if origin.forward is not None]
     assert known["forward line"] == known["forward op"] == 2 * len(backward) == 18
+
+
+def test_whole_numbers_may_be_floats(cgtool, tmp_path, written):
+    """As tools write them that read a trace into a table."""
+    events = replays(recorded("train_step"), [0, 0], ids=True)
+    for each in events:
+        each["args"]["correlation"] = float(each["args"]["correlation"])
+    code, out, _ = cgtool("annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json")
+    assert (code, out.startswith("110 of 110 kernels of 2 graph launches")) == (0, True)
 
 
 def test_modules_are_slices_around_their_kernels(cgtool, tmp_path):
@@ -249,6 +260,23 @@ def test_an_export_of_nsight_systems(cgtool, tmp_path):
         assert rows.fetchone() == (None, None, "an_eager_kernel", 4)
         first = rows.fetchone()
         assert first[:2] == (f"step/{kernels[0].id}", step.origins[kernels[0].origin].op)
+
+
+def test_a_disk_that_is_full_is_not_the_fault_of_the_export(cgtool, tmp_path, monkeypatch):
+    step = recorded("train_step")
+    file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
+    nsight(file, replays(step, [0], ids=True), step)
+    connect = sqlite3.connect
+
+    def small_disk(*arguments, **options):
+        database = connect(*arguments, **options)
+        database.execute("PRAGMA max_page_count = 1")  # not less than there are
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", small_disk)
+    code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+    assert (code, out.exists()) == (2, False)
+    assert f"cannot write {out}: No space left on device" in errors
 
 
 @pytest.mark.parametrize(
@@ -429,6 +457,14 @@ def test_files_that_are_not_annotations(content, problem, cgtool, tmp_path, writ
     assert not out.exists()
 
 
+@pytest.mark.parametrize("create", [os.mkfifo, Path.mkdir])
+def test_annotations_in_what_is_no_file(create, cgtool, tmp_path, written):
+    create(given := tmp_path / "a.pkl")
+    arguments = ("--with", STEP, "-o", tmp_path / "out.json", "--torch-annotations", given)
+    code, _, errors = cgtool("annotate", written([]), *arguments)
+    assert (code, f"cgtool: {given} is a d" in errors) == (2, True)
+
+
 NOT_TRACES = {
     "nothing": (b"", "it is empty"),
     "text": (b"hello", "neither a database nor valid JSON"),
@@ -535,6 +571,19 @@ def test_what_is_read_is_not_overwritten(cgtool, tmp_path, written):
     code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", file)
     assert code == 2
     assert f"-o {file} would overwrite {file}" in errors
+
+
+def test_a_pipe_cannot_be_replaced(cgtool, written):
+    read_end, write_end = os.pipe()
+    try:
+        out = f"/dev/fd/{write_end}"
+        file = written(replays(recorded("train_step"), [0]))
+        code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert code == 2
+    assert f"cannot write {out}: it is a device or a pipe, not a file" in errors
 
 
 def test_a_capture_of_the_simulated_device(cgtool, tmp_path, written):

@@ -195,11 +195,11 @@ def by_edges(
 
     The target of a programmatic edge may start while its source runs (CUDA programming guide,
     programmatic dependent launch). How much later it started was measured; where it was not, the
-    two count as started together.
+    two count as started together. In a graph without any times, none overlaps.
     """
     nodes = graph.nodes
     lags: dict[tuple[int, int], int] = {}
-    for edge in graph.edges:
+    for edge in graph.edges if any(node.duration_ns for node in nodes) else ():
         if edge.type == 1 or edge.from_port:
             first, second = nodes[edge.source].start_ns, nodes[edge.target].start_ns
             lag = 0 if first is None or second is None else max(0, second - first)

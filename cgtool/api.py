@@ -8,8 +8,8 @@ notebook. PyTorch is not imported here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
@@ -262,8 +262,15 @@ class LoadedCapture:
 class Result(Generic[Subject]):
     """What a command found: its report, and how the command shows it."""
 
-    def __init__(self, schema: str, report: Subject, screen: RenderableType, summary: str) -> None:
-        self._schema, self._screen, self.summary = schema, screen, summary
+    def __init__(
+        self,
+        schema: str,
+        report: Subject,
+        render: Callable[[Subject], RenderableType],
+        summary: str,
+    ) -> None:
+        # The function, not what it returns: that cannot be pickled.
+        self._schema, self._render, self.summary = schema, render, summary
         self.report = report
         """The report as a typed object; the same fields as the JSON of the command."""
 
@@ -278,10 +285,10 @@ class Result(Generic[Subject]):
         return f"<{self._schema.partition('-')[2]}: {self.summary}>"
 
     def __str__(self) -> str:
-        return _text(self._screen)
+        return _text(self._render(self.report))
 
     def _repr_html_(self) -> str:
-        return _preformatted(self._screen)
+        return _preformatted(self._render(self.report))
 
 
 class CheckResult(Result[Report]):
@@ -316,7 +323,7 @@ def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
     first, second = _loaded(a, "diff()"), _loaded(b, "diff()")
     names = (str(first.path), str(second.path))
     report = compare(first.capture, second.capture, names=names)
-    return Result("cgtool-diff", report, render(report, rows=_SHOWN), report.summary)
+    return Result("cgtool-diff", report, partial(render, rows=_SHOWN), report.summary)
 
 
 def report(
@@ -361,7 +368,7 @@ def check(
     job = check_job(os.fspath(entry), settings)
     report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
     hazards = sum(map(is_hazard, explain_findings(report.findings)))
-    return CheckResult("cgtool-check", report, render_check(report), count_text(hazards, "hazard"))
+    return CheckResult("cgtool-check", report, render_check, count_text(hazards, "hazard"))
 
 
 def _settings(options: dict[str, Any]) -> CaptureOptions:

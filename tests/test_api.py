@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -261,6 +262,17 @@ def test_differences():
     assert str(same).startswith(same.summary)
     loaded = cgtool.load(SAMPLES / "mlp.cgt")
     assert cgtool.diff(loaded, SAMPLES / "mlp.cgt").to_dict() == same.to_dict()
+
+
+def test_results_can_be_pickled(tmp_path):
+    """A program may compare captures in several processes."""
+    model = tmp_path / "model.py"
+    model.write_text("def f(x):\n    return x * 2\n")
+    found = cgtool.check(f"{model}:f", device="simulated", input="x=float32[4]")
+    capture = cgtool.load(SAMPLES / "mlp.cgt")
+    for thing in (capture, cgtool.diff(capture, SAMPLES / "transformer.cgt"), found):
+        assert str(pickle.loads(pickle.dumps(thing))) == str(thing)
+    assert len(pickle.loads(pickle.dumps(capture.nodes))) == len(capture.nodes)
 
 
 def test_a_file_that_is_none(tmp_path):

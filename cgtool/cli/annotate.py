@@ -111,6 +111,8 @@ def annotate(
         kind, others = _KINDS[isinstance(read, NsightTrace)]
         if output.suffix in others:
             raise usage(f"-o {output}: {trace} is {kind}, so the annotated trace is one too")
+        if torch_annotations is not None and isinstance(read, NsightTrace):
+            raise usage(f"--torch-annotations is for Chrome traces, not for {trace}")
         if not read.records:
             whole_graphs = read.whole_graphs if isinstance(read, NsightTrace) else 0
             raise _no_graphs(trace, read.outside, whole_graphs)
@@ -119,21 +121,20 @@ def annotate(
             capture, launches, trace=str(trace), name=str(with_), outside=read.outside,
             unusable=0 if isinstance(read, NsightTrace) else read.unusable,
         )  # fmt: skip
-        if given and not any(record.graph for record in read.records):
+        if torch_annotations is not None and not any(record.graph for record in read.records):
             raise _no_ids("--torch-annotations", trace)
         processes = {record.process for record in read.records}
-        if (len(processes) > 1 or None in processes) and (given or annotations is not None):
-            option = "--torch-annotations" if given else "--annotations"
+        named = {"--torch-annotations": torch_annotations, "--annotations": annotations}
+        for_one = [option for option, file in named.items() if file is not None]
+        if (len(processes) > 1 or None in processes) and for_one:
             raise usage(
-                f"{option} is for one process; {trace} has graphs of several",
+                f"{for_one[0]} is for one process; {trace} has graphs of several",
                 why="each process numbers the nodes of its graphs itself",
                 fix="annotate the trace of each process by itself",
             )
         if annotations is not None:
             write_bytes(_pickled(trace, for_pytorch(launches, capture)), annotations)
         if isinstance(read, NsightTrace):
-            if given:
-                raise usage(f"--torch-annotations is for Chrome traces, not for {trace}")
             with atomic(output) as temporary:
                 read.write(temporary, nodes(read, launches, capture))
         else:

@@ -28,7 +28,16 @@ def _default_file(spec: str, suffix: str = "") -> Path:
 def capture(
     *,
     entry: opt.Entry,
-    output: opt.CaptureOutput = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Save the capture in FILE.",
+            rich_help_panel=opt.OUTPUT,
+        ),
+    ] = None,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,
     depth: Annotated[

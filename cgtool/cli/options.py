@@ -51,12 +51,6 @@ Output = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-CaptureOutput = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="Write the result to FILE.", rich_help_panel=OUTPUT
-    ),
-]
 FormatOption = Annotated[
     Literal["table", "json", "csv"],
     typer.Option("--format", help="Output format.", rich_help_panel=OUTPUT),

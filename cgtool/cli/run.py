@@ -43,7 +43,16 @@ def run(
     program: Annotated[
         list[str], typer.Argument(metavar="PROGRAM [ARGS]...", help="The program to run.")
     ],
-    output: opt.CaptureOutput = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Save the capture in FILE; for a saved run, write the table there.",
+            rich_help_panel=opt.OUTPUT,
+        ),
+    ] = None,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,
     device: Annotated[
@@ -233,7 +242,8 @@ def _command(program: list[str]) -> tuple[list[str], list[str]]:
     command."""
     first, *rest = program
     if first in ("-m", "--") and not rest:
-        raise usage(f"nothing after {first}", fix="cgtool run train.py")
+        example = "-m package.module" if first == "-m" else "-- torchrun train.py"
+        raise usage(f"nothing after {first}", fix=f"cgtool run {example}")
     if first == "--":
         return rest, rest
     if first != "-m" and not is_file(Path(first)):

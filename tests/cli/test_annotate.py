@@ -377,6 +377,28 @@ def test_an_annotated_stream_is_not_the_stream_of_the_kernel(
     assert (args["stream"], args.get("annotated_stream")) == (7, kept)
 
 
+@pytest.mark.parametrize("kind", ["an export of Nsight Systems", "no ids"])
+@pytest.mark.parametrize("recorded_there", [{1: [{"name": "a"}]}, {}], ids=["some", "none"])
+def test_torch_annotations_are_refused_before_anything_is_written(
+    kind, recorded_there, cgtool, tmp_path, written
+):
+    step = recorded("train_step")
+    pickled, out = tmp_path / "a.pkl", tmp_path / "out"
+    pickled.write_bytes(pickle.dumps(recorded_there))
+    if kind == "no ids":
+        file, problem = written(replays(step, [0])), "does not name the nodes of graphs"
+    else:
+        file, problem = tmp_path / "trace.sqlite", "--torch-annotations is for Chrome traces"
+        nsight(file, replays(step, [0], ids=True), step)
+    before = sorted(tmp_path.iterdir())
+    places = ("-o", out, "--annotations", tmp_path / "ours.pkl")
+    arguments = ("--with", STEP, *places, "--torch-annotations", pickled)
+    code, _, errors = cgtool("annotate", file, *arguments)
+    assert code == 2
+    assert problem in errors
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
     events = replays(recorded("train_step"), [0, 0], ids=True)
     ids = [each["args"]["graph node id"] for each in events if "graph node id" in each["args"]]

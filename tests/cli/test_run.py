@@ -529,8 +529,8 @@ def test_options_after_the_program_are_its_own(folder: Path) -> None:
     ("arguments", "said"),
     [
         (["missing.py"], "missing.py: no such file"),
-        (["-m"], "nothing after -m"),
-        (["--"], "nothing after --"),
+        (["-m"], "nothing after -m\n  fix: cgtool run -m package.module"),
+        (["--"], "nothing after --\n  fix: cgtool run -- torchrun"),
         (["--device", "tpu", "train.py"], "device `tpu`"),
         ([], "Missing argument"),
     ],

@@ -487,7 +487,7 @@ def _caveats(environment: Environment) -> tuple[Caveat, ...]:
     return (
         Caveat(
             "simulated",
-            "simulated on CPU tensors: ops and their order are real, there are no kernels and no "
-            "GPU times; code of torch.compile captures no graphs there",
+            "simulated on CPU tensors: ops and their order are real, but there are no kernels and "
+            "no GPU times, and code compiled by torch.compile captures no graphs",
         ),
     )

@@ -57,7 +57,7 @@ _RERECORDED: Sequence[tuple[str, Code, str]] = (
     (
         "expected dead indices before graph are live",
         RERECORDED_LIVE_OUTPUT,
-        "an output of an earlier graph was still referenced, which was not when this graph was "
+        "an output of an earlier graph was still referenced, but was not when this graph was "
         "recorded",
     ),
 )
@@ -342,8 +342,8 @@ def _padded(line: LineGraphs) -> Iterator[Finding]:
         better = better_size(padded)
         if better is not None:
             left = percent_text(share_of_padding(with_graph_of(better, padded)))
-            wanted = f"{name} {number_text(better)}"
-            fix = f"also capture a graph with {wanted}, which leaves {left} padding"
+            wanted = f"`{name}={number_text(better)}`"
+            fix = f"also capture a graph for {wanted}, which leaves {left} padding"
         yield _about(
             graphs[name],
             GRAPH_MOSTLY_PADDING,

@@ -230,7 +230,7 @@ def sentence_of(ledger: Ledger) -> str:
             "nothing"
         )
     if rerecords := sum(each.because is not None for each in graphs):
-        parts.append(f"{rerecords:,} recorded again")
+        parts.append(f"{rerecords:,} captured again")
     if failed := len(captures) - len(graphs):
         parts.append(f"{count_text(failed, 'capture')} failed")
     if skips:

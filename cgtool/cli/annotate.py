@@ -157,7 +157,7 @@ def _no_graphs(trace: Path, outside: int, whole_graphs: int) -> CgtoolError:
             fix="nsys profile --cuda-graph-trace=node ...",
         )
     return usage(
-        f"{trace}: no kernel in it ran in a CUDA graph",
+        f"{trace}: no kernel ran inside a CUDA graph",
         why=f"its {outside:,} kernels, memcpys and memsets were launched one by one"
         if outside
         else "it has no GPU work at all: activities=[..., ProfilerActivity.CUDA] records it",

@@ -123,7 +123,9 @@ def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) 
         if file is None or is_special(file):
             continue
         if str(file) == "-":
-            raise usage(f"{option} - would be a file of that name", fix=f"{option} FILE")
+            raise usage(
+                f"`{option} -`: this result cannot go to standard output", fix=f"{option} FILE"
+            )
         place = os.path.realpath(file)
         if place in taken:
             raise usage(f"{option} {file} would overwrite {taken[place]}", fix="name another file")

@@ -15,7 +15,6 @@ import msgspec
 import typer
 
 from cgtool.analysis.progress import Progress
-from cgtool.analysis.units import count_text
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model import capture_file
@@ -33,9 +32,9 @@ from cgtool.model.journal import (
 )
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
-that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. A saved .cgt
-file of a run is shown again; of a run that was not finished, because cgtool was killed, PROGRAM is
-the folder .cgtool-run-... that is left. The exit code is that of the program."""
+that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
+saved run, give its .cgt file; if cgtool was killed, give the .cgtool-run-... folder that it left.
+The exit code is that of the program."""
 
 
 def run(
@@ -89,14 +88,14 @@ def run(
     if (is_saved or is_dir(Path(program[0]))) and (device or times or eager_breaks):
         option = "--device" if device else "--times" if times else "--eager-breaks"
         raise usage(
-            f"{option} applies while a program runs, not to what was recorded: {program[0]}",
+            f"{option} applies to a program, not to a saved run: {program[0]}",
             fix="leave the option out, or give the program",
         )
     if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
             raise usage(
-                f"{program[0]} has no program in it",
+                f"{program[0]} is not a saved run",
                 why="an ENTRY was captured",
                 fix=f"cgtool dump {program[0]}",
             )
@@ -158,7 +157,7 @@ def run(
         _save(capture, target, folder, len(running | (_pids(folder) - known)))
         if output is None and (name := _file_for_cgtool(program)):
             sys.stderr.write(
-                f"`-o {name}` is after the program, and was passed to it; for cgtool: "
+                f"`-o {name}` came after the program, so the program got it; for cgtool: "
                 f"cgtool run -o {name} {program[0]}\n"
             )
     raise typer.Exit(status or 0)
@@ -191,10 +190,10 @@ def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
     print_saved(target)
     if running:
-        verb = "is" if running == 1 else "are"
+        verb, end = ("is", "it ends") if running == 1 else ("are", "they end")
         sys.stderr.write(
-            f"{count_text(running, 'process')} of it {verb} still running, and recorded; after "
-            f"the end: cgtool run {folder}\n"
+            f"{running} of its processes {verb} still running and being recorded; when {end}: "
+            f"cgtool run {folder}\n"
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -212,7 +211,7 @@ def _unfinished(folder: Path) -> Command:
         return msgspec.json.decode((folder / COMMAND).read_bytes(), type=Command)
     except (OSError, msgspec.MsgspecError):
         raise usage(
-            f"{folder} is a folder, but not one of a run", fix="cgtool run train.py"
+            f"{folder} is not a folder of `cgtool run`", fix="cgtool run train.py"
         ) from None
 
 

@@ -55,6 +55,7 @@ def answer(
         "tables": tables(profile_table.render(report)) if report else [],
         "notes": [
             *(gain.warnings if gain else ()),
+            *(_three_times(report) if report else ()),
             *(caveat.text for caveat in capture.caveats),
             *(ledger.lost if ledger else ()),
         ],
@@ -67,6 +68,17 @@ def answer(
 def _sentences(gain: Gain, report: ProfileReport | None) -> Iterator[str]:
     yield from filter(None, (gain.sentence, gain.why, gain.copies_sentence))
     yield from filter(None, (bound.sentence for bound in report.bounds) if report else ())
+
+
+def _three_times(report: ProfileReport) -> Iterator[str]:
+    """Which of the times of a graph is which, where the page shows three."""
+    if overhead := report.tracing_overhead[:_NAMED]:
+        longer = ", ".join(f"{name} {share:+.1%}" for name, share in overhead)
+        yield (
+            "Replay times are without the profiler. Nodes were timed under it, and Graph draws "
+            f"those replays ({longer}). A critical path is the sum of the times of its nodes, "
+            "without idle time."
+        )
 
 
 def _contents(summary: Summary) -> str:

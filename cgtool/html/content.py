@@ -54,7 +54,7 @@ class _Content:
             "timed": self._timed,
             "total": report.total_ns if report else None,
             **answer(capture, report, self._frame, self._sources),
-            "graphs": self._graphs(),
+            "graphs": self._graphs(report),
             "streams": [stream.name for stream in capture.streams],
             "bounds": [[bound, MEANS[bound]] for bound in BOUNDS],
             "types": {module.path: module.type for module in capture.modules},
@@ -80,10 +80,12 @@ class _Content:
         """The number of a frame in the page; -1 for none."""
         return -1 if frame is None else self._frames.index((frame.file, frame.line, frame.function))
 
-    def _graphs(self) -> list[dict[str, Any]]:
-        """Every graph, with where its nodes are among all nodes; edges likewise."""
+    def _graphs(self, report: ProfileReport | None) -> list[dict[str, Any]]:
+        """Every graph, with where its nodes are among all nodes; edges likewise. ``replay``: the
+        time of a replay without the profiler, where the nodes were timed under it."""
+        replays = {line.graph: line.replay_ns for line in report.replays} if report else {}
         rows, node, edge = [], 0, 0
-        for graph in self._capture.graphs:
+        for at, graph in enumerate(self._capture.graphs):
             rows.append(
                 {
                     "name": graph.name,
@@ -91,6 +93,7 @@ class _Content:
                     "callable": graph.callable,
                     "part": part_of(self._capture, graph),
                     "parent": graph.parent,
+                    "replay": replays.get(at),
                     "nodes": [node, node := node + len(graph.nodes)],
                     "edges": [edge, edge := edge + len(graph.edges)],
                 }
@@ -106,7 +109,9 @@ class _Content:
             """Equal attributes are the same object: the describer knows them."""
             attributes = describer.attributes(node)
             if attributes not in launch_of:
-                launch_of[attributes] = launches.index(tuple(attribute_rows(attributes)))
+                rows = zip(attributes, attribute_rows(attributes), strict=True)
+                named = ((label or each.field.name, text) for each, (label, text) in rows)
+                launch_of[attributes] = launches.index(tuple(named))
             return launch_of[attributes]
 
         self._integers("type", [types.index(node.type) for node in nodes])

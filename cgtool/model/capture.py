@@ -303,7 +303,7 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     allocated_at: Count
     """Position in the sequence of allocator events of the whole capture, from 0."""
     freed_at: Count | None = None
-    """Likewise; None when it is alive at the end."""
+    """Likewise; None when it is live at the end."""
     stream: StreamIndex | None = None
     origin: OriginIndex | None = None
     node: Count | None = None

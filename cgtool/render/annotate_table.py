@@ -78,7 +78,7 @@ def render(report: AnnotateReport, *, rows: int = 20, explain: bool = False) -> 
     screen.line(f"{report.trace} with {report.capture}; {outside} outside graphs", "dim")
     if report.unusable:
         unusable = count_text(report.unusable, "kernel")
-        screen.line(f"{unusable} left out: no time (`ts`, `dur`) that can be one", WARNING)
+        screen.line(f"{unusable} left out: `ts` or `dur` is missing or invalid", WARNING)
     shown = report.graphs[: rows or None]
     screen.table("Graphs", COLUMNS, shown)
     if rest := len(report.graphs) - len(shown):

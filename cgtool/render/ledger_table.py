@@ -406,7 +406,7 @@ def _rest(
     if not rows:
         return []
     totals = {
-        "made by": f"{count_text(len(rows), noun)} more",
+        "made by": count_text(len(rows), f"more {noun}"),
         "graphs": sum(row.graphs for row in rows),
         "replays": total_of(row.replays for row in rows),
         "capture": sum(row.capture_ns for row in rows),

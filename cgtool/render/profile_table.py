@@ -258,7 +258,8 @@ ORDER: Sequence[Column[OrderRow]] = (
     Column(
         "critical path",
         "length_ns",
-        explanation="the longest chain of nodes that wait for each other",
+        explanation="the longest chain of nodes that wait for each other: the sum of their times, "
+        "without idle time",
     ),
     Column("of work", "share", explanation="of the time of all nodes"),
     Column("concurrent", "at_once", explanation="most nodes that ran at once"),

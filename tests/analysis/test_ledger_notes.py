@@ -49,7 +49,7 @@ def test_more_than_half_padding_is_a_finding_with_a_better_size() -> None:
     assert finding.reason.startswith("73% of the rows computed by 1 graph captured here")
     padded = "rows 64: 40 replays needed 3 to 60, 73% padding"
     assert finding.evidence == (padded, "graph 0")
-    assert finding.fix == "also capture a graph with rows 3, which leaves 5% padding"
+    assert finding.fix == "also capture a graph for `rows=3`, which leaves 5% padding"
 
 
 @pytest.mark.parametrize(

@@ -505,7 +505,7 @@ NOT_TRACES = {
         b'{"traceEvents": [["cat", {"cat": "kernel"}]]}',
         "its JSON is not that of a trace: Expected `object`",
     ),
-    "no GPU": (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "no kernel in it ran in a CUDA"),
+    "no GPU": (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "no kernel ran inside a CUDA"),
     "a database": (b"SQLite format 3\0" + b"x" * 99, "the database cannot be read"),
 }
 
@@ -637,7 +637,7 @@ def test_a_kernel_without_a_time_is_counted(cgtool, tmp_path, written):
     events = replays(recorded("train_step"), [0, 0], ids=True)
     del events[3]["dur"]
     _, out, _ = cgtool("annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json")
-    assert "1 kernel left out: no time" in out
+    assert "1 kernel left out: `ts` or `dur` is missing" in out
 
 
 @pytest.mark.parametrize("number", [float, Decimal])

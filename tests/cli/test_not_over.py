@@ -62,7 +62,7 @@ def test_no_file_is_named_dash(arguments, tmp_path: Path, monkeypatch, cgtool) -
     Path("model.py").write_text(CODE)
     code, out, err = cgtool(*arguments)
     assert (code, out) == (2, "")
-    assert "-o - would be a file of that name" in err
+    assert "`-o -`: this result cannot go to standard output" in err
 
 
 CODE = (

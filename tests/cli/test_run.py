@@ -176,7 +176,7 @@ def test_the_table_says_what_matters_first(engine, cgtool, folder: Path) -> None
 def test_a_saved_run_is_not_recorded_again(option: str, engine, cgtool, folder: Path) -> None:
     code, out, err = cgtool("run", option, folder / "engine-run.cgt")
     assert (code, out) == (2, "")
-    assert f"{option.partition('=')[0]} applies while a program runs" in err
+    assert f"{option.partition('=')[0]} applies to a program" in err
 
 
 def test_other_commands_read_it(engine, cgtool, folder: Path) -> None:

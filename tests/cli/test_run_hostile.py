@@ -225,7 +225,7 @@ def test_all_kinds_of_processes(folder: Path) -> None:
     # By replays: spawned, forked, of the program itself, after exec.
     by = {each.replays: found.processes[each.process] for each in found.graphs}
     assert [by[replays].forked for replays in (1, 2, 3, 5)] == [False, True, False, False]
-    assert "1 process of it is still running, and recorded" in done.stderr
+    assert "1 of its processes is still running and being recorded; when it ends: " in done.stderr
     (journals,) = folder.glob(".cgtool-run-*")
     daemon = max(each.pid for each in found.processes if each.forked)
     for _ in range(200):
@@ -254,7 +254,7 @@ def test_a_process_that_begins_after_the_merge_keeps_its_records(
     with pytest.raises(typer.Exit):
         run_command.run(program=["--", "true"], output=tmp_path / "late.cgt")
     assert logs[0].exists()
-    assert "1 process of it is still running" in capsys.readouterr().err
+    assert "1 of its processes is still running" in capsys.readouterr().err
 
 
 def test_a_full_disk(folder: Path) -> None:

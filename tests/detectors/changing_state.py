@@ -671,14 +671,14 @@ def target_network(device):
 def helper_that_rarely_runs(device):
     weight, average = rows(device), rows(device)
 
-    def synchronise():
+    def synchronize():
         with torch.no_grad():
             average.copy_(weight)
 
     def run(x):
         y = x * average
         if generator.random() < 1e-9:  # <- control-flow-frozen
-            synchronise()
+            synchronize()
         return y
 
     return run, (rows(device),)

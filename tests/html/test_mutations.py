@@ -113,4 +113,4 @@ def test_long_texts_in_every_field_are_cut(reader, tmp_path, make):
     reader.page.keyboard.press("Escape")
     reader("state.show('answer')")
     notes = reader.page.inner_text("[data-view=answer]")
-    assert "texts of more than 4,000 characters: the page has … for the middle" in notes
+    assert "texts of more than 4,000 characters: shortened in the middle" in notes

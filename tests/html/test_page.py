@@ -521,6 +521,27 @@ def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
     ]  # fmt: skip
 
 
+def test_the_page_says_which_time_of_a_graph_is_which(transformer):
+    transformer("state.clear()")
+    transformer.show("answer")
+    answer = transformer.page.inner_text("[data-view=answer]")
+    assert "Graph draws those replays (forward +1.2%, backward +3.5%)" in answer
+    transformer.show("graph")
+    (head,) = transformer("""(() => {
+      const view = page.opened.get('graph').view;
+      const texts = [];
+      const { context } = view.plot;
+      context.fillText = (text) => texts.push(text);
+      view.plot.paint();
+      delete context.fillText;
+      return texts.filter((text) => text.startsWith("140 nodes"));
+    })()""")
+    assert head == (
+        "140 nodes, 646 us from first start to last end under the profiler; a replay without it "
+        "takes 624 us"
+    )
+
+
 def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     transformer("state.clear()")
     transformer.show("memory")
@@ -530,7 +551,7 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     assert transformer(f"{view}.usedAt(1e9)") == pool.live_bytes
     peak, alive = transformer("[...document.querySelectorAll('.lists h2')].map((x) => x.innerText)")
     assert peak == f"In use at the peak: {bytes_text(pool.peak_bytes)}"
-    assert alive == f"Alive at the end: {bytes_text(pool.live_bytes)}"
+    assert alive == f"Live at the end: {bytes_text(pool.live_bytes)}"
     x, y, block = transformer(f"""(() => {{
       const view = {view};
       const {{from, to, at, bytes, last, node}} = state.capture.blocks;

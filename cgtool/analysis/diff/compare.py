@@ -274,7 +274,7 @@ def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
 _COUNTS: Sequence[tuple[str, Callable[[LedgerGraph], int | None]]] = (
     ("graphs", lambda entry: entry.failure is None),
     ("replays", lambda entry: entry.counted),
-    ("recorded again", lambda entry: entry.because is not None),
+    ("captured again", lambda entry: entry.because is not None),
     ("never replayed", lambda entry: entry.is_unused),
     ("failed captures", lambda entry: entry.failure is not None),
 )

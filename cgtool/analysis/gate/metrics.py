@@ -296,7 +296,7 @@ METRICS = (
     ),
     _of_program(
         "rerecords",
-        "graphs recorded again, by `torch.compile` or after `reset()` (`cgtool run`)",
+        "graphs captured again, by `torch.compile` or after `reset()` (`cgtool run`)",
         lambda entry: entry.because is not None,
     ),
     _of_program(

@@ -49,7 +49,7 @@ class Details {
         capture.kernels[kernel][1] !== capture.kernels[kernel][0] &&
           make("details", {}, make("summary", {}, "Full name"), make("p.mono.small", {}, breakable(capture.kernels[kernel][1]))),
       ]),
-      this.section("Launch", this.list(capture.launches[capture.launchOf[node]].map(([label, text]) => [label || "is", text]))),
+      this.section("Launch", this.list(capture.launches[capture.launchOf[node]])),
       this.work(capture, node),
       this.argumentsOf(capture, node),
     ];
@@ -119,7 +119,7 @@ class Details {
     };
     const own = capture.blocksOf(node).map((at) => {
       const to = capture.blocks.to[at];
-      return [`block ${at}`, `${capture.blockText(at)}, ${to < 0 ? "alive at the end" : `freed after ${countText(to - capture.blocks.from[at], "allocator event")}`}`];
+      return [`block ${at}`, `${capture.blockText(at)}, ${to < 0 ? "live at the end" : `freed after ${countText(to - capture.blocks.from[at], "allocator event")}`}`];
     });
     return [
       this.section("Arguments", [this.list(given), this.list([...tensors.map(tensor), ...allocations.map(block)])]),

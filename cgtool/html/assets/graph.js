@@ -116,7 +116,7 @@ class GraphView {
     const path = onPath === all ? `all ${countText(all, "node")}` : `${numberText(onPath)} of ${countText(all, "node")}; the others are pale`;
     return [
       unneeded && legendEntry("span.entry.wide", {}, "var(--bad)", "false dependency: the node behind it waits for work whose results it does not use; click it for the reason"),
-      critical && make("span.wide", {}, onPath ? `Critical path: ${path}.` : "The critical path of the graph around this one is shown there."),
+      critical && make("span.wide", {}, onPath ? `Critical path: ${path}.` : "The critical path is shown on the parent graph."),
       edges && make("span.wide", {}, "Dependencies are drawn where nodes are wide enough: zoom in."),
     ].filter(Boolean);
   }
@@ -180,7 +180,9 @@ class GraphView {
     const after = 16 + Math.min(room, widthOf(context, name));
     context.font = `12px ${theme.font}`;
     context.fillStyle = theme.muted;
-    const length = layout.inTime ? `, ${timeText(layout.length)} from first start to last end` : ", in execution order (not timed)";
+    const drawn = `, ${timeText(layout.length)} from first start to last end`;
+    const replay = graph.replay === null ? "" : ` under the profiler; a replay without it takes ${timeText(graph.replay)}`;
+    const length = layout.inTime ? drawn + replay : ", in execution order (not timed)";
     context.fillText(`${countText(count, "node")}${length}`, after, y + HEAD / 2);
     y += HEAD;
     for (const lane of layout.lanes) {

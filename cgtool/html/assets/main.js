@@ -9,7 +9,7 @@ const VIEWS = {
 class Page {
   constructor(data) {
     const [count, longest] = data.cut;
-    const cut = `${countText(count, "text")} of more than ${numberText(longest)} characters: the page has … for the middle`;
+    const cut = `${countText(count, "text")} of more than ${numberText(longest)} characters: shortened in the middle`;
     if (count) for (const { notes } of data.captures) notes.push(cut);
     this.captures = data.captures.map((tree, at) => new Capture(tree, data.columns, at));
     this.difference = data.difference && new Difference(data.difference, data.columns, this.captures);

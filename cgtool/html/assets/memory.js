@@ -336,7 +336,7 @@ class MemoryView {
       op && shortOp(op),
       module === null ? null : moduleText(module),
       capture.frameText(frame),
-      `allocated in ${capture.graphs[graph[block]].name} at event ${numberText(from[block])}, ${to[block] < 0 ? "alive at the end" : `freed at ${numberText(to[block])}`}`,
+      `allocated in ${capture.graphs[graph[block]].name} at event ${numberText(from[block])}, ${to[block] < 0 ? "live at the end" : `freed at ${numberText(to[block])}`}`,
       stream[block] < 0 ? null : `once freed, only ${capture.streams[stream[block]]} can reuse it`,
     ];
   }
@@ -355,7 +355,7 @@ class MemoryView {
     const then = this.inUseAt(event);
     const stays = this.members.filter((block) => this.capture.blocks.to[block] < 0);
     const name = event === this.peakEvent ? "In use at the peak" : `In use at event ${numberText(event)}`;
-    replace(this.lists, this.list(name, then), this.list("Alive at the end", stays));
+    replace(this.lists, this.list(name, then), this.list("Live at the end", stays));
     this.streams.textContent = this.byStream(then);
     this.recolor();
   }

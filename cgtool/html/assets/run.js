@@ -23,7 +23,7 @@ function slicesOf({ first, last, replays, moments }) {
 const KINDS = [
   // name, colour, whether an entry is of this kind: the first that holds
   ["failed", 1, (entry) => entry.failure !== null],
-  ["recorded again", 2, (entry) => entry.because !== null],
+  ["captured again", 2, (entry) => entry.because !== null],
   ["never replayed", 4, (entry) => entry.unused],
   ["replayed", 0, () => true],
 ];

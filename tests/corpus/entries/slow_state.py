@@ -150,7 +150,7 @@ class _Lookahead:
     def step(self):
         self.inner.step()
         self.steps += 1
-        if self.steps % self.every:  # guilty: the steps that synchronise are those of the capture
+        if self.steps % self.every:  # guilty: the steps that synchronize are those of the capture
             return
         with torch.no_grad():
             for group, slow in zip(self.inner.param_groups, self.slow, strict=True):

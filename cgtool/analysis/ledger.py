@@ -240,7 +240,7 @@ class _ProcessLedger:
 
     def _read_graph(self, record: GraphRead) -> None:
         self.contents[record.number] = self.tables.sharing.contents(
-            tuple(map(self._moved, record.nodes)), record.edges
+            tuple(map(self._renumbered, record.nodes)), record.edges
         )
         if (entry := self.graphs.get(record.number)) is not None:
             self._change(record.number, cgtool_ns=entry.cgtool_ns + record.cgtool_ns)
@@ -265,7 +265,8 @@ class _ProcessLedger:
                 tuple(streams),
             )
 
-    def _moved(self, node: Node) -> Node:
+    def _renumbered(self, node: Node) -> Node:
+        """With the origin and the function of the merged capture."""
         # Those of the first process stay where they are.
         if node.origin is not None and self.origins[node.origin] != node.origin:
             node = msgspec.structs.replace(node, origin=self.origins[node.origin])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import pickle
 import shlex
@@ -14,6 +13,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report, write_bytes
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic
 
@@ -104,9 +104,8 @@ def annotate(
             why="the program captured none while cgtool recorded it",
             fix=f"`cgtool run {shlex.quote(str(with_))}` shows what it did",
         )
-    # Nothing becomes garbage before the end, and collecting takes half of the time.
-    gc.disable()
-    try:
+    # Collecting would take half of the time.
+    with CollectorPaused(freeze=True):
         read = NsightTrace(trace) if first_bytes(trace) == SQLITE_MAGIC else read_chrome(trace)
         kind, others = _KINDS[isinstance(read, NsightTrace)]
         if output.suffix in others:
@@ -139,8 +138,6 @@ def annotate(
                 read.write(temporary, nodes(read, launches, capture))
         else:
             _write(output, annotated(read, launches, capture, given))
-    finally:
-        gc.enable()
     show_report(
         "cgtool-annotate", report, render, format_, None,
         only=only, quiet=quiet, rows=20, explain=explain,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report
 from cgtool.model.capture import Capture
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
 
 
@@ -39,18 +39,14 @@ def diff(
 
     quiet = worker.quiet
     check_places([("-o", output)], a, b)
-    # Nothing becomes garbage before the end, and collecting takes a tenth of the time.
-    gc.disable()
-    try:
+    # Collecting would take a tenth of the time.
+    with CollectorPaused(freeze=True):
         captures = open_both(a, b, options=worker)
         report = compare(*captures, names=(a, b))
         show_report(
             "cgtool-diff", report, render, format_, output,
             only=only, quiet=quiet, rows=rows, explain=explain,
         )  # fmt: skip
-    finally:
-        gc.freeze()
-        gc.enable()
     raise typer.Exit(int(report.different))
 
 

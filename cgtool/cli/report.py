@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.model.collector import CollectorPaused
 
 
 @opt.captures
@@ -43,14 +43,10 @@ def report(
 
     targets = [capture] if other is None else [capture, other]
     check_places([("-o", output)], *targets)
-    # Nothing becomes garbage before the end, and collecting takes a tenth of the time.
-    gc.disable()
-    try:
+    # Collecting would take a tenth of the time.
+    with CollectorPaused(freeze=True):
         captures = open_both(*targets, options=worker)
         write_bytes(html(list(zip(targets, captures, strict=True))), output)
-    finally:
-        gc.freeze()
-        gc.enable()
     if not worker.quiet:
         print_saved(output)
     if open_ and not webbrowser.open(output.absolute().as_uri()):

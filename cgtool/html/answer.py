@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from cgtool.analysis.graph.overlap import CONCURRENCY_LOST_OR_FALSE_DEPENDENCY
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.graph.summary import Summary, graph_findings, summarize
 from cgtool.analysis.ledger_findings import by_line
@@ -160,6 +161,7 @@ def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -
         "forward": number(place_of(finding.forward)),
         "evidence": list(finding.evidence),
         "graphs": list(finding.graphs),
+        "unneeded": finding.code == CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
     }
 
 

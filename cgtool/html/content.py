@@ -52,7 +52,6 @@ class _Content:
             "spec": capture.entry.spec,
             "simulated": capture.environment.simulated,
             "timed": self._timed,
-            "total": report.total_ns if report else None,
             **answer(capture, report, self._frame, self._sources),
             "graphs": self._graphs(report),
             "streams": [stream.name for stream in capture.streams],
@@ -122,7 +121,6 @@ class _Content:
         )
         self._integers("title", [titles.index(describer.title(node)) for node in nodes])
         self._integers("launch", [launch(node) for node in nodes])
-        self._integers("call", [node.call for node in nodes], rising=True)
         if self._timed:
             self._integers("start", [node.start_ns for node in nodes], rising=True)
             self._integers("duration", [node.duration_ns for node in nodes])

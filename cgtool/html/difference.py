@@ -18,7 +18,8 @@ from cgtool.model.capture import Capture
 from cgtool.render import diff_table
 from cgtool.render.table import Table
 
-SAME, CHANGED, MOVED, REMOVED, ADDED = range(5)
+KINDS = ("same", "changed", "moved", "removed", "added")
+SAME, CHANGED, MOVED, REMOVED, ADDED = range(len(KINDS))
 
 
 def pack_difference(
@@ -38,6 +39,7 @@ def pack_difference(
         packer.integers(f"difference/{name}", column, rising=name != "kind")
     return {
         "names": names,
+        "kinds": KINDS,
         "sentence": report.summary,
         "different": report.different,
         "times": _time(report.times),

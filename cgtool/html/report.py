@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from importlib import resources
 
-import cgtool
+from cgtool.analysis.graph.select import FIELDS
 from cgtool.html.content import pack
 from cgtool.html.difference import pack_difference
 from cgtool.html.packing import Packer
@@ -33,9 +33,7 @@ def html(captures: Sequence[tuple[str, Capture]]) -> bytes:
     if len(captures) == 2:
         (name_a, a), (name_b, b) = captures
         difference = pack_difference(a, b, (name_a, name_b), packer)
-    return page(
-        packer.block({"cgtool": cgtool.__version__, "captures": trees, "difference": difference})
-    )
+    return page(packer.block({"captures": trees, "difference": difference, "fields": list(FIELDS)}))
 
 
 SCRIPTS = (

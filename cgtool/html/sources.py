@@ -19,11 +19,11 @@ class Sources:
     """The files that the lines of a capture are in."""
 
     def __init__(self, capture: Capture) -> None:
-        self._moved = _moved(capture)
+        self._folder_there, self._folder_here = _folder_of_entry(capture)
 
     def here(self, file: str) -> str:
         """Its path on this machine."""
-        there, here = self._moved
+        there, here = self._folder_there, self._folder_here
         return f"{here}{file.removeprefix(there)}" if there and file.startswith(there) else file
 
     def line(self, frame: Frame) -> str:
@@ -58,7 +58,7 @@ class Sources:
         }
 
 
-def _moved(capture: Capture) -> tuple[str, str]:
+def _folder_of_entry(capture: Capture) -> tuple[str, str]:
     """The folder that the ENTRY was in where it was captured, and the one here: a capture of
     another machine finds its files where the current folder has the ENTRY's file."""
     file, spec = capture.entry.file or "", capture.entry.spec.rpartition(":")[0]

@@ -24,7 +24,7 @@ _TERM = re.compile(r"\s*([A-Za-z_]+)\s*(!?=)\s*(.*?)\s*", re.DOTALL)
 _NEXT = re.compile(r",(?=\s*[A-Za-z_]+\s*!?=)")
 _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 
-_FIELDS: dict[str, Callable[[Node], Hashable]] = {
+FIELDS: dict[str, Callable[[Node], Hashable]] = {
     **dict.fromkeys(("module", "op", "file", "line", "annotation"), lambda node: node.origin),
     "type": lambda node: node.type,
     "kernel": lambda node: None if node.kernel is None else node.kernel.function,
@@ -57,7 +57,7 @@ def parse(expressions: Sequence[str]) -> Selection:
 
 
 def _term(text: str, expression: str) -> Term:
-    fields = f"fields: {', '.join(_FIELDS)}"
+    fields = f"fields: {', '.join(FIELDS)}"
     match = _TERM.fullmatch(text)
     if match is None or not match[3]:
         raise usage(
@@ -65,7 +65,7 @@ def _term(text: str, expression: str) -> Term:
             fix=f"for example --select 'module=layers.0,type=kernel'; {fields}",
         )
     name, operator, alternatives = match.groups()
-    if name not in _FIELDS:
+    if name not in FIELDS:
         raise usage(f"--select {expression!r}: there is no field {name!r}", fix=fields)
     patterns = tuple(word.strip() for word in alternatives.split("|") if word.strip())
     for pattern in patterns if name in ("node", "line") else ():
@@ -99,7 +99,7 @@ def select(capture: Capture, index: int, selection: Selection) -> View:
 
 def _prepare(capture: Capture, graph: Graph, term: Term) -> Callable[[Node], bool]:
     """The term as a test of one node; each distinct value is looked at once."""
-    key = _FIELDS[term.field]
+    key = FIELDS[term.field]
     known: dict[Hashable, bool] = {}
     tests = [_test(capture, graph, term.field, pattern) for pattern in term.patterns]
 

@@ -78,7 +78,7 @@ class AnswerView {
       make("h3", {}, make("span.mark", { "aria-hidden": "true" }, MARKS[finding.severity]),
         make("span.severity", {}, finding.severity), " ", prose(finding.title), " ", make("code", {}, finding.code)),
       make("p", {}, make("strong", {}, "Why: "), prose(finding.reason), finding.times > 1 ? ` (${finding.times} times)` : null),
-      finding.code === "concurrency-lost-or-false-dependency" && state.showUnneeded &&
+      finding.unneeded && state.showUnneeded &&
         make("p", {}, link("Show these dependencies in the graph", state.showUnneeded)),
       where(place, finding.phase ?? "at"),
       where(finding.forward, "forward"),

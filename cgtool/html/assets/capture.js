@@ -12,20 +12,14 @@ class Capture {
     this.count = this.type.length;
     const none = () => new Int32Array(this.count).fill(-1);
     const unknown = () => new Float32Array(this.count).fill(NaN);
-    for (const name of ["origin", "stream", "kernel", "title", "launch", "call", "arguments", "bound"]) {
+    for (const name of ["origin", "stream", "kernel", "title", "launch", "arguments", "bound", "start", "duration", "slack"]) {
       this[`${name}Of`] = column(name) ?? none();
     }
-    for (const name of ["start", "duration", "slack"]) this[`${name}Of`] = column(name) ?? none();
     for (const name of ["bytes", "flops", "memory", "compute", "waves", "occupancy"]) {
       this[`${name}Of`] = column(name) ?? unknown();
     }
-    this.critical = column("critical");
-    this.pointerEnd = column("pointerEnd");
-    this.pointer = column("pointer");
-    this.source = column("source");
-    this.target = column("target");
-    this.edgeType = column("edgeType");
-    this.unneeded = column("unneeded");
+    for (const name of ["critical", "pointerEnd", "pointer", "source", "target", "edgeType"]) this[name] = column(name);
+    this.unneeded = this.readUnneeded(column("unneeded"));
     this.blocks = this.pools ? this.readBlocks(column) : null;
     this.graphOf = new Int32Array(this.count);
     this.graphs.forEach((graph, at) => this.graphOf.fill(at, ...graph.nodes));
@@ -43,6 +37,16 @@ class Capture {
     return blocks;
   }
 
+  /** The edges that the data does not need, as nodes: `{graph, source, target}`. */
+  readUnneeded(edges) {
+    let graph = 0;
+    return Array.from(edges, (edge) => {
+      while (edge >= this.graphs[graph].edges[1]) graph++;
+      const [first] = this.graphs[graph].nodes;
+      return { graph, source: this.source[edge] + first, target: this.target[edge] + first };
+    });
+  }
+
   /** What holds a block, or what it is made for. */
   blockText(block) {
     const { blocks } = this;
@@ -55,13 +59,7 @@ class Capture {
   /** The blocks that were allocated right before a node, for it. */
   blocksOf(node) {
     if (!this.blocks) return [];
-    if (!this.byOwner) {
-      this.byOwner = new Map();
-      this.blocks.node.forEach((owner, block) => {
-        if (!this.byOwner.has(owner)) this.byOwner.set(owner, []);
-        this.byOwner.get(owner).push(block);
-      });
-    }
+    this.byOwner ??= numbersBy(this.blocks.node);
     return this.byOwner.get(node) ?? [];
   }
 
@@ -188,15 +186,8 @@ class Capture {
 
   /** Whether the data does not need that one node waits for another. */
   isUnneeded(source, target) {
-    this.unneededPairs ??= new Set(Array.from(this.unneeded, (edge) => {
-      const [first] = this.graphs[this.edgeGraph(edge)].nodes;
-      return `${this.source[edge] + first} ${this.target[edge] + first}`;
-    }));
+    this.unneededPairs ??= new Set(this.unneeded.map((edge) => `${edge.source} ${edge.target}`));
     return this.unneededPairs.has(`${source} ${target}`);
-  }
-
-  edgeGraph(edge) {
-    return this.graphs.findIndex(({ edges: [from, to] }) => edge >= from && edge < to);
   }
 
   /** The edges of a graph by their ends. */
@@ -226,30 +217,25 @@ class Capture {
     const callable = this.graphs[this.graphOf[node]].callable;
     const same = (other) => this.graphs[this.graphOf[other]].callable === callable;
     if (forward >= 0) return this.ofOrigin(forward).filter(same);
-    this.backwardOf ??= this.backwards();
-    const backward = this.backwardOf.get(this.originOf[node]) ?? [];
+    this.byForward ??= numbersBy(this.origins.map((origin) => origin[5]));
+    const backward = (this.originOf[node] >= 0 && this.byForward.get(this.originOf[node])) || [];
     return backward.flatMap((origin) => this.ofOrigin(origin)).filter(same);
   }
 
-  backwards() {
-    const of = new Map();
-    this.origins.forEach((origin, at) => {
-      if (origin[5] < 0) return;
-      if (!of.has(origin[5])) of.set(origin[5], []);
-      of.get(origin[5]).push(at);
-    });
-    return of;
-  }
-
   ofOrigin(origin) {
-    if (!this.byOrigin) {
-      this.byOrigin = this.origins.map(() => []);
-      for (let node = 0; node < this.count; node++) {
-        if (this.originOf[node] >= 0) this.byOrigin[this.originOf[node]].push(node);
-      }
-    }
-    return this.byOrigin[origin];
+    this.byOrigin ??= numbersBy(this.originOf);
+    return this.byOrigin.get(origin) ?? [];
   }
+}
+
+/** By value, the positions that have it. */
+function numbersBy(values) {
+  const positions = new Map();
+  values.forEach((value, at) => {
+    if (!positions.has(value)) positions.set(value, []);
+    positions.get(value).push(at);
+  });
+  return positions;
 }
 
 const NO_PLACE = [null, null, null, -1, [], -1, null, []];

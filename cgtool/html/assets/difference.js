@@ -1,14 +1,7 @@
 "use strict";
 // The Difference view: what came, went, changed and moved from A to B, and what became slower.
 
-const CHANGES = [
-  // name, colour of the series; null: as a band
-  ["same", null],
-  ["changed", 2],
-  ["moved", 4],
-  ["removed", 1],
-  ["added", 0],
-];
+const CHANGE_COLORS = { changed: 2, moved: 4, removed: 1, added: 0 }; // of the series; others as a band
 const SIDE_GAP = 46; // between the lanes of A and of B
 const MOST_RIBBONS = 4000;
 const SLOWER = 1.1; // another time than this much more or less is not coloured
@@ -130,9 +123,10 @@ class DifferenceView {
   color(way) {
     this.way = way;
     const kind = this.difference.kind.subarray(...this.graph.rows);
-    const counts = CHANGES.map((_, at) => kind.reduce((sum, each) => sum + (each === at), 0));
+    const variable = (name) => (name in CHANGE_COLORS ? `var(--series-${CHANGE_COLORS[name]})` : "var(--band-2)");
+    const count = (at) => kind.reduce((sum, each) => sum + (each === at), 0);
     const entries = way === "change"
-      ? CHANGES.map(([name, color], at) => [color === null ? "var(--band-2)" : `var(--series-${color})`, name, counts[at]]).filter(([, , count]) => count)
+      ? this.difference.kinds.map((name, at) => [variable(name), name, count(at)]).filter(([, , count]) => count)
       : [["var(--series-0)", "faster in B"], ["var(--band-2)", `within ${Math.round(100 * (SLOWER - 1))}%`], ["var(--series-1)", "slower in B"], ["var(--series-rest)", "in one capture only"]];
     replace(this.legend, entries.map(([color, name, count]) => {
       return legendEntry("span.entry", {}, color, name, count === undefined ? null : numberText(count));
@@ -147,8 +141,7 @@ class DifferenceView {
       if (Number.isNaN(ratio)) return theme.rest;
       return ratio > SLOWER ? theme.series[1] : ratio < 1 / SLOWER ? theme.series[0] : theme["band-2"];
     }
-    const color = CHANGES[kind[row]][1];
-    return color === null ? theme["band-2"] : theme.series[color];
+    return theme.series[CHANGE_COLORS[this.difference.kinds[kind[row]]]] ?? theme["band-2"];
   }
 
   // --- drawing
@@ -196,14 +189,8 @@ class DifferenceView {
     this.areas.push({ y, row, layout, side });
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
-    let [low, high] = [0, row.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (layout.stop(row[middle]) < plot.x0) low = middle + 1;
-      else high = middle;
-    }
     let [pixel, kind] = [-1, -1]; // a pixel shows its most unusual node
-    for (let at = low; at < row.length; at++) {
+    for (let at = layout.firstEnding(row, plot.x0); at < row.length; at++) {
       const node = row[at];
       const x = plot.px(layout.start(node));
       if (x > plot.width) break;
@@ -276,7 +263,7 @@ class DifferenceView {
     const ratio = row < 0 ? NaN : difference.ratio(row);
     const times = Number.isNaN(ratio) ? null
       : `${timeText(difference.captures[0].durationOf[difference.a[row]])} in A, ${timeText(difference.captures[1].durationOf[difference.b[row]])} in B`;
-    return showTooltip(event, [...nodeRows(difference.captures[thing.side], thing.node), row < 0 ? null : CHANGES[difference.kind[row]][0], times]);
+    return showTooltip(event, [...nodeRows(difference.captures[thing.side], thing.node), row < 0 ? null : difference.kinds[difference.kind[row]], times]);
   }
 
   click(x, y) {

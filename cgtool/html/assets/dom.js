@@ -39,35 +39,42 @@ function breakable(text) {
 
 // --- numbers, as analysis/units.py writes them
 
+/** Rounded as Python does: a value in the middle of two goes to the even one. */
+function rounded(value, digits) {
+  const text = value.toFixed(digits); // from the middle, up
+  const isMiddle = (value * 2 ** (digits + 1)) % 2 === 1;
+  return isMiddle && Number(text.at(-1)) % 2 ? (value - 0.5 / 10 ** digits).toFixed(digits) : text;
+}
+
 function timeText(value) {
   if (!(value >= 0)) return "—";
   let unit = "ns";
   for (unit of ["ns", "us", "ms", "s"]) {
-    if (value < 999.5 || unit === "s") break;
+    if (rounded(value, 1) < 999.5 || unit === "s") break;
     value /= 1000;
   }
-  return `${value.toFixed(value >= 100 || unit === "ns" ? 0 : value >= 10 ? 1 : 2)} ${unit}`;
+  return `${rounded(value, value >= 100 || unit === "ns" ? 0 : value >= 10 ? 1 : 2)} ${unit}`;
 }
 
 function bytesText(value) {
   if (!(value >= 0)) return "—";
-  if (value < 1024) return `${Math.round(value)} B`;
+  if (value < 1024) return `${rounded(value, 0)} B`;
   let unit = "KiB";
   for (unit of ["KiB", "MiB", "GiB"]) {
     value /= 1024;
-    if (Math.round(value) < 1024 || unit === "GiB") break;
+    if (rounded(value, 0) < 1024 || unit === "GiB") break;
   }
-  return `${value < 100 ? value.toFixed(1) : Math.round(value)} ${unit}`;
+  return `${rounded(value, value < 100 ? 1 : 0)} ${unit}`;
 }
 
 function scaledText(value, unit) {
   if (!(value >= 0)) return "—";
   let prefix = "";
   for (prefix of ["", "k", "M", "G", "T", "P"]) {
-    if (value < 999.5 || prefix === "P") break;
+    if (rounded(value, 1) < 999.5 || prefix === "P") break;
     value /= 1000;
   }
-  return `${value >= 10 ? Math.round(value) : value.toFixed(1)} ${prefix}${unit}`;
+  return `${rounded(value, value >= 10 ? 0 : 1)} ${prefix}${unit}`;
 }
 
 function numberText(value) {

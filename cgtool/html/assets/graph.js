@@ -245,13 +245,6 @@ class GraphView {
     const [scale, x0, x1] = [plot.scale, plot.x0, plot.x1];
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
-    // The first node whose end is in view: rows do not overlap, so ends rise.
-    let [low, high] = [0, row.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (ends[row[middle] - first] < x0) low = middle + 1;
-      else high = middle;
-    }
     // Nodes of less than two pixels: each pixel gets the colour of its longest node, and
     // neighbouring pixels of one colour are drawn at once.
     let [pixel, best, bestLength, bestLit] = [-1, -1, -1, false];
@@ -273,7 +266,7 @@ class GraphView {
       }
       pixel = -1;
     };
-    for (let at = low; at < row.length; at++) {
+    for (let at = layout.firstEnding(row, x0); at < row.length; at++) {
       const node = row[at];
       const start = starts[node - first];
       if (start > x1) break;
@@ -377,11 +370,9 @@ class GraphView {
     context.lineWidth = 2;
     context.strokeStyle = theme.bad;
     let marked = -1; // pixels of a mark: edges this close look like one
-    for (const edge of capture.unneeded) {
-      const graph = capture.edgeGraph(edge);
+    for (const { graph, source, target } of capture.unneeded) {
       const layout = this.shown.includes(graph) ? this.layouts.get(graph) : null;
       if (!layout) continue;
-      const [source, target] = [capture.source[edge] + layout.first, capture.target[edge] + layout.first];
       const [before, x] = [plot.px(layout.stop(source)), plot.px(layout.start(target))];
       if (x < 0 || before > plot.width || Math.abs(x - marked) < 3) continue;
       marked = x;
@@ -436,14 +427,8 @@ class GraphView {
     const slack = 1.5 / plot.scale;
     if (area.row) {
       const { row } = area;
-      let [low, high] = [0, row.length];
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (layout.stop(row[middle]) < x - slack) low = middle + 1;
-        else high = middle;
-      }
       let best = -1;
-      for (let at = low; at < row.length && layout.start(row[at]) <= x + slack; at++) {
+      for (let at = layout.firstEnding(row, x - slack); at < row.length && layout.start(row[at]) <= x + slack; at++) {
         const node = row[at];
         if (best < 0 || layout.stop(node) - layout.start(node) > layout.stop(best) - layout.start(best)) best = node;
       }

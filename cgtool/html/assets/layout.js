@@ -72,13 +72,8 @@ class GraphLayout {
   }
 
   streams() {
-    const byStream = new Map();
-    for (let node = this.first; node < this.end; node++) {
-      const stream = this.capture.streamOf[node];
-      if (!byStream.has(stream)) byStream.set(stream, []);
-      byStream.get(stream).push(node);
-    }
-    return [...byStream].sort(([a], [b]) => a - b);
+    const byStream = numbersBy(this.capture.streamOf.subarray(this.first, this.end));
+    return [...byStream].sort(([a], [b]) => a - b).map(([stream, places]) => [stream, places.map((at) => this.first + at)]);
   }
 
   lane(stream, nodes) {
@@ -115,15 +110,21 @@ class GraphLayout {
     return rows.map((row) => Int32Array.from(row));
   }
 
+  /** The first place in a row whose node ends at `x` or later: nodes of a row do not overlap, so
+      their ends rise. */
+  firstEnding(row, x) {
+    return firstWhere(row.length, (at) => this.stop(row[at]) >= x);
+  }
+
   /** By depth, the visits to modules: neighbours with the same first names of their path. */
   bands(sorted) {
     const { capture } = this;
     const paths = capture.prefixes ??= modulePrefixes(capture);
     const bands = [];
     for (let depth = 0; depth < DEEPEST; depth++) {
-      const [starts, ends, names, firsts] = [[], [], [], []];
+      const [starts, ends, names] = [[], [], []];
       let last = -1;
-      sorted.forEach((node, at) => {
+      sorted.forEach((node) => {
         const name = capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1);
         if (name >= 0 && name === last) {
           ends[ends.length - 1] = Math.max(ends.at(-1), this.stop(node));
@@ -131,7 +132,6 @@ class GraphLayout {
           starts.push(this.start(node));
           ends.push(this.stop(node));
           names.push(name);
-          firsts.push(at);
         }
         last = name;
       });
@@ -176,10 +176,15 @@ function typicalLength(lengths) {
 
 /** The first position whose value is more than `least`; `values` rise. */
 function firstAbove(values, least) {
-  let [low, high] = [0, values.length];
+  return firstWhere(values.length, (at) => values[at] > least);
+}
+
+/** The first of `count` positions for which `holds` is true: it is for all that follow. */
+function firstWhere(count, holds) {
+  let [low, high] = [0, count];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (values[middle] > least) high = middle;
+    if (holds(middle)) high = middle;
     else low = middle + 1;
   }
   return low;

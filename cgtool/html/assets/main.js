@@ -14,6 +14,7 @@ class Page {
     this.captures = data.captures.map((tree, at) => new Capture(tree, data.columns, at));
     this.difference = data.difference && new Difference(data.difference, data.columns, this.captures);
     state.capture = this.captures.at(-1);
+    state.fields = data.fields;
     this.opened = new Map();
     document.title = `${this.difference ? data.difference.names.join(" and ") : state.capture.spec} · cgtool`;
     this.tabs = make("nav", { role: "tablist", "aria-label": "views" });
@@ -62,19 +63,15 @@ class Page {
     const { capture } = state;
     state.show("graph");
     this.opened.get("graph").view.mark("unneeded", true);
-    const ends = Array.from(capture.unneeded, (edge) => {
-      const [first] = capture.graphs[capture.edgeGraph(edge)].nodes;
-      return [capture.source[edge] + first, capture.target[edge] + first];
-    });
-    const cost = (pair) => Math.min(...pair.map((node) => capture.weight(node)));
-    state.selectNode(ends.reduce((a, b) => (cost(b) > cost(a) ? b : a))[1]);
+    const cost = ({ source, target }) => Math.min(capture.weight(source), capture.weight(target));
+    state.selectNode(capture.unneeded.reduce((a, b) => (cost(b) > cost(a) ? b : a)).target);
   }
 
-  /** The view: one for each capture, made when it is first looked at. */
+  /** The view: one for each capture, created when it is first looked at. */
   show() {
     const { view, capture } = state;
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String(tab.id === `tab-${view}`));
-    for (const { host } of this.made ??= []) host.hidden = true;
+    for (const { host } of this.created ??= []) host.hidden = true;
     const owner = view === "difference" ? this : capture;
     owner.views ??= new Map();
     this.opened = owner.views;
@@ -82,7 +79,7 @@ class Page {
       const host = make("div.view", { role: "tabpanel", "aria-labelledby": `tab-${view}`, "data-view": view });
       this.main.append(host);
       const opened = { host };
-      this.made.push(opened);
+      this.created.push(opened);
       owner.views.set(view, opened);
       opened.view = new VIEWS[view](host, capture, this.difference);
     } else {
@@ -170,8 +167,7 @@ function toNeighbour({ key, target }) {
 
 // --- search
 
-const FIELDS = ["module", "op", "kernel", "type", "line", "file", "stream", "phase", "graph", "annotation", "node"];
-const SUGGESTED = ["module", "op", "kernel", "line"];
+const SUGGESTED = ["module", "op", "kernel", "line"]; // what is searched without a field
 const MOST_SUGGESTED = 4; // of each
 
 /** Finds nodes by any of their names, or by `FIELD=PATTERN` as in `cgtool dump --select`. */
@@ -259,7 +255,7 @@ class Search {
 function findNodes(capture, text) {
   if (!/^\s*[a-z_]+\s*!?=/i.test(text)) {
     const wanted = text.toLowerCase();
-    const found = ["module", "op", "kernel", "line"].map((by) => {
+    const found = SUGGESTED.map((by) => {
       const { of, names } = capture.grouping(by);
       const holds = names.map((name) => name.toLowerCase().includes(wanted));
       return (node) => holds[of[node]];
@@ -269,7 +265,7 @@ function findNodes(capture, text) {
   }
   const terms = text.split(/,(?=\s*[a-z_]+\s*!?=)/i).map((term) => {
     const [, field, not, patterns] = /^\s*([a-z_]+)\s*(!?)=\s*(.*?)\s*$/i.exec(term) ?? [];
-    if (!FIELDS.includes(field)) throw new Error(`Unknown field ${field}; known: ${FIELDS.join(", ")}`);
+    if (!state.fields.includes(field)) throw new Error(`Unknown field ${field}; known: ${state.fields.join(", ")}`);
     if (!patterns) throw new Error(`${field}= needs a pattern; * matches anything`);
     const tests = patterns.split("|").filter(Boolean).map((pattern) => fieldTest(capture, field, pattern.trim()));
     return (node) => tests.some((holds) => holds(node)) !== (not === "!");
@@ -345,7 +341,7 @@ function toggleTheme() {
 
 function changeTheme() {
   readTheme();
-  state.tell("color");
+  state.changed("color");
 }
 
 /** Paper is light; what is on the canvas is painted again for it. */

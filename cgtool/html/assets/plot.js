@@ -18,7 +18,6 @@ function readTheme() {
   theme.rest = style.getPropertyValue("--series-rest").trim();
   theme.scale = Array.from({ length: 8 }, (_, at) => style.getPropertyValue(`--scale-${at}`).trim());
   theme.font = style.fontFamily;
-  theme.mono = style.getPropertyValue("--mono").trim();
 }
 
 class Plot {

@@ -12,6 +12,8 @@ class State extends EventTarget {
   /** The one node whose details are shown; -1: those of all selected. */
   lead = -1;
   color = "op";
+  /** What `FIELD=PATTERN` in the search may name. */
+  fields = [];
 
   select(nodes, label, lead = nodes.length === 1 ? nodes[0] : -1) {
     this.nodes = Int32Array.from(nodes);
@@ -22,7 +24,7 @@ class State extends EventTarget {
       this.mask = new Uint8Array(this.capture.count);
       for (const node of this.nodes) this.mask[node] = 1;
     }
-    this.tell("selection");
+    this.changed("selection");
   }
 
   selectNode(node) {
@@ -35,24 +37,25 @@ class State extends EventTarget {
 
   show(view) {
     this.view = view;
-    this.tell("view");
+    this.changed("view");
   }
 
   colorBy(way) {
     this.color = way;
-    this.tell("color");
+    this.changed("color");
   }
 
-  tell(name) {
+  /** Calls the listeners of `on`. */
+  changed(name) {
     this.dispatchEvent(new Event(name));
   }
 
   /** For a view of one capture: while that is the one that is shown. */
   on(names, listener, capture = null) {
-    const heard = () => {
+    const ifShown = () => {
       if (capture === null || capture === this.capture) listener();
     };
-    for (const name of names.split(" ")) this.addEventListener(name, heard);
+    for (const name of names.split(" ")) this.addEventListener(name, ifShown);
   }
 
   /** Shows another of the captures; what was selected is of the one before. */
@@ -61,7 +64,7 @@ class State extends EventTarget {
     this.clear();
     this.capture = capture;
     if (!capture.timed && ["time", "bound"].includes(this.color)) this.color = "op";
-    this.tell("capture");
+    this.changed("capture");
   }
 }
 

@@ -148,7 +148,7 @@ class SortedTable {
 /** A table of a command's screen (screens.py); `link(row)` selects what a row is about. */
 function screenTable({ title, columns, rows }, link = null) {
   const named = columns.findIndex(([name, number]) => name && !number);
-  const made = columns.map(([name, number, explanation], at) => ({
+  const sorted = columns.map(([name, number, explanation], at) => ({
     name,
     number,
     title: explanation || null,
@@ -156,7 +156,7 @@ function screenTable({ title, columns, rows }, link = null) {
     text: (_, { cells }) => cells[at][1],
     link: at === named ? link : null,
   }));
-  return new SortedTable(made, rows.map((cells, number) => ({ cells, number })), { label: title, sort: "" });
+  return new SortedTable(sorted, rows.map((cells, number) => ({ cells, number })), { label: title, sort: "" });
 }
 
 function tableSection(table, link) {

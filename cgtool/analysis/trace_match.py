@@ -96,8 +96,9 @@ def match_launches(capture: Capture, records: Iterable[Record]) -> list[Launch]:
     for at, launch in enumerate(launches):
         if (number := _executable(launch)) in known:
             launches[at] = Launch(launch.records, matcher.fit(launch.records, known[number]))
-        elif launch.records[0].is_rest:
-            # What is left of it may be all of another graph.
+        elif launch.records[0].is_rest and launch.records[0].graph is None:
+            # What is left of it may be all of another graph. With a number of its own, it is none
+            # of the complete ones.
             rest = matcher.fit_rest(launch.records, complete)
             if rest is not None and set(launch.fit.graphs) <= set(rest.graphs):
                 launches[at] = Launch(launch.records, rest)

@@ -351,6 +351,20 @@ def test_the_rest_of_one_of_two_graphs(read_events):
     assert hows(launches) == ["ambiguous"] * 2 + ["order"] * 5
 
 
+def test_the_rest_of_a_graph_that_has_another_number(read_events):
+    """CUPTI's number says that it is not the graph whose launch is complete, but which it is, no
+    complete launch says."""
+    layers = pieces("layers.0", "layers.1")
+    first, second = layers.graphs
+    other = KernelLaunch(1, (9, 1, 1), (64, 1, 1))
+    begin = structs.replace(second.nodes[0], kernel=other)
+    second = structs.replace(second, nodes=(begin, second.nodes[1]))
+    both = structs.replace(layers, graphs=(first, second))
+    events = replays(both, [1, 0], ids=True)
+    launches = match_launches(both, read_events(events[2:]).records)
+    assert hows(launches) == ["none", "node id", "node id"]
+
+
 @pytest.mark.parametrize(
     "mangled", [function.name for function in recorded("transformer").functions]
 )

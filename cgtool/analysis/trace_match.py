@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -300,16 +300,17 @@ class Matcher:
             options.setdefault(graph, 0 if is_exact else OTHER_SIZES)
         return options
 
-    def fit_rest(self, records: Sequence[Record], graphs: Iterable[int]) -> Fit | None:
-        """Which of these graphs a launch replayed whose first nodes ran before the trace began, if
-        its nodes run one after the other."""
+    def fit_rest(self, records: Sequence[Record], graphs: Container[int]) -> Fit | None:
+        """Which graph a launch replayed whose first nodes ran before the trace began, if its nodes
+        run one after the other; None if it is none of ``graphs``."""
         sized = self._sized(records)
         found = [
             (template, [[node] for node in template.nodes[-len(sized) :]])
-            for template in map(self._templates.__getitem__, sorted(graphs))
+            for template in self._templates.values()
             if template.order.is_chain and template.sized[-len(sized) :] == sized
         ]
-        return self._fit("order", found)
+        is_known = any(template.index in graphs for template, _ in found)
+        return self._fit("order", found) if is_known else None
 
     def _sized(self, records: Sequence[Record]) -> list[Sized]:
         return [

@@ -39,13 +39,14 @@ def read_events(tmp_path):
 
 
 def piece(module: str, sizes=(1, 1)) -> tuple[Graph, list[Origin]]:
-    """A graph of two kernels in a chain, and where they come from."""
+    """A graph of two or three kernels in a chain, and where they come from."""
     nodes = [
         Node(at, "kernel", kernel=KernelLaunch(at, (size, 1, 1), (64, 1, 1)))
         for at, size in enumerate(sizes)
     ]
-    origins = [Origin("aten::mm", module), Origin("aten::relu", module)]
-    return Graph("piece", "step", nodes=tuple(nodes), edges=(Edge(0, 1),)), origins
+    origins = [Origin(op, module) for op in ("aten::mm", "aten::relu", "aten::sum")[: len(sizes)]]
+    chained = tuple(Edge(at, at + 1) for at in range(len(sizes) - 1))
+    return Graph("piece", "step", nodes=tuple(nodes), edges=chained), origins
 
 
 def pieces(*modules: str, sizes=(1, 1)) -> Capture:
@@ -56,7 +57,7 @@ def pieces(*modules: str, sizes=(1, 1)) -> Capture:
         nodes = [structs.replace(node, origin=len(origins) + node.id) for node in graph.nodes]
         graphs.append(structs.replace(graph, name=f"piece {number}", nodes=tuple(nodes)))
         origins += own
-    functions = (Function("gemm_kernel"), Function("relu_kernel"))
+    functions = tuple(map(Function, ("gemm_kernel", "relu_kernel", "sum_kernel")))
     return structs.replace(capture(graphs), origins=tuple(origins), functions=functions)
 
 
@@ -363,6 +364,18 @@ def test_the_rest_of_a_graph_that_has_another_number(read_events):
     events = replays(both, [1, 0], ids=True)
     launches = match_launches(both, read_events(events[2:]).records)
     assert hows(launches) == ["none", "node id", "node id"]
+
+
+def test_the_rest_of_one_of_two_graphs_that_end_alike(read_events):
+    """One of them is complete in the trace; it may be the other one all the same."""
+    layers = pieces("layers.0", "layers.1", sizes=(1, 1, 1))
+    first, second = layers.graphs
+    begin = structs.replace(second.nodes[0], kernel=KernelLaunch(0, (9, 1, 1), (64, 1, 1)))
+    second = structs.replace(second, nodes=(begin, *second.nodes[1:]))
+    both = structs.replace(layers, graphs=(first, second))
+    launches = match_launches(both, read_events(replays(both, [1, 0])[2:]).records)
+    assert launches[0].fit.matches[0].place.module == "layers.0 or layers.1"
+    assert hows(launches) == ["ambiguous"] * 2 + ["order"] * 3
 
 
 @pytest.mark.parametrize(

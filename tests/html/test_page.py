@@ -510,6 +510,40 @@ def test_the_source_has_its_time_beside_each_line(transformer):
     assert cells[-1].strip() == "return x + self.mlp(self.mlp_norm(x))"
 
 
+def test_shares_of_lines_are_those_of_all_nodes(opened):
+    """In every view, though some nodes have no line."""
+    capture = timed(small())
+    first, *graphs = capture.graphs
+    nodes = tuple(msgspec.structs.replace(node, origin=None) for node in first.nodes[:3])
+    first = msgspec.structs.replace(first, nodes=(*nodes, *first.nodes[3:]))
+    page = opened(msgspec.structs.replace(capture, graphs=(first, *graphs)))
+    page.show("answer")
+    by_line = page.page.locator("table.compact").first.inner_text()
+    assert "(no line)" in by_line
+    page.show("source")
+    for row in page.page.locator("tr.used").all_inner_texts():
+        assert row.split("\t")[1] in by_line
+
+
+def test_where_the_system_chooses_the_colours_legends_and_choices_keep_theirs(browser, transformer):
+    with browser.new_context(forced_colors="active") as context:
+        page = context.new_page()
+        page.goto(f"{transformer.url}#graph")
+        page.wait_for_selector("html[data-ready]")
+        page.click("text=Critical path")
+        color = "(one) => getComputedStyle(document.querySelector(one))[%s]"
+        swatches = page.evaluate(
+            "[...document.querySelectorAll('.legend .swatch')].map((swatch) => "
+            "getComputedStyle(swatch).backgroundColor)"
+        )
+        assert len(set(swatches)) == len(swatches) > 3
+        for choice in ("button.toggle[aria-pressed=true]", "nav button[aria-selected=true]"):
+            assert page.evaluate(color % "'outlineStyle'", choice) == "solid"
+        assert (
+            page.evaluate(color % "'outlineStyle'", "button.toggle[aria-pressed=false]") == "none"
+        )
+
+
 def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
     page = opened(timed(small()))
     page.show("source")

@@ -38,11 +38,8 @@ class AnswerView {
     const { capture } = this;
     const { of, names } = capture.grouping(by);
     const weights = new Float64Array(names.length);
-    let total = 0;
-    for (let node = 0; node < capture.count; node++) {
-      weights[of[node]] += capture.weight(node);
-      total += capture.weight(node);
-    }
+    const total = capture.totalWeight();
+    for (let node = 0; node < capture.count; node++) weights[of[node]] += capture.weight(node);
     const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
     return make("table.compact", {},
       make("caption", {}, by === "layer" ? "by module, excluding submodules" : `by ${by}`),

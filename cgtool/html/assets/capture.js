@@ -134,6 +134,12 @@ class Capture {
     return this.timed ? Math.max(0, this.durationOf[node]) : 1;
   }
 
+  totalWeight() {
+    let total = 0;
+    for (let node = 0; node < this.count; node++) total += this.weight(node);
+    return total;
+  }
+
   weightText(weight) {
     return this.timed ? timeText(weight) : countText(weight, "node");
   }

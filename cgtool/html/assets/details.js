@@ -148,8 +148,8 @@ class Details {
   // --- several nodes
 
   sum(capture, nodes) {
-    let [weight, total, bytes, flops] = [0, 0, 0, 0];
-    for (let node = 0; node < capture.count; node++) total += capture.weight(node);
+    let [weight, bytes, flops] = [0, 0, 0];
+    const total = capture.totalWeight();
     for (const node of nodes) {
       weight += capture.weight(node);
       if (capture.bytesOf[node] >= 0) bytes += capture.bytesOf[node];

@@ -3,6 +3,7 @@
 
 const MEANING = {
   time: "GPU time of the line's nodes in one replay of each graph, including their backward",
+  share: "of all nodes, also of those without a line",
   backward: "share of the time spent in backward",
   bytes: "read and written by its ops, each tensor counted once",
   memory: "allocated for its ops; memory that is reused counts each time",
@@ -66,7 +67,7 @@ class SourceView {
 
   row(number, text, used, most, heads) {
     const { capture } = this;
-    const total = this.total ??= [...this.perLine.values()].reduce((sum, each) => sum + each.weight, 0) || 1;
+    const total = this.total ??= capture.totalWeight() || 1;
     const cells = used
       ? { time: timeText(used.weight), share: shareText(used.weight / total), nodes: numberText(used.nodes.length),
           backward: used.backward ? shareText(used.backward / used.weight) : "", bytes: used.bytes ? bytesText(used.bytes) : "",

@@ -113,8 +113,11 @@ def annotate(
         if torch_annotations is not None and isinstance(read, NsightTrace):
             raise usage(f"--torch-annotations is for Chrome traces, not for {trace}")
         if not read.records:
-            whole_graphs = read.whole_graphs if isinstance(read, NsightTrace) else 0
-            raise _no_graphs(trace, read.outside, whole_graphs)
+            if isinstance(read, NsightTrace):
+                raise _no_graphs(
+                    trace, read.outside, "nsys profile --trace=cuda", read.whole_graphs
+                )
+            raise _no_graphs(trace, read.outside, "activities=[..., ProfilerActivity.CUDA]")
         launches = match_launches(capture, read.records)
         report = annotate_report(
             capture, launches, trace=str(trace), name=str(with_), outside=read.outside,
@@ -146,7 +149,8 @@ def annotate(
     raise typer.Exit(int(not report.complete))
 
 
-def _no_graphs(trace: Path, outside: int, whole_graphs: int) -> CgtoolError:
+def _no_graphs(trace: Path, outside: int, option: str, whole_graphs: int = 0) -> CgtoolError:
+    """``option``: of the profiler, to record the work of the GPU."""
     if whole_graphs:
         return usage(
             f"{trace}: {whole_graphs:,} launches of graphs, without their kernels",
@@ -157,7 +161,7 @@ def _no_graphs(trace: Path, outside: int, whole_graphs: int) -> CgtoolError:
         f"{trace}: no kernel ran inside a CUDA graph",
         why=f"its {outside:,} kernels, memcpys and memsets were launched one by one"
         if outside
-        else "it has no GPU work at all: activities=[..., ProfilerActivity.CUDA] records it",
+        else f"it has no GPU work at all: {option} records it",
         fix="trace the steps that replay graphs: warm-up and capture do not",
     )
 

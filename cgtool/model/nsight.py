@@ -34,6 +34,7 @@ _WORK = {
     "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY",
     "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
 }
+_COLUMNS_OF = "SELECT name FROM pragma_table_info(?)"
 _NEEDED = ("start", "end", "globalPid", "correlationId", "graphNodeId")
 _NAMES = ("mangledName", "demangledName")
 _SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -48,7 +49,7 @@ class NsightTrace:
         self.path = path
         with self._database(f"{path.absolute().as_uri()}?mode=ro") as database:
             tables = {
-                name: {row[1] for row in database.execute(f'PRAGMA table_info("{name}")')}
+                name: {row[0] for row in database.execute(_COLUMNS_OF, (name,))}
                 for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
             }
             if "StringIds" not in tables or not any(name in tables for name in _WORK.values()):

@@ -576,6 +576,12 @@ def test_a_trace_of_an_amd_gpu(cgtool, tmp_path, written):
              "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1), (2)"],
             "2 launches of graphs, without their kernels",
         ),
+        (
+            ["CREATE TABLE StringIds (id, value)", 'CREATE TABLE "of ""another"" tool" (a)',
+             "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start, end, globalPid, correlationId, "
+             "graphNodeId)"],
+            "it has no GPU work at all: nsys profile --trace=cuda records it",
+        ),
     ],
 )  # fmt: skip
 def test_other_databases(statements, problem, cgtool, tmp_path):

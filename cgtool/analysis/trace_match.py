@@ -406,14 +406,21 @@ class Matcher:
     def _fit(self, how: How, matching: Sequence[tuple[_Template, list[list[int]]]]) -> Fit | None:
         if not matching:
             return None
-        by_record: list[list[Target]] = [[] for _ in matching[0][1]]
-        for template, nodes in matching:
-            for targets, own in zip(by_record, nodes, strict=True):
-                targets += [(template.index, node) for node in own]
-        return Fit(
-            tuple(template.index for template, _ in matching),
-            tuple(self._match(how, tuple(targets)) for targets in by_record),
-        )
+        graphs = tuple(template.index for template, _ in matching)
+        # Records that may be the same many nodes share one list of them.
+        known: dict[tuple[int, ...], NodeMatch] = {}
+        matches = []
+        for candidates in zip(*(nodes for _, nodes in matching), strict=True):
+            key = tuple(map(id, candidates))
+            if key not in known:
+                targets = (
+                    (graph, node)
+                    for graph, own in zip(graphs, candidates, strict=True)
+                    for node in own
+                )
+                known[key] = self._match(how, tuple(targets))
+            matches.append(known[key])
+        return Fit(graphs, tuple(matches))
 
     def _match(self, how: How, targets: tuple[Target, ...]) -> NodeMatch:
         key = (how, targets)

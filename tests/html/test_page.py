@@ -544,6 +544,13 @@ def test_where_the_system_chooses_the_colours_legends_and_choices_keep_theirs(br
         )
 
 
+def test_a_share_is_rounded_to_all_or_nothing_only_if_it_is(transformer):
+    shares = [0, 0.0004, 0.0996, 0.994, 0.9996, 1, 1 - 1e-12]
+    assert transformer(f"{shares}.map(shareText)") == [
+        "0%", "<0.1%", "10%", "99%", "99.9%", "100%", "100%"
+    ]  # fmt: skip
+
+
 def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
     page = opened(timed(small()))
     page.show("source")

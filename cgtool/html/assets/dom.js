@@ -88,6 +88,7 @@ function countText(value, noun) {
 function shareText(share) {
   if (!(share >= 0)) return "—";
   if (share > 0 && share < 0.0005) return "<0.1%";
+  if (share >= 0.995 && share < 1 - 1e-9) return `${(Math.floor(1000 * share) / 10).toFixed(1)}%`;
   return share >= 0.0995 || share === 0 ? `${(100 * share).toFixed(0)}%` : `${(100 * share).toFixed(1)}%`;
 }
 

@@ -321,7 +321,7 @@ function coloringOf(of, names, weights, kept = new Map()) {
   const legend = shown.map((group) => [colors[slots[group]], names[group], weights[group], group]);
   if (ranked.length > shown.length) {
     const rest = ranked.slice(shown.length);
-    legend.push([theme.rest, `${rest.length} more`, rest.reduce((sum, at) => sum + weights[at], 0), null]);
+    legend.push([theme.rest, `${numberText(rest.length)} more`, rest.reduce((sum, at) => sum + weights[at], 0), null]);
   }
   return { of: of.map((group) => slots[group]), colors, dim: colors.map(dimmed), legend };
 }

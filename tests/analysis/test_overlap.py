@@ -162,6 +162,9 @@ def test_the_finding():
     assert [frame.line for frame in finding.frames] == [31]
     assert finding.module == "layers.0"
     assert any("model.py:31" in line and "model.py:32" in line for line in finding.evidence)
+    (finding,) = findings(chain(*THREE, times=[12_000_000, 60_000_000, 8_000_000]))
+    assert "at most 12.0 ms of 80.0 ms (15%)" in finding.reason
+    assert finding.evidence[0].startswith("critical path 80.0 ms;")
 
 
 def test_a_small_gain_is_not_a_finding():

@@ -28,6 +28,7 @@ from cgtool.analysis.graph.schedule import (
     weights,
 )
 from cgtool.analysis.timing import roofline
+from cgtool.analysis.units import bytes_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
@@ -333,7 +334,7 @@ def sentence(capture: Capture, overlap: Overlap, pair: IndependentPair) -> str:
     first, second = (_words(places.of(nodes[node])) for node in (pair.one, pair.other))
     times = f" ({pair.times} times)" if pair.times > 1 else ""
     gain = (
-        f"{pair.gain_ns / 1e3:.1f} us of {overlap.length_ns / 1e3:.1f} us"
+        f"{time_text(pair.gain_ns)} of {time_text(overlap.length_ns)}"
         if overlap.timed
         else f"{len(pair.nodes)} of {overlap.length_nodes} nodes"
     )
@@ -374,8 +375,8 @@ def _finding(capture: Capture, overlap: Overlap) -> Finding:
         CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
         f"{graph.name} runs independent work sequentially, "
         + ("ordered by waits between streams" if pair.across else "captured on one stream")
-        + f": running it at the same time would gain at most {overlap.gain_ns / 1e3:.1f} us "
-        f"of {overlap.length_ns / 1e3:.1f} us ({overlap.gain:.0%})",
+        + f": running it at the same time would gain at most {time_text(overlap.gain_ns)} "
+        f"of {time_text(overlap.length_ns)} ({overlap.gain:.0%})",
         frames_of(capture, index),
         module=origin.module if origin is not None else None,
         forward=frames_of(capture, forward),
@@ -387,13 +388,13 @@ def _finding(capture: Capture, overlap: Overlap) -> Finding:
 
 def _evidence(capture: Capture, overlap: Overlap) -> Iterator[str]:
     yield (
-        f"critical path {overlap.length_ns / 1e3:.1f} us; by data dependencies it would be "
-        f"{overlap.needed_ns / 1e3:.1f} us, with the GPU full for {overlap.work_ns / 1e3:.1f} us"
+        f"critical path {time_text(overlap.length_ns)}; by data dependencies it would be "
+        f"{time_text(overlap.needed_ns)}, with the GPU full for {time_text(overlap.work_ns)}"
     )
     for pair in overlap.pairs[:_SHOWN]:
         yield sentence(capture, overlap, pair)
     if overlap.more_bytes:
         yield (
-            f"the pool would need up to {overlap.more_bytes / 2**20:.2f} MiB more: memory that it "
+            f"the pool would need up to {bytes_text(overlap.more_bytes)} more: memory that it "
             "reuses would be in use twice"
         )

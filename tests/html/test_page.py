@@ -21,6 +21,7 @@ from cgtool.analysis.pools import pool_rows
 from cgtool.analysis.timing.profile import profile_report
 from cgtool.analysis.units import bytes_text, rate_text, time_text
 from cgtool.html.report import html
+from cgtool.model.capture import Graph, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.model.failure import CgtoolError
 from tests.browser import find_browser
@@ -549,6 +550,20 @@ def test_a_share_is_rounded_to_all_or_nothing_only_if_it_is(transformer):
     assert transformer(f"{shares}.map(shareText)") == [
         "0%", "<0.1%", "10%", "99%", "99.9%", "100%", "100%"
     ]  # fmt: skip
+
+
+def test_repeated_layers_are_one_and_different_modules_are_not(opened, transformer):
+    names = transformer("page.captures[0].grouping('layer').names")
+    assert {"layers.*", "layers.*.qkv", "layers.*.mlp.0", "layers.*.mlp.2"} <= set(names)
+    # A model that is one nn.Sequential has nothing but numbers.
+    types = ["Linear", "ReLU", "Linear"]
+    origins = tuple(Origin("aten::x", f"{at}", type_) for at, type_ in enumerate(types))
+    graph = Graph("g", "step", nodes=tuple(Node(at, "op", origin=at) for at in range(3)))
+    page = opened(msgspec.structs.replace(capture_of([graph]), origins=origins))
+    assert page("page.captures[0].grouping('layer').names") == ["0", "1", "2"]
+    origins = tuple(msgspec.structs.replace(origin, module_type="Block") for origin in origins)
+    page = opened(msgspec.structs.replace(capture_of([graph]), origins=origins))
+    assert page("page.captures[0].grouping('layer').names") == ["*"]
 
 
 def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):

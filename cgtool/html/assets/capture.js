@@ -100,6 +100,35 @@ class Capture {
     return part && name !== null ? `${part}: ${name}` : name;
   }
 
+  /** A module as `modulePath` names it, with the numbers of repeated layers left out: numbered
+      modules in one place that have one type. */
+  layerOf(module) {
+    if (module === null) return null;
+    this.numbered ??= this.typesOfNumbered();
+    this.layers ??= new Map();
+    if (!this.layers.has(module)) {
+      this.layers.set(module, module.replace(/(?<=^|\.| )\d+(?=\.|$)/g, (number, at) => (this.numbered.get(module.slice(0, at))?.size > 1 ? number : "*")));
+    }
+    return this.layers.get(module);
+  }
+
+  /** By what is before the number, the types of numbered modules. */
+  typesOfNumbered() {
+    const types = new Map(Object.entries(this.types));
+    for (let node = 0; node < this.count; node++) {
+      const path = this.modulePath(node);
+      if (path !== null && !types.has(path)) types.set(path, this.place(node)[2]);
+    }
+    const numbered = new Map();
+    for (const [path, type] of types) {
+      const [, before] = /^(|.*[. ])\d+$/s.exec(path) ?? [];
+      if (before === undefined || !type) continue;
+      if (!numbered.has(before)) numbered.set(before, new Set());
+      numbered.get(before).add(type);
+    }
+    return numbered;
+  }
+
   /** The number of the frame whose line the node belongs to; -1 for none. */
   frame(node) {
     return this.place(node)[3];
@@ -249,7 +278,7 @@ const NO_PLACE = [null, null, null, -1, [], -1, null, []];
 /** What nodes are grouped by: the key of a node, and the name of a key. */
 const GROUPS = {
   module: [(capture, node) => capture.modulePath(node), (_, module) => moduleText(module)],
-  layer: [(capture, node) => layerOf(capture.modulePath(node)), (_, module) => moduleText(module)],
+  layer: [(capture, node) => capture.layerOf(capture.modulePath(node)), (_, module) => moduleText(module)],
   op: [(capture, node) => capture.op(node), (_, op) => op ?? "(outside any op)"],
   kernel: [(capture, node) => capture.title(node), (_, title) => title],
   line: [(capture, node) => capture.frame(node), (capture, frame) => capture.frameText(frame) || "(no line)"],
@@ -260,15 +289,6 @@ const GROUPS = {
     (capture, bound) => (bound < 0 ? "unknown" : capture.bounds[bound][0]),
   ],
 };
-
-const layers = new Map();
-
-/** The module with its numbers left out: repeated layers are one. */
-function layerOf(module) {
-  if (module === null) return null;
-  if (!layers.has(module)) layers.set(module, module.replace(/(^|\.| )\d+(?=\.|$)/g, "$1*"));
-  return layers.get(module);
-}
 
 function moduleText(module) {
   return module === null ? "(no module)" : module === "" ? "(root)" : module;

@@ -197,8 +197,16 @@ class Recorder(Subscriber[_Graph]):
     def replay(
         self, original: Callable[[Any], None], graphs: dict[int, _Graph]
     ) -> Callable[[Any], None]:
+        from cgtool.torch_compat import op_watch
+
         return counted_replay(
-            original, graphs, self._unseen, self._first_replay, self.journal, self._notes
+            original,
+            graphs,
+            self._unseen,
+            self._first_replay,
+            self.journal,
+            self._notes,
+            op_watch.load(),
         )
 
     def gone(self, graph: _Graph, end: str) -> None:

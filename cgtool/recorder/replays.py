@@ -53,17 +53,38 @@ def counted_replay(
     is_first: Callable[[Graph, Any, int], None],
     journal: JournalWriter,
     note_counters: NoteCounters,
+    native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
     return it. ``is_first`` is called after the first replay of each, with its host time.
+    ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
     clock = time.perf_counter_ns
     # Some systems take half a microsecond to tell the time.
     since = time.time_ns() - clock()
     noted = notes.pending
     always, some = _ALWAYS_LOOKED_UP, _LOOKED_UP
+    # C++ has no frame.
+    outwards = 2 if native is None else 1
+
+    def looked_up(live: Graph, graph: Any, _now: int, spent_ns: int) -> None:
+        if live.cells[0] == 1:
+            is_first(live, graph, spent_ns)
+        # A captured backward is replayed on a thread of autograd's.
+        _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
+
+    def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
+        if values := take_noted():
+            note_counters.add(live.number, live.notes, values, now, spent_ns)
+
+    if native is not None:
+        counted: Callable[[Any], None] = native.counted_replay(
+            original, graphs, noted, unseen, looked_up, note, GraphReplays.cells,
+            since, always, some,
+        )  # fmt: skip
+        return counted
 
     def replay(graph: Any) -> None:
         # Each object that is touched here may come from memory, in a tenth of a microsecond.
@@ -85,11 +106,9 @@ def counted_replay(
         if count <= always or not count % some:
             if count == 1:
                 cells[1] = since + end
-                is_first(live, graph, end - begin)
-            # A captured backward is replayed on a thread of autograd's.
-            _looked_up(journal, live, chain_or_waiting(sys._getframe(1)))
-        if noted and (values := take_noted()):
-            note_counters.add(live.number, live.notes, values, since + end, end - begin)
+            looked_up(live, graph, since + end, end - begin)
+        if noted:
+            note(live, graph, since + end, end - begin)
 
     return replay
 

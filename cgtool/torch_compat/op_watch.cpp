@@ -1,4 +1,4 @@
-// Notes the ops of a capture without the way into Python: op_watch.py.
+// Notes the ops of a capture, and counts replays, without the way into Python: op_watch.py.
 //
 // The same kernel for all ops as that of op_key.py, on the same dispatch key. The GIL is held while
 // the frames of an op are noted, and released while it runs and while the driver is called.
@@ -8,12 +8,14 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <structmember.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -453,6 +455,136 @@ py::tuple read_nodes(
   return py::make_tuple(types, py::bytes(params));
 }
 
+// Takes the place of `CUDAGraph.replay` and counts its calls, as `counted_replay` of
+// recorder/replays.py does, which says what the numbers are. Between two replays, a program may have
+// used all of the processor's caches, and each object that is touched here comes from memory then. In
+// Python these are dozens.
+struct CountedReplay {
+  PyObject_HEAD;
+  vectorcallfunc call;
+  PyObject *original, *graphs, *noted;    // A function and two dictionaries; owned, as the next three.
+  PyObject *unseen, *looked_up, *notes;   // What is called for a new graph, a line, and a note.
+  Py_ssize_t cells;                       // Offset of the counters' memoryview in a graph.
+  int64_t since;                          // What is added to the monotonic clock.
+  uint64_t always, some;
+};
+
+int64_t monotonic_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+PyObject* count_replay(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+  auto& replays = *reinterpret_cast<CountedReplay*>(self);
+  int64_t begin = monotonic_ns();
+  PyObject* result = PyObject_Vectorcall(replays.original, args, count, names);
+  if (result == nullptr) return nullptr;
+  int64_t end = monotonic_ns(), at = replays.since + end, spent = end - begin;
+  auto counted = py::reinterpret_steal<py::object>(result);
+  auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(args[0]));
+  if (!key) return nullptr;
+  auto graph = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(replays.graphs, key.ptr()));
+  if (!graph) {
+    if (PyErr_Occurred()) return nullptr;
+    graph = py::reinterpret_steal<py::object>(PyObject_CallOneArg(replays.unseen, args[0]));
+    if (!graph) return nullptr;
+    if (graph.is_none()) return counted.release().ptr();
+  }
+  PyObject* view = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(graph.ptr()) + replays.cells);
+  if (view == nullptr || !PyMemoryView_Check(view)) return counted.release().ptr();
+  auto cells = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(view)->buf);
+  uint64_t number = ++cells[0];
+  cells[2] = at;
+  cells[3] += spent;
+  if (number == 1) cells[1] = at;
+  bool looks_up = number <= replays.always || number % replays.some == 0;
+  for (PyObject* more : {looks_up ? replays.looked_up : nullptr,
+                         PyDict_GET_SIZE(replays.noted) ? replays.notes : nullptr}) {
+    if (more == nullptr) continue;
+    auto done = py::reinterpret_steal<py::object>(
+        PyObject_CallFunction(more, "OOLL", graph.ptr(), args[0], (long long)at, (long long)spent));
+    if (!done) return nullptr;
+  }
+  return counted.release().ptr();
+}
+
+PyObject* bind_replay(PyObject* self, PyObject* graph, PyObject*) {
+  return graph == nullptr ? Py_NewRef(self) : PyMethod_New(self, graph);
+}
+
+int visit_replays(PyObject* self, visitproc visit, void* arg) {
+  auto& replays = *reinterpret_cast<CountedReplay*>(self);
+  Py_VISIT(Py_TYPE(self));
+  for (PyObject* each : {replays.original, replays.graphs, replays.noted, replays.unseen,
+                         replays.looked_up, replays.notes}) {
+    Py_VISIT(each);
+  }
+  return 0;
+}
+
+int clear_replays(PyObject* self) {
+  auto& replays = *reinterpret_cast<CountedReplay*>(self);
+  for (PyObject** each : {&replays.original, &replays.graphs, &replays.noted, &replays.unseen,
+                          &replays.looked_up, &replays.notes}) {
+    Py_CLEAR(*each);
+  }
+  return 0;
+}
+
+void free_replays(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  clear_replays(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef replay_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CountedReplay, call), READONLY, nullptr},
+    {"__wrapped__", T_OBJECT, offsetof(CountedReplay, original), READONLY, nullptr},
+    {nullptr}};
+
+PyType_Slot replay_slots[] = {
+    {Py_tp_call, (void*)PyVectorcall_Call},
+    {Py_tp_descr_get, (void*)bind_replay},
+    {Py_tp_traverse, (void*)visit_replays},
+    {Py_tp_clear, (void*)clear_replays},
+    {Py_tp_dealloc, (void*)free_replays},
+    {Py_tp_members, replay_members},
+    {0, nullptr}};
+
+PyType_Spec replay_spec = {
+    "cgtool_op_watch.CountedReplay", sizeof(CountedReplay), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+        Py_TPFLAGS_METHOD_DESCRIPTOR,
+    replay_slots};
+
+// `cells`: the slot of a graph that holds its counters, as its class has it.
+py::object counted_replay(
+    py::object original, py::dict graphs, py::dict noted, py::object unseen, py::object looked_up,
+    py::object notes, py::object cells, int64_t since, uint64_t always, uint64_t some) {
+  static PyObject* type = PyType_FromSpec(&replay_spec);
+  if (type == nullptr) throw py::error_already_set();
+  if (!Py_IS_TYPE(cells.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
+  auto made = py::reinterpret_steal<py::object>(
+      PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type), 0));
+  if (!made) throw py::error_already_set();
+  auto& replays = *reinterpret_cast<CountedReplay*>(made.ptr());
+  replays.call = count_replay;
+  replays.original = original.release().ptr();
+  replays.graphs = graphs.release().ptr();
+  replays.noted = noted.release().ptr();
+  replays.unseen = unseen.release().ptr();
+  replays.looked_up = looked_up.release().ptr();
+  replays.notes = notes.release().ptr();
+  replays.cells = reinterpret_cast<PyMemberDescrObject*>(cells.ptr())->d_member->offset;
+  replays.since = since;
+  replays.always = always;
+  replays.some = some;
+  return made;
+}
+
 void watch(std::shared_ptr<Log> log) {
   current.swap(log);  // What was there is dropped afterwards: that may run Python.
   is_watching = current != nullptr;
@@ -475,6 +607,7 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
   module.def("read_nodes", &read_nodes);
+  module.def("counted_replay", &counted_replay);
   module.def("watch", &watch, py::arg("log").none(true));
   // A log holds what must not outlive Python.
   py::module_::import("atexit").attr("register")(py::cpp_function([] { watch(nullptr); }));

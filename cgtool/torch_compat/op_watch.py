@@ -1,4 +1,5 @@
-"""The ops of a capture, noted in C++: ``op_watch.cpp``, compiled for the installed PyTorch.
+"""The ops of a capture, noted in C++, and replays counted: ``op_watch.cpp``, compiled for the
+installed PyTorch.
 
 Most of what it costs to watch an op with ``op_key`` is its way into Python and back. The kernel in
 C++ goes on the same key, so the same ops reach it. ``python -m cgtool.torch_compat.op_watch``

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from cgtool.devices.cuda import driver, recording
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import GraphReader
+from cgtool.model.journal import COUNTER
 from cgtool.observe.frames import Chains, frames_of
+from cgtool.recorder import notes
+from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import op_key, op_watch
 
 STREAM = 7
@@ -471,3 +475,88 @@ def fill(array, count, values):
     if array is not None:
         array[:] = list(values)
     return 0
+
+
+@pytest.mark.parametrize("in_cpp", [False, True])
+def test_replays_are_counted_alike(request, in_cpp):
+    module = request.getfixturevalue("native") if in_cpp else None
+
+    class CudaGraph:
+        def replay(self):
+            if self.fails:
+                raise RuntimeError("invalid argument")
+
+        fails = False
+
+    class Journal:
+        buffer = bytearray(COUNTER.size)
+
+        def counter(self, _number):
+            return self.buffer, 0
+
+        def append(self, record):
+            self.records.append(record)
+
+    journal, graphs, first, noted = Journal(), {}, [], []
+    journal.records = []
+
+    def unseen(graph):
+        if graph.fails:
+            return None
+        graphs[id(graph)] = found = GraphReplays(3)
+        found.count_in(journal)
+        return found
+
+    original = CudaGraph.replay
+    counters = SimpleNamespace(add=lambda *values: noted.append(values))
+    CudaGraph.replay = counted_replay(
+        original, graphs, unseen, lambda *args: first.append(args), journal, counters, module
+    )
+    graph, unknown = CudaGraph(), CudaGraph()
+    before = time.time_ns()
+    for _ in range(40):
+        assert graph.replay() is None
+    replay = graph.replay
+    notes.listen(True)
+    notes.note(batch=17)
+    replay()
+    notes.listen(False)
+    after = time.time_ns()
+    count, begin, end, spent = COUNTER.unpack(journal.buffer)
+    assert count == 41
+    assert before <= begin <= end <= after + 1_000_000
+    assert 0 < spent <= after - before
+    assert [args[1] for args in first] == [graph]
+    (values,) = noted
+    assert values[0] == 3 and values[2] == {"batch": 17} and values[3] == end
+    # 17 of 40 are looked up, in one line, and written at powers of two; the last was not.
+    assert [record.seen for record in journal.records] == [1, 2, 4, 8, 16]
+    (frames,) = {record.frames[:1] for record in journal.records}
+    assert Path(frames[0].file).name == "test_op_watch.py"
+    unknown.fails = True
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        unknown.replay()
+    with pytest.raises(TypeError):
+        graph.replay(1)
+    with pytest.raises(TypeError):
+        CudaGraph.replay()
+    assert COUNTER.unpack(journal.buffer)[0] == 41
+    reference = weakref.ref(unknown)
+    del unknown
+    gc.collect()
+    assert reference() is None
+
+
+def test_what_counts_replays_is_freed_with_them(native):
+    class Owner:
+        pass
+
+    owner = Owner()
+    graphs = {1: owner}
+    owner.counts = native.counted_replay(
+        print, graphs, {}, print, print, print, GraphReplays.cells, 0, 1, 1
+    )
+    reference = weakref.ref(owner)
+    del owner, graphs
+    gc.collect()
+    assert reference() is None

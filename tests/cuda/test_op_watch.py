@@ -524,8 +524,8 @@ def test_replays_are_counted_alike(request, in_cpp):
     after = time.time_ns()
     count, begin, end, spent = COUNTER.unpack(journal.buffer)
     assert count == 41
-    assert before <= begin <= end <= after + 1_000_000
-    assert 0 < spent <= after - before
+    assert before - 1_000_000 <= begin <= end <= after + 1_000_000  # two clocks
+    assert 0 < spent <= after - before + 1_000_000
     assert [args[1] for args in first] == [graph]
     (values,) = noted
     assert values[0] == 3 and values[2] == {"batch": 17} and values[3] == end

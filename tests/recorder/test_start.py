@@ -53,7 +53,8 @@ cgtool.observe.waiting
 cgtool.recorder.adapters cgtool.recorder.captures cgtool.recorder.costs cgtool.recorder.later
 cgtool.recorder.note_counters cgtool.recorder.notes cgtool.recorder.process
 cgtool.recorder.recorded_device cgtool.recorder.recorder cgtool.recorder.replays
-cgtool.torch_compat.inductor cgtool.torch_compat.patches cgtool.torch_compat.private
+cgtool.torch_compat.inductor cgtool.torch_compat.op_watch cgtool.torch_compat.patches
+cgtool.torch_compat.private
 """
 """The program waits for these when it imports PyTorch, whether it captures graphs or not."""
 

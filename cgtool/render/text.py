@@ -110,8 +110,14 @@ def shown_file(file: str) -> str:
         return os.path.normpath(file)
 
 
-@lru_cache(maxsize=1 << 12)
 def _readable(file: str) -> bool:
+    # The cells of a notebook are files that only this process knows.
+    known = linecache.cache.get(file, ())
+    return (len(known) > 1 and known[0] <= _MOST_BYTES) or _is_small_file(file)
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_small_file(file: str) -> bool:
     try:
         path = Path(file)
         return path.is_file() and path.stat().st_size <= _MOST_BYTES

@@ -335,14 +335,16 @@ def report(
     """Write the page of ``cgtool report``: one capture, or what changed from ``a`` to ``b``.
 
     Returns the path of the page. Raises CgtoolError if the captures cannot be read or compared, and
-    if ``file`` cannot be written or is one of them.
+    if ``file`` cannot be written is one of them, or a source file that the page shows.
     """
     from cgtool.cli.output import check_places, write_bytes
     from cgtool.html.report import html
+    from cgtool.html.sources import check_page
 
     target = path_of(file, "report(file=...) takes the path of the page")
     captures = [_loaded(capture, "report()") for capture in ((a,) if b is None else (a, b))]
     check_places([("file", target)], *(capture.path for capture in captures))
+    check_page(target, (each.capture for each in captures))
     write_bytes(html([(str(capture.path), capture.capture) for capture in captures]), target)
     return target
 

@@ -40,12 +40,14 @@ def report(
     from cgtool.cli.diff import open_both
     from cgtool.cli.output import check_places, print_saved, write_bytes
     from cgtool.html.report import html
+    from cgtool.html.sources import check_page
 
     targets = [capture] if other is None else [capture, other]
     check_places([("-o", output)], *targets)
     # Collecting would take a tenth of the time.
     with CollectorPaused(freeze=True):
         captures = open_both(*targets, options=worker)
+        check_page(output, captures)
         write_bytes(html(list(zip(targets, captures, strict=True))), output)
     if not worker.quiet:
         print_saved(output)

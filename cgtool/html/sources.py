@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cgtool.model.capture import Capture, Frame
+from cgtool.model.failure import usage
+from cgtool.model.files import is_file
 from cgtool.render.text import source_line, source_lines
 
 _AROUND = 5
@@ -56,6 +59,22 @@ class Sources:
             "numbers": numbers,
             "lines": [lines[number - 1].expandtabs() for number in numbers],
         }
+
+
+def check_page(output: Path, captures: Iterable[Capture]) -> None:
+    """Raises CgtoolError (exit 2) for a page in the place of a source file that it shows."""
+    if not is_file(output):
+        return
+    for capture in captures:
+        sources = Sources(capture)
+        for file in sorted({sources.here(frame.file) for frame in capture.frames}):
+            # Names in a capture may be impossible ones.
+            with suppress(OSError, ValueError):
+                if output.samefile(file):
+                    raise usage(
+                        f"{output} is a source file of the capture: the page would overwrite it",
+                        fix="name another file",
+                    )
 
 
 def _folder_of_entry(capture: Capture) -> tuple[str, str]:

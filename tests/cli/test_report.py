@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from cgtool import CgtoolError, load
 from cgtool.model.capture_file import write
 from tests.builders import capture, small
 
@@ -69,6 +70,8 @@ def test_the_same_capture_makes_the_same_page(cgtool, tmp_path):
         ([MLP, "-o", "no/folder/a.html"], "there is no folder no/folder"),
         ([MLP, "--device", "simulated"], "not to a saved capture"),
         ([MLP, "simulated.cgt"], "they cannot be compared"),
+        ([__file__, "--device", "simulated"], "an ENTRY also names a function"),
+        ([__file__, __file__, "--device", "simulated"], "an ENTRY also names a function"),
     ],
 )
 def test_what_cannot_be_done_is_said(cgtool, tmp_path, monkeypatch, arguments, problem):
@@ -85,6 +88,25 @@ def rest(whole):
     names = ("frames", "origins", "functions", "streams")
     memory = structs.replace(whole.memory, allocations=())
     return {**{name: getattr(whole, name) for name in names}, "memory": memory}
+
+
+def test_a_page_does_not_replace_the_source_that_it_shows(cgtool, tmp_path):
+    source = tmp_path / "model.py"
+    source.write_text("x = 1\n")
+    whole = small()
+    places = [str(source), "a\0b.py", "", "n" * 9999]
+    frames = tuple(
+        structs.replace(frame, file=file)
+        for frame, file in zip(whole.frames, [*places, *places], strict=False)
+    )
+    graphs = tuple(structs.replace(graph, raw_dot=None) for graph in whole.graphs)
+    write(tmp_path / "a.cgt", structs.replace(whole, frames=frames, graphs=graphs))
+    code, _, error = cgtool("report", tmp_path / "a.cgt", "-o", source)
+    assert (code, source.read_text()) == (2, "x = 1\n")
+    assert f"{source} is a source file of the capture" in error
+    with pytest.raises(CgtoolError, match="is a source file"):
+        load(tmp_path / "a.cgt").report(source)
+    assert cgtool("report", tmp_path / "a.cgt", "-o", tmp_path / "a.html")[0] == 0
 
 
 def test_an_empty_capture_has_a_page(cgtool, tmp_path):

@@ -335,7 +335,7 @@ def report(
     """Write the page of ``cgtool report``: one capture, or what changed from ``a`` to ``b``.
 
     Returns the path of the page. Raises CgtoolError if the captures cannot be read or compared, and
-    if ``file`` cannot be written is one of them, or a source file that the page shows.
+    if ``file`` cannot be written, is one of them, or is a source file that the page shows.
     """
     from cgtool.cli.output import check_places, write_bytes
     from cgtool.html.report import html

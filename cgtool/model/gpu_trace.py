@@ -297,9 +297,10 @@ def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
     node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))
     size = [*_sizes(args, "grid"), *_sizes(args, "block")]
     begin = round(start * 1000)
-    device = fields.get("pid")
-    if not isinstance(device, int):
-        device = devices.setdefault(str(device), -1 - len(devices)) if device else 0
+    pid = fields.get("pid")
+    device = _whole(pid)
+    if device is None:
+        device = devices.setdefault(str(pid), -1 - len(devices)) if pid else 0
     return Record(
         number,
         kind,
@@ -314,13 +315,17 @@ def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
 
 
 def _number(fields: dict[str, Any], key: str) -> int | None:
-    """Tools that edit a trace may write ``100.0`` for 100."""
-    value = fields.get(key)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
+    return _whole(fields.get(key))
 
 
 def _sizes(args: dict[str, Any], key: str) -> list[int]:
     value = args.get(key)
-    return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []
+    sizes = map(_whole, value) if isinstance(value, list) else ()
+    return [size for size in sizes if size is not None]
+
+
+def _whole(value: Any) -> int | None:
+    """Tools that edit a trace may write ``100.0`` for 100."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) else None

@@ -83,11 +83,17 @@ def test_every_kernel_gets_its_line(cgtool, tmp_path, written):
 
 def test_whole_numbers_may_be_floats(cgtool, tmp_path, written):
     """As tools write them that read a trace into a table."""
-    events = replays(recorded("train_step"), [0, 0], ids=True)
+    events = replays(recorded("train_step"), [0, 0])
     for each in events:
-        each["args"]["correlation"] = float(each["args"]["correlation"])
-    code, out, _ = cgtool("annotate", written(events), "--with", STEP, "-o", tmp_path / "out.json")
+        each["pid"] = float(each["pid"])
+        args = each["args"]
+        args["correlation"] = float(args["correlation"])
+        args |= {name: [*map(float, args[name])] for name in ("grid", "block") if name in args}
+    file = tmp_path / "out.json"
+    code, out, _ = cgtool("annotate", written(events), "--with", STEP, "-o", file)
     assert (code, out.startswith("110 of 110 kernels of 2 graph launches")) == (0, True)
+    assert "(100%), by order" in out
+    assert "modules of graphs on GPU 0" in file.read_text()
 
 
 def test_modules_are_slices_around_their_kernels(cgtool, tmp_path):

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from collections import Counter
+from fnmatch import fnmatchcase
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -564,6 +565,25 @@ def test_repeated_layers_are_one_and_different_modules_are_not(opened, transform
     origins = tuple(msgspec.structs.replace(origin, module_type="Block") for origin in origins)
     page = opened(msgspec.structs.replace(capture_of([graph]), origins=origins))
     assert page("page.captures[0].grouping('layer').names") == ["*"]
+
+
+def test_patterns_are_those_of_select(transformer):
+    """And a long name does not stop the page, however many stars there are."""
+    texts = ["", "a", "ab", "abc", "a.b", "a*b", "a]b", "[", "a\nb", "é🎉", "a" * 50 + "b"]
+    patterns = [
+        "", "*", "**", "a*", "*b", "a*b", "a?b", "?", "??", "é?", "*🎉", "[é][🎉]", "[ab]", "[!a]",
+        "a[*]b", "a[]]b", "[", "a[", "*a*a*b", "*.*", "a[.]b", "[b-a]", "[a-c]*", "*[!b]", "^a",
+        "a$", "\\", "*a*b*c*", "[^a]", "*\n*",
+    ]  # fmt: skip
+    for pattern in patterns:
+        expected = [fnmatchcase(text, pattern) for text in texts]
+        script = "([pattern, texts]) => texts.map(glob(pattern))"
+        assert transformer(script, [pattern, texts]) == expected, pattern
+    script = (
+        "(pattern) => { const start = performance.now(); glob(pattern)('a'.repeat(4000)); "
+        "return performance.now() - start; }"
+    )
+    assert transformer(script, "*a" * 30 + "*b") < 1000
 
 
 def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):

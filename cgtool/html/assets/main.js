@@ -319,15 +319,30 @@ function fieldTest(capture, field, pattern) {
   }
 }
 
-/** A pattern with `*`, `?` and `[abc]` as a test. */
+/** A pattern with `*`, `?` and `[abc]` as a test. What is between two stars is looked for once, from
+    left to right: to try every place for every star would take hours in a long name. */
 function glob(pattern) {
-  const source = pattern.replace(/[.+^${}()|\\]/g, "\\$&").replace(/\*/g, "[^]*").replace(/\?/g, "[^]").replace(/\[!/g, "[^");
+  const segments = [""];
+  for (const token of pattern.match(/\[!?\]?[^\]]*\]|[^]/gu) ?? []) {
+    if (token === "*") segments.push("");
+    else segments[segments.length - 1] += token === "?" ? "[^]" : /^\[[^]/.test(token) ? oneOf(token) : token.replace(/[.+^${}()|[\]\\/]/, "\\$&");
+  }
+  const last = segments.pop();
+  const [first, ...middle] = segments;
+  // A lookahead does not try again once it has matched.
+  const between = middle.filter(Boolean).map((segment, at) => `(?=([^]*?${segment}))\\${at + 1}`).join("");
   try {
-    const compiled = new RegExp(`^(?:${source})$`);
+    const compiled = new RegExp(first === undefined ? `^${last}$` : `^${first}${between}[^]*${last}$`, "u");
     return (text) => compiled.test(text);
   } catch {
     return (text) => text === pattern;
   }
+}
+
+/** `[abc]`, `[a-c]` or `[!abc]`. */
+function oneOf(token) {
+  const [, not, characters] = /^\[(!?)([^]*)\]$/.exec(token);
+  return `[${not && "^"}${characters.replace(/[\\\][^]/g, "\\$&")}]`;
 }
 
 // --- light and dark

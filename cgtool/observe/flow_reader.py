@@ -78,6 +78,17 @@ _UNIT_DRAWS = frozenset(("random", "rand", "random_sample"))
 """Functions that draw from [0, 1); ``uniform`` does for these limits."""
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 _CONVERSIONS = frozenset(("item", "float"))
+_PASSED = {
+    ast.Eq: operator.gt, ast.NotEq: operator.gt, ast.LtE: operator.gt, ast.Gt: operator.gt,
+    ast.Lt: operator.ge, ast.GtE: operator.ge,
+}  # fmt: skip
+"""By comparison: how a counter on the left must stand to the right side, so that no later count
+changes the answer."""
+_PASSED_BY = {
+    **_PASSED,
+    ast.Lt: operator.gt, ast.GtE: operator.gt, ast.Gt: operator.ge, ast.LtE: operator.ge,
+}  # fmt: skip
+"""The same for a counter on the right."""
 
 
 def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
@@ -353,6 +364,10 @@ class _Reader:
         return NOTHING
 
     def _Compare(self, node: ast.Compare) -> Sources:  # noqa: N802
+        if self._is_decided(node):
+            for operand in (node.left, *node.comparators):
+                self._eval(operand)
+            return NOTHING
         is_order = all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         pair = node.left, node.comparators[0]
         for limit, draw in (pair, pair[::-1]) if is_order and len(node.ops) == 1 else ():
@@ -363,6 +378,36 @@ class _Reader:
                 self._eval(draw)
                 return self._consume(node, self._eval(limit))
         return self._consume(node, self._children(node))
+
+    def _is_decided(self, node: ast.expr) -> bool:
+        """Whether a condition has the same answer in all calls to come: it compares a counter that
+        only rises with a number that the counter has passed (``self.calls == 0``)."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self._is_decided(node.operand)
+        if not isinstance(node, ast.Compare):
+            count = self._risen(node)
+            return count is not None and count > 0
+        if len(node.ops) > 1:
+            return False
+        for counter, limit, passed in (
+            (node.left, node.comparators[0], _PASSED),
+            (node.comparators[0], node.left, _PASSED_BY),
+        ):
+            count, comparison = self._risen(counter), passed.get(type(node.ops[0]))
+            if count is not None and comparison is not None and isinstance(limit, ast.Constant):
+                return isinstance(limit.value, int | float) and comparison(count, limit.value)
+        return False
+
+    def _risen(self, node: ast.expr) -> float | None:
+        """What a counter has come to; None for what may fall, or is no number."""
+        chain = name_chain(node)
+        watched = self._watched(*chain) if chain is not None else []
+        keys = {each.key for each in watched if each.key is not None}
+        written = [each.use for each in self.flows.reads.watched if each.use.written
+                   and each.key in keys]  # fmt: skip
+        values = {each.look_up() for each in watched if isinstance(each.look_up(), int | float)}
+        is_counter = len(keys) == len(values) == 1 and bool(written)
+        return values.pop() if is_counter and all(use.rises for use in written) else None
 
     def _value_of(self, node: ast.expr) -> ast.expr:
         """The expression behind a local name that is assigned once, and any other as it is."""
@@ -563,6 +608,8 @@ class _Reader:
     def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
         """A condition over these statements or expressions; the source that it becomes."""
         sources = self._eval(test)
+        if not loops and self._is_decided(test):
+            return NOTHING
         asked = test.operand if isinstance(test, ast.UnaryOp) else test
         if not loops and isinstance(asked, ast.Name):
             sources = _items(sources, SIZE)

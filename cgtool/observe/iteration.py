@@ -32,7 +32,7 @@ from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.host_values import random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
-from cgtool.observe.source import Position
+from cgtool.observe.source import Position, call_at, called_at
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE
@@ -181,7 +181,7 @@ class CallProfile:
             position = position_of((frame.f_code, frame.f_lasti))
             if settled:
                 self.ran.settled.add(position)
-            else:
+            elif not _is_seeded(position):
                 self.ran.drawn[position] = kind
                 self.owners[position] = owner
 
@@ -276,6 +276,13 @@ def _kind_of_source(function: Any) -> str | None:
     if name in _LOOKS_AT_FILES and owner.__name__ in _CLOCKS:
         return "file"
     return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
+
+
+def _is_seeded(position: Position) -> bool:
+    """Whether what is drawn is not used: NumPy's ``RandomState(1)`` takes a seed from the system
+    first, and then the one that it is given."""
+    call = call_at(position)
+    return call is not None and bool(call.args) and called_at(position) == "RandomState"
 
 
 def observe(

@@ -52,6 +52,8 @@ class Use:
     """The value itself is called here."""
     resets: bool = False
     """A constant is assigned: `self.n = 0`."""
+    rises: bool = False
+    """A positive constant is added: `self.n += 1`."""
 
     @property
     def text(self) -> str:
@@ -272,11 +274,28 @@ def _read_aliases(code: CodeType) -> dict[str, Chain]:
     return aliases
 
 
+def _is_positive(node: ast.expr) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, int | float) and value > 0
+
+
+def _adds_to(target: ast.expr, value: ast.expr) -> bool:
+    """Whether what is assigned is the target and a positive constant: ``n = n + 1``."""
+    place = name_chain(target)
+    return (
+        place is not None
+        and isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and name_chain(value.left) == place
+        and _is_positive(value.right)
+    )
+
+
 class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
-        self.tested = self.computed = self.resets = False
+        self.tested = self.computed = self.resets = self.rises = False
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -320,10 +339,8 @@ class _Uses(ast.NodeVisitor):
             root, origin = self.aliases[root]
             steps = *origin, *steps
         scope = self._scope(root)
-        resets = written and self.resets
-        self.uses.append(
-            Use(root, scope, steps, line, written, self.tested, self.computed, called, resets)
-        )
+        how = called, written and self.resets, written and self.rises
+        self.uses.append(Use(root, scope, steps, line, written, self.tested, self.computed, *how))
 
     def _change(self, node: ast.expr) -> None:
         """What it leads to is read and changed: by a method, or in place."""
@@ -338,8 +355,9 @@ class _Uses(ast.NodeVisitor):
         for target in node.targets:
             for part, value in assigned_parts(target, node.value):
                 self.resets = isinstance(value, ast.Constant)
+                self.rises = _adds_to(part, value)
                 self.visit(part)
-        self.resets = False
+        self.resets = self.rises = False
         self.visit(node.value)
 
     def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
@@ -371,7 +389,9 @@ class _Uses(ast.NodeVisitor):
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if not self._use(node.target):
             self._change(node.target)
+        self.rises = isinstance(node.op, ast.Add) and _is_positive(node.value)
         self.visit(node.target)
+        self.rises = False
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -475,15 +495,22 @@ def text_at(position: Position) -> str:
     return text[column : end if line == last else None].decode(errors="replace").strip()
 
 
-def called_at(position: Position) -> str:
-    """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
-    if it is not a call, or has no source."""
+def call_at(position: Position) -> ast.Call | None:
+    """The call that an expression is; None if it is something else, or has no source."""
     for node in ast.walk(tree_of(position[0])):
         if isinstance(node, ast.Call) and position[1:] == (
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
         ):  # fmt: skip
-            return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
-    return ""
+            return node
+    return None
+
+
+def called_at(position: Position) -> str:
+    """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
+    if it is not a call, or has no source."""
+    call = call_at(position)
+    function = call.func if call is not None else None
+    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
 def is_condition(file: str, line: int) -> bool:

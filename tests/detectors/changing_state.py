@@ -1523,3 +1523,27 @@ def tensor_chosen_at_random(device):
         return x + chosen
 
     return forward, (rows(device),)
+
+
+def counter_that_starts_again(device):
+    count = 0
+
+    def forward(x):
+        nonlocal count
+        count += 1
+        if count > 50:
+            count = 0
+        return x * 2 if count == 1 else x + 1  # <- control-flow-frozen
+
+    return forward, (rows(device),)
+
+
+def counter_that_will_pass_a_limit(device):
+    count = 0
+
+    def forward(x):
+        nonlocal count
+        count += 1
+        return x * 2 if count > 100 else x + 1  # <- control-flow-frozen
+
+    return forward, (rows(device),)

@@ -1019,3 +1019,48 @@ def item_beside_a_count_in_a_context_that_is_lent(device):
             return x * context["drop"]
 
     return forward, (rows(device),)
+
+
+def seed_that_each_call_sets(device):
+    def forward(x):
+        gains = np.random.RandomState(1).rand(8)
+        order = np.random.RandomState(0).permutation(3)
+        for number in order:
+            x = x * float(gains[number])
+        return x
+
+    return forward, (rows(device),)
+
+
+class CountsItsCalls(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = self.uses = 0
+        self.mean = nn.Buffer(torch.zeros(8))
+
+    def forward(self, x):
+        if self.calls == 0:
+            self.scale = torch.linspace(0, 1, 8, device=x.device)
+        self.calls += 1
+        if not self.uses:
+            with torch.no_grad():
+                self.mean.copy_(x.mean(0))
+        self.uses = self.uses + 1
+        return (x - self.mean) * self.scale
+
+
+def first_call_makes_what_later_calls_use(device):
+    return CountsItsCalls().to(device), (rows(device),)
+
+
+def two_calls_to_find_the_best(device):
+    count, best = 0, 1.0
+
+    def forward(x):
+        nonlocal count, best
+        count += 1
+        if count <= 2:
+            best = 2.0
+        return x * best
+
+    return forward, (rows(device),)

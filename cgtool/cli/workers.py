@@ -26,12 +26,13 @@ from cgtool.analysis.timing.regression import planned_looks
 from cgtool.analysis.units import count_text
 from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
+from cgtool.findings import code
 from cgtool.model import jobs
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.model.files import atomic, is_file
-from cgtool.model.finding import ERROR, Finding, Report, read_report
+from cgtool.model.finding import ERROR, NOTE, Finding, Report, read_report
 from cgtool.model.options import (
     FIRST_RUNS,
     MAX_RUNS,
@@ -39,6 +40,8 @@ from cgtool.model.options import (
     BenchOptions,
     VerifyOptions,
 )
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 
 T = TypeVar("T")
 CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
@@ -88,12 +91,14 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
 def _with_dry_run(
     error: CgtoolError, job: CapturingJob | jobs.VerifyJob, options: WorkerOptions
 ) -> CgtoolError:
-    """The error with all further findings of ``cgtool check``, when a capture failed.
+    """The error with all further findings of ``cgtool check``, when a capture failed, or what is
+    captured was refused.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
     """
     failure = error.failure
-    if failure.exit_code != EXIT_USER_CODE or "capture" not in (failure.phase or ""):
+    in_capture = "capture" in (failure.phase or "")
+    if failure.exit_code != EXIT_USER_CODE or not (in_capture or failure.findings):
         return error
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
@@ -114,7 +119,16 @@ def with_cause(failure: Failure, findings: tuple[Finding, ...]) -> Failure:
     of CUDA names a rule, and what it means is a guess from the source line. Calls of other threads
     end a capture at no line of it."""
     own, *others = failure.findings or (None,)
-    if own is not None and own.code in {finding.code for finding in findings}:
+    same = [finding for finding in findings if own is not None and finding.code == own.code]
+    explains = [each for each in findings if each.code == CONTROL_FLOW_FROZEN and each.frames]
+    if same and explains and all(finding.severity == NOTE for finding in same):
+        # A branch leaves out what the outputs should depend on, in this call.
+        cause = explains[0]
+        why, fix = cause.reason, explain(cause).fix
+        return structs.replace(
+            failure, frames=cause.frames, why=why, fix=fix, findings=(cause, *failure.findings)
+        )
+    if same:
         return failure
     place = place_of(failure.frames)
     explained = ((finding, explain(finding)) for finding in findings)

@@ -269,10 +269,21 @@ class FrozenValues:
         return [watched for watched in self.reads.watched if watched.key == cause.key]
 
     def _drawn(
-        self, cause: Source, target: str, evidence: Sequence[str], position: Position
+        self,
+        cause: Source,
+        target: str,
+        evidence: Sequence[str],
+        position: Position,
+        reads: Sequence[Watched] = (),
     ) -> Finding:
+        """``reads``: where the value is read."""
         code_name, words = _DRAWS[cause.kind]
         frame = self._frame_at(cause.key)
+        read = next((each for each in reads if not each.use.written), None)
+        if cause.kind == "copied" and read is not None:
+            # The copy may be in the graph, what reads its result may not.
+            evidence = *evidence, f"copied at {Path(frame.file).name}:{frame.line}"
+            frame = Frame(read.frame.file, read.use.line, read.frame.function)
         return Finding(
             code_name,
             f"{words} reaches {target}: every replay repeats the value of the capture",
@@ -286,7 +297,7 @@ class FrozenValues:
         cause = self.causes[source]
         evidence = [self.observed[position]] if position in self.observed else []
         if cause.kind in _DRAWS:
-            return self._drawn(cause, target, evidence, position)
+            return self._drawn(cause, target, evidence, position, self._watched(source))
         changed = self.changes.get(cause)
         if changed is not None:
             evidence.append(changed.text)

@@ -110,6 +110,8 @@ class CaptureInProgress(CapturedRegion):
         """By node: how many nodes of each stream come before it, itself included."""
         self._races: StreamRaces[int] = StreamRaces()
         self._generator = GeneratorStates(self.generator_state)
+        self.follows_generator = False
+        """Captures that go on after a refusal, those of a dry run, do so anyway."""
         self._recorded: list[tuple[weakref.ref[Any], Finding]] = []
         """Tensors of which `record_stream` was called in this capture, and what to report."""
 
@@ -144,12 +146,12 @@ class CaptureInProgress(CapturedRegion):
         self._clocks, self._races = [], StreamRaces()
         lane.joined, lane.frontier = self.capture_id, frozenset()
         self._functions = watch_functions(self)
-        if self.collecting:
+        if self.follows_generator or self.collecting:
             self._generator.begin()
 
     def end(self) -> None:
         """End the capture."""
-        if self.collecting:
+        if self.follows_generator or self.collecting:
             self.findings.extend(self._generator.end())
         self._functions.close()
         self.capture_id = None

@@ -207,7 +207,8 @@ class KeptOpRecorder(OpRecorder):
                     if is_users and argument.numel() <= _SMALL and id(argument) not in unread:
                         numbers.append((position, str(argument.tolist())))
                         read_on_host[position] = storage
-                    host_scalar |= is_outside and argument.dim() == 0
+                    is_read = id(argument) not in unread
+                    host_scalar |= is_outside and is_read and argument.dim() == 0
                     host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
                     is_parameter = isinstance(argument, torch.nn.Parameter)

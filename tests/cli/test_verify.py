@@ -256,3 +256,21 @@ def test_all_that_would_fail_is_listed(run):
     assert done.returncode == 4
     assert "code: sync-item" in done.stderr
     assert "sync-dynamic-shape-op at" in done.stderr
+
+
+def test_layers_that_a_call_leaves_out_are_explained_by_the_branch(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import random\nimport torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(30))\n\n"
+        "    def forward(self, x):\n        for layer in self.layers:\n"
+        "            if random.random() < 0.5:\n                continue\n"
+        "            x = x + layer(x)\n        return x\n\n\ndef build(device):\n"
+        "    return Net().to(device), (torch.randn(2, 4, device=device),)\n"
+    )
+    result = run_cgtool("verify", f"{file}:build", "--device", "simulated", cwd=tmp_path)
+    assert result.returncode == 4
+    assert "do not depend on layers." in result.stderr
+    assert "model.py:13 in Net.forward" in result.stderr
+    assert "control-flow-frozen" in result.stderr

@@ -1236,8 +1236,8 @@ def numpy_array_on_a_host_copy(device):
     array = host.numpy()
 
     def scale(x):
-        host.copy_(x.mean(1), non_blocking=True)  # <- cpu-work-in-region
-        return x * float(array[0])
+        host.copy_(x.mean(1), non_blocking=True)
+        return x * float(array[0])  # <- cpu-work-in-region
 
     return scale, (rows(device),)
 

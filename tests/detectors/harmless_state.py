@@ -1064,3 +1064,14 @@ def two_calls_to_find_the_best(device):
         return x * best
 
     return forward, (rows(device),)
+
+
+def loss_copied_to_a_pinned_number(device):
+    weight, host = torch.ones(8, device=device), torch.zeros((), pin_memory=True)
+
+    def forward(x):
+        loss = (x * weight).mean()
+        host.copy_(loss, non_blocking=True)
+        return loss
+
+    return forward, (rows(device),)

@@ -202,9 +202,9 @@ def autocast_outside(device):
     return run, (torch.randn(2, 4, device=device),)
 
 
-def noise_under_fork_rng(device):  # <- rng-frozen-seed
+def noise_under_fork_rng(device):
     def noisy(x):
-        with torch.random.fork_rng(devices=[0]):
+        with torch.random.fork_rng(devices=[0]):  # <- rng-state-set-in-capture
             return x + torch.randn_like(x)
 
     return noisy, (torch.randn(4, 8, device=device),)

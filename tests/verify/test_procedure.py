@@ -197,3 +197,16 @@ def test_a_branch_that_no_replay_shows_is_not_verified(verified, tmp_path):
     (finding,) = outcome.findings
     assert (finding.code, finding.severity) == ("control-flow-frozen", None)
     assert finding.frames[0].line == 7
+
+
+def test_a_dropout_that_a_backward_recomputes_is_not_verified(verified, tmp_path):
+    """Simulated replays draw as eager does, those of a GPU with PyTorch 2.13 do not."""
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\nfrom torch.utils.checkpoint import checkpoint\n\n\ndef build(device):\n"
+        "    block = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).to(device)\n"
+        "    def forward(x):\n        return checkpoint(block, x, use_reentrant=False)\n"
+        "    return forward, (torch.ones(2, 4, device=device),)\n"
+    )
+    (finding,) = verified(f"{file}:build").findings
+    assert (finding.code, finding.frames[0].line) == ("rng-state-set-in-capture", 8)

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import torch
 
 from cgtool.detectors.capture_errors import explain
+from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import Device, OpResults, PhaseGraph, Session, VerifyTarget, quiet
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
+from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
@@ -144,8 +146,11 @@ class SimulatedVerifyTarget(VerifyTarget):
         """Addresses of the storages that ops of the captures made."""
 
     def capture(self, progress: Progress) -> None:
+        model = self._session.model
+        model.follows_generator = True
         with watch_annotations(self.options.annotations) as annotations:
             self._session.capture(annotations, progress)
+        model.follows_generator = False
         for graph in self._session.graphs:
             for step in graph.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
@@ -154,6 +159,11 @@ class SimulatedVerifyTarget(VerifyTarget):
                         for result in step.results
                         for _, part in strided_parts(result)
                     }
+
+    def uncaptured_work(self, differs: bool) -> list[Finding]:
+        """Random states that the captured code sets: a simulated replay draws as eager does."""
+        findings = self._session.model.findings
+        return [each for each in findings if each.code == RNG_STATE_SET_IN_CAPTURE]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))

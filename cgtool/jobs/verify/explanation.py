@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
+from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
 from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
@@ -60,7 +61,11 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         log.add(*causes.written_inputs(written, consecutive))
     # Finding such work runs the code again, from the state of the capture.
     runner.begin_eager(subject.trial)
-    log.add(*subject.target.uncaptured_work(bool(differing)))
+    work = subject.target.uncaptured_work(bool(differing))
+    log.add(*work)
+    if log.entry is not None and any(each.code == RNG_STATE_SET_IN_CAPTURE for each in work):
+        # The line that sets the state is known.
+        log.findings.drop(RNG_FROZEN_SEED, (log.entry,))
     for name in sorted(verdicts[0].only_eager)[:1]:
         log.add(
             Finding(

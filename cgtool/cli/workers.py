@@ -26,7 +26,6 @@ from cgtool.analysis.timing.regression import planned_looks
 from cgtool.analysis.units import count_text
 from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
-from cgtool.findings import code
 from cgtool.model import jobs
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
@@ -40,8 +39,6 @@ from cgtool.model.options import (
     BenchOptions,
     VerifyOptions,
 )
-
-CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 
 T = TypeVar("T")
 CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
@@ -120,10 +117,11 @@ def with_cause(failure: Failure, findings: tuple[Finding, ...]) -> Failure:
     end a capture at no line of it."""
     own, *others = failure.findings or (None,)
     same = [finding for finding in findings if own is not None and finding.code == own.code]
-    explains = [each for each in findings if each.code == CONTROL_FLOW_FROZEN and each.frames]
-    if same and explains and all(finding.severity == NOTE for finding in same):
-        # A branch leaves out what the outputs should depend on, in this call.
-        cause = explains[0]
+    frozen = [each for each in findings if explain(each).category == "wrong-numbers"]
+    frozen = [each for each in frozen if each.severity != NOTE and each.frames]
+    if same and frozen and all(finding.severity == NOTE for finding in same):
+        # `check` calls it a note where a branch leaves out what outputs would depend on.
+        cause = frozen[0]
         why, fix = cause.reason, explain(cause).fix
         return structs.replace(
             failure, frames=cause.frames, why=why, fix=fix, findings=(cause, *failure.findings)

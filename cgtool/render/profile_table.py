@@ -138,7 +138,12 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
     return [
         Column(by, "name", wrap="cut" if by == KERNEL else "words", narrowest=16),
         Column("time", "total_ns"),
-        Column("share", "share", lambda share: f"{share:.1%}", explanation="of the replays"),
+        Column(
+            "share",
+            "share",
+            lambda share: f"{share:.1%}",
+            explanation="of the replays, idle time included",
+        ),
         Column("nodes", shown=by != NODE),
         Column(
             "backward",

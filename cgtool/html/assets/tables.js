@@ -72,7 +72,7 @@ class TablesView {
       { name: by, value: (row) => row.name, link: (row) => state.select(row.nodes, row.path ?? row.name) },
       by === "module" && { name: "type", value: (row) => row.type },
       capture.timed && { name: "time", number: true, value: (row) => row.weight, text: timeText },
-      { name: "share", number: true, value: (row) => row.weight / this.total, text: shareText, bar: (row) => row.weight / this.total },
+      { name: "share", number: true, title: capture.timed ? "of the time of all nodes; `cgtool profile` counts idle time too" : "of all nodes", value: (row) => row.weight / this.total, text: shareText, bar: (row) => row.weight / this.total },
       { name: "nodes", number: true, value: (row) => row.nodes.length, text: numberText },
       capture.timed && { name: "per node", number: true, title: "mean time of a node", value: (row) => row.weight / row.nodes.length, text: timeText },
       { name: "backward", number: true, title: "share of the time spent in backward", value: (row) => row.backward / (row.weight || 1), text: shareText },

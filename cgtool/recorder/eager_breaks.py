@@ -133,6 +133,7 @@ class EagerBreaks:
             thread = self._this.thread = self._threads[get_ident()] = _Thread()
         with self._journal.protected():
             self._arrived(thread, self._number_of(graph), time.perf_counter_ns())
+        thread.before = None  # If the replay raises, no step begins with it.
         original(graph)
         thread.before, thread.since_ns = self._number_of(graph), time.perf_counter_ns()
 

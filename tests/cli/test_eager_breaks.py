@@ -118,3 +118,33 @@ def test_a_program_without_breaks_says_so(capture: Capture, cgtool, tmp_path: Pa
     capture_file.write(file, replace(capture, ledger=replace(ledger(capture), breaks=ways)))
     _, out, _ = cgtool("run", file)
     assert "no op ran outside graphs from one replay to the next" in out
+
+
+FAILS = """
+import torch
+
+x = torch.ones(2, 4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x + 1
+
+other = torch.cuda.CUDAGraph()  # without a capture
+for step in range(5):
+    graph.replay()
+    x * 2
+    if step == 2:
+        try:
+            other.replay()
+        except RuntimeError:
+            x - 1
+"""
+
+
+def test_a_step_that_a_failing_replay_ends_is_not_counted(tmp_path: Path) -> None:
+    name = program(tmp_path, "fails.py", FAILS).name
+    done = run("--eager-breaks", name, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = ledger(capture_file.read(tmp_path / "fails-run.cgt"))
+    (way,) = found.breaks
+    assert way.times == 3
+    assert [(op.op, op.count) for op in way.ops] == [("aten::mul.Tensor", 3)]

@@ -66,6 +66,12 @@ _OTHER = (
 )
 
 
+_FIX_OF_LOOP = (
+    "keep the order in a tensor on the device and select with it, or capture one graph for each "
+    "order or length and choose between them in Python"
+)
+
+
 class FrozenValues:
     """What changes on the host between iterations, and where it goes."""
 
@@ -256,6 +262,7 @@ class FrozenValues:
             "repeats the captured ops",
             (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
+            fix=_FIX_OF_LOOP if branch.loops else None,
             severity=None if position in self.observed else WARNING,
         )
 

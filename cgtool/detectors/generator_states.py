@@ -44,8 +44,12 @@ _REPEATS = (
     "advances it: every replay draws the same numbers, whatever the seed"
 )
 _RECOMPUTES = (
-    "the state of another graph is set here (`torch.utils.checkpoint` does so), but this graph "
-    "does not draw the numbers of that one again: its recomputation uses other random numbers"
+    "the random state of another graph is restored here, as `torch.utils.checkpoint` does: that "
+    "has no effect in a replay, and what is recomputed draws other numbers than the forward did"
+)
+_IN_ONE_GRAPH = (
+    "capture forward and backward in one graph (a step that calls `backward()`), or pass "
+    "`preserve_rng_state=False` if what is recomputed draws no random numbers"
 )
 _RECOMPUTES_AFTER = (
     "the state of another graph is set here (`torch.utils.checkpoint` does so): a replay draws the "
@@ -123,10 +127,16 @@ class GeneratorStates:
         returns = self._now() == self._start
         if others and returns and not _has_memory_for_each_graph():
             yield Finding(
-                RNG_STATE_SET_IN_CAPTURE, _RECOMPUTES_AFTER, others[0].frames, severity=NOTE
+                RNG_STATE_SET_IN_CAPTURE,
+                _RECOMPUTES_AFTER,
+                others[0].frames,
+                fix=_IN_ONE_GRAPH,
+                severity=NOTE,
             )
         elif others:
-            yield Finding(RNG_STATE_SET_IN_CAPTURE, _RECOMPUTES, others[0].frames)
+            yield Finding(
+                RNG_STATE_SET_IN_CAPTURE, _RECOMPUTES, others[0].frames, fix=_IN_ONE_GRAPH
+            )
         elif returns:
             yield Finding(RNG_STATE_SET_IN_CAPTURE, _REPEATS, self._last.frames)
 

@@ -105,10 +105,24 @@ class _Capture(NamedTuple, Generic[State]):
     """The exception that was handled when it began: it is in an ``except`` block."""
 
 
+def replaying_class(graph_class: Any) -> Any:
+    """The class whose ``replay`` runs whatever the program has kept: PyTorch's method, which it may
+    have saved before the recording (``graph.replay``), calls that of a class in C++."""
+    return next(each for each in reversed(graph_class.__mro__) if "replay" in vars(each))
+
+
 class GraphFollower(Generic[State]):
     """Follows every graph of a class from now on, until ``patches`` are undone."""
 
-    def __init__(self, graph_class: Any, subscriber: Subscriber[State], patches: Patches) -> None:
+    def __init__(
+        self,
+        graph_class: Any,
+        subscriber: Subscriber[State],
+        patches: Patches,
+        *,
+        replays_of: Any = None,
+    ) -> None:
+        """``replays_of``: the class whose ``replay`` is followed, by default ``graph_class``."""
         self.graphs: dict[int, State] = {}
         """Those that can be replayed, by ``id`` of the ``CUDAGraph``."""
         self._subscriber = subscriber
@@ -119,7 +133,8 @@ class GraphFollower(Generic[State]):
         self._references: dict[int, weakref.ref[Any]] = {}
         self._reset_graphs: set[int] = set()
         """Those that were reset after a capture, by id."""
-        patches.set(graph_class, "replay", subscriber.replay(graph_class.replay, self.graphs))
+        replays_of = replays_of or graph_class
+        patches.set(replays_of, "replay", subscriber.replay(replays_of.replay, self.graphs))
         for name, wrapper in (
             ("capture_begin", self._capture_begin),
             ("capture_end", self._capture_end),

@@ -80,7 +80,7 @@ class EagerBreaks:
 
     def __init__(
         self,
-        graph_class: Any,
+        replaying_class: Any,
         number_of: Callable[[Any], int | None],
         is_capturing: Callable[[], bool],
         journal: JournalWriter,
@@ -92,7 +92,7 @@ class EagerBreaks:
         self._journal = journal
         self.forked()
         pause_in_compiled_code(patches, op_key.paused)
-        patches.wrap(graph_class, "replay", self._replay)
+        patches.wrap(replaying_class, "replay", self._replay)
         patches.enter_context(op_key.watch(self._observe))
 
     def forked(self) -> None:

@@ -27,7 +27,7 @@ from cgtool.model.journal import (
 )
 from cgtool.model.ledger import COMPILE
 from cgtool.observe.frames import call_user
-from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber
+from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.captures import Capture, Captures, Start
@@ -73,7 +73,10 @@ class Recorder(Subscriber[_Graph]):
         self._notes = NoteCounters(self.journal)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
-        self._graphs: GraphFollower[_Graph] = GraphFollower(device.graph_class, self, patches)
+        self._replaying_class = replaying_class(device.graph_class)
+        self._graphs: GraphFollower[_Graph] = GraphFollower(
+            device.graph_class, self, patches, replays_of=self._replaying_class
+        )
         for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
             patches.wrap(os, name, self._leave)
         patches.callback(notes.listen, False)
@@ -104,7 +107,7 @@ class Recorder(Subscriber[_Graph]):
             return None if live is None else live.number
 
         self._breaks = EagerBreaks(
-            self._device.graph_class,
+            self._replaying_class,
             number_of,
             lambda: bool(graphs.capturing),
             self.journal,

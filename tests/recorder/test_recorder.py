@@ -32,19 +32,32 @@ def driver_raises(text: str) -> None:
     (_ for _ in ()).throw(RuntimeError(text))
 
 
-class Graph:
+class GraphInC:
+    """As ``torch._C._CUDAGraph``."""
+
+    def replay(self) -> None: ...
+
+
+class Graph(GraphInC):
+    """As ``torch.cuda.CUDAGraph``."""
+
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if pool is not None:
             driver_raises("CUDA graphs must be captured on a non-default stream.")
 
     def capture_end(self) -> None: ...
 
-    def replay(self) -> None: ...
+    def replay(self) -> None:
+        super().replay()
 
     def reset(self) -> None: ...
 
     def pool(self) -> tuple[int, int]:
         return 0, 1
+
+
+# As if of PyTorch: without a line of the program's.
+Graph.replay.__code__ = Graph.replay.__code__.replace(co_filename=torch.__file__)
 
 
 class Watch:
@@ -144,6 +157,27 @@ def test_of_a_graph_captured_before_the_replays_are_known(tmp_path: Path, patche
     assert run.graphs[0].replayed_at
     assert "the capture of 1 graph was not seen" in run.lost[0]
     before.replay()  # after the end: nobody counts
+
+
+def test_replays_by_a_method_that_was_saved_before_are_counted(
+    tmp_path: Path, patches: Patches
+) -> None:
+    before, later = captured(), Graph()
+    function, bound, of_later = Graph.replay, before.replay, later.replay
+    recorded = Recorded(tmp_path, patches)
+    later.capture_begin()
+    later.capture_end()
+    for _ in range(2):
+        bound()
+        function(later)
+        of_later()
+    run = recorded.ledger()
+    assert [(each.owner, each.replays) for each in run.graphs] == [
+        ("test_replays_by_a_method_that_was_saved_before_are_counted", 4),
+        (UNSEEN, 2),
+    ]
+    bound()  # after the end: nobody counts
+    assert "replay" in vars(GraphInC)
 
 
 def test_a_capture_that_outlives_the_recording_is_kept_as_such(recorded: Recorded) -> None:

@@ -40,6 +40,13 @@ class _Watch:
         self._watching.close()
 
 
+class _ProgramGraph(CUDAGraph):
+    """As PyTorch's, whose methods call those of a class in C++."""
+
+    def replay(self) -> None:
+        super().replay()
+
+
 class SimulatedRecordedDevice:
     """The simulated device, for ``recorder.recorder``: installed until ``patches`` are undone."""
 
@@ -49,7 +56,7 @@ class SimulatedRecordedDevice:
         self._because = because
         device = ScriptDevice()
         device.graph_class = type(
-            "CUDAGraph", (CUDAGraph,), {"device": device, "annotations": Annotations()}
+            "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
         )
         self.graph_class: Any = device.graph_class
         self._device = device

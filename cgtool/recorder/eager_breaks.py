@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from cgtool.model.journal import COUNTER, Between, JournalWriter
+from cgtool.model.journal import COUNTER, Between, JournalWriter, WatchesOps
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
     Site,
@@ -90,13 +90,17 @@ class EagerBreaks:
         self._number_of = number_of
         self._is_capturing = is_capturing
         self._journal = journal
-        self.forked()
+        self._start_over()
         pause_in_compiled_code(patches, op_key.paused)
         patches.wrap(replaying_class, "replay", self._replay)
         patches.enter_context(op_key.watch(self._observe))
 
     def forked(self) -> None:
-        """Start over: a forked process has one thread, and the counters are the parent's."""
+        """A forked process has one thread, and the counters are the parent's."""
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._journal.append(WatchesOps())
         self._lock = threading.Lock()
         self._counters: dict[tuple[int, ...], _Counter] = {}
         self._this = _This()
@@ -131,19 +135,22 @@ class EagerBreaks:
         thread = self._thread()
         if thread is None:
             thread = self._this.thread = self._threads[get_ident()] = _Thread()
-        with self._journal.protected():
-            self._arrived(thread, self._number_of(graph), time.perf_counter_ns())
-        thread.before = None  # If the replay raises, no step begins with it.
+        before, spent_ns = thread.before, time.perf_counter_ns() - thread.since_ns
+        ran, thread.ran = thread.ran, {}
+        thread.before = None  # If the replay raises, no step ends or begins with it.
         original(graph)
-        thread.before, thread.since_ns = self._number_of(graph), time.perf_counter_ns()
+        after = self._number_of(graph)  # Its first replay may have given it one.
+        if before is not None and after is not None:
+            with self._journal.protected():
+                self._add(before, after, spent_ns, ran)
+        thread.before, thread.since_ns = after, time.perf_counter_ns()
 
-    def _arrived(self, thread: _Thread, after: int | None, now_ns: int) -> None:
-        """A graph is about to be replayed."""
-        before, (ran, thread.ran) = thread.before, (thread.ran, {})
-        if before is None or after is None:
-            return
+    def _add(
+        self, before: int, after: int, spent_ns: int, ran: dict[tuple[int, ...], _Ran]
+    ) -> None:
+        """The program went from one graph to another."""
         with self._lock:
-            self._counter((before, after), None).add(1, now_ns - thread.since_ns)
+            self._counter((before, after), None).add(1, spent_ns)
             for key, each in ran.items():
                 self._counter((before, after, *key), each).add(each.count, each.host)
 

@@ -23,7 +23,6 @@ from cgtool.model.journal import (
     Pools,
     Skipped,
     Unseen,
-    WatchesOps,
 )
 from cgtool.model.ledger import COMPILE
 from cgtool.observe.frames import call_user
@@ -100,7 +99,6 @@ class Recorder(Subscriber[_Graph]):
             self.journal.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
             return
         graphs = self._graphs
-        self.journal.append(WatchesOps())
 
         def number_of(graph: Any) -> int | None:
             live = graphs.graphs.get(id(graph))

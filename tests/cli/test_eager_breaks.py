@@ -148,3 +148,29 @@ def test_a_step_that_a_failing_replay_ends_is_not_counted(tmp_path: Path) -> Non
     (way,) = found.breaks
     assert way.times == 3
     assert [(op.op, op.count) for op in way.ops] == [("aten::mul.Tensor", 3)]
+
+
+FORKS = """
+import os, torch
+
+torch.ones(3)
+if os.fork() == 0:
+    x = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x * 2
+    for _ in range(5):
+        graph.replay()
+        x.relu()
+else:
+    os.wait()
+"""
+
+
+def test_a_forked_process_is_watched_like_its_parent(tmp_path: Path) -> None:
+    name = program(tmp_path, "forks.py", FORKS).name
+    done = run("--eager-breaks", name, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (way,) = ledger(capture_file.read(tmp_path / "forks-run.cgt")).breaks
+    assert [(op.op, op.count) for op in way.ops] == [("aten::relu", 4)]
+    assert "no op ran outside graphs" not in done.stderr

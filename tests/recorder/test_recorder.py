@@ -399,6 +399,25 @@ def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
     assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
 
 
+def test_ops_before_the_first_replay_of_a_graph_captured_before(
+    tmp_path: Path, patches: Patches
+) -> None:
+    before = captured()
+    recorded = Recorded(tmp_path, patches)
+    recorded.recorder.watch_eager_breaks()
+    graph = captured()
+    x = torch.ones(2)
+    for _ in range(3):
+        graph.replay()
+        x.sin()
+        before.replay()
+        x.cos()
+    ways = {(way.before, way.after): way for way in recorded.ledger().breaks}
+    assert {
+        ends: (way.times, [(op.op, op.count) for op in way.ops]) for ends, way in ways.items()
+    } == {(0, 1): (3, [("aten::sin", 3)]), (1, 0): (2, [("aten::cos", 2)])}
+
+
 class Replaying(torch.autograd.Function):
     """A graphed function, as ``make_graphed_callables`` makes it."""
 

@@ -41,6 +41,17 @@ def pool_rows(capture: Capture, ledger: Ledger) -> tuple[ProgramPoolRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.reserved_bytes))
 
 
+def unread_pools(capture: Capture, ledger: Ledger) -> int:
+    """How many pools of graphs nobody has read, because their process did not come to its end."""
+    read = {(each.process, capture.memory.pools[each.pool].id) for each in ledger.pools}
+    pools = {
+        (each.process, each.pool)
+        for each in ledger.graphs
+        if each.pool is not None and ledger.processes[each.process].ended_ns is None
+    }
+    return len(pools - read)
+
+
 def _row(capture: Capture, ledger: Ledger, pool: LedgerPool) -> ProgramPoolRow:
     memory = capture.memory.pools[pool.pool]
     graphs = [

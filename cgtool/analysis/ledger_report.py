@@ -18,7 +18,7 @@ from cgtool.analysis.ledger_findings import (
     ledger_findings,
 )
 from cgtool.analysis.ledger_notes import Note, notes_of
-from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows
+from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat
@@ -94,6 +94,8 @@ class LedgerReport:
     breaks_ns: int
     """Host time between replays."""
     pools: tuple[ProgramPoolRow, ...]
+    unread_pools: int
+    """Pools whose memory was not read."""
     findings: tuple[ExplainedFinding, ...]
     failures: tuple[str, ...]
     """Failed captures that no finding is about: line and error."""
@@ -130,6 +132,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
         pools=pool_rows(capture, ledger),
+        unread_pools=unread_pools(capture, ledger),
         findings=findings,
         failures=tuple(_failures(groups)),
         caveats=capture.caveats,

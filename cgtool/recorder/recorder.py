@@ -224,6 +224,10 @@ class Recorder(Subscriber[_Graph]):
         """Python ends without its exit handlers, or another program takes its place."""
         with self.protected():
             self._captures.finish()
+        # Another thread may hang in the allocator, and this one wants to end the process anyway.
+        if len(sys._current_frames()) == 1:
+            with self.protected():
+                self._read_pools(self._pools)
         original(*args, **kwargs)
 
     def _unseen(self, cuda_graph: Any) -> _Graph | None:

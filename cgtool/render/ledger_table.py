@@ -282,12 +282,14 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
         f"{count_text(len(report.pools), 'pool')} with {bytes_text(reserved)}, of which only later "
         f"captures can use {bytes_text(free)}"
         if report.pools
+        else "no memory of a pool was read"
+        if report.unread_pools
         else "no pool existed when a graph or a process ended",
         "bold",
     )
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
-    _notes(screen, report)
+    _notes(screen, report, _unread(report.unread_pools))
     return screen
 
 
@@ -378,11 +380,22 @@ def render(
     return screen
 
 
-def _notes(screen: Screen, report: LedgerReport) -> None:
+def _unread(pools: int) -> Sequence[str]:
+    if not pools:
+        return ()
+    of, their = ("a pool", "its") if pools == 1 else (f"{pools:,} pools", "their")
+    return (
+        f"the memory of {of}: {their} process was killed, called `os._exit` or `os.exec...` while "
+        "other threads ran, or still runs",
+    )
+
+
+def _notes(screen: Screen, report: LedgerReport, more: Sequence[str] = ()) -> None:
     """The end of each screen: what is missing, and what the headings mean."""
-    if report.lost or report.caveats:
+    lost = (*report.lost, *more)
+    if lost or report.caveats:
         screen.parts.append("")
-    screen.labelled((("not recorded", reason) for reason in report.lost), WARNING)
+    screen.labelled((("not recorded", reason) for reason in lost), WARNING)
     screen.labelled((("note", caveat.text) for caveat in report.caveats), WARNING)
     screen.legend()
 

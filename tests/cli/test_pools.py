@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_run import program
+from tests.cli.test_run import run as run_program
+
 TWO_POOLS = Path(__file__).parent.parent / "gold" / "captures" / "mlp-separate-simulated.cgt"
 
 
@@ -52,3 +55,39 @@ def test_a_table_in_a_file(run, tmp_path: Path) -> None:
 def test_headings_are_explained_when_requested(run):
     assert "never used  bytes of the segments" not in run(TWO_POOLS)[1]
     assert "never used  bytes of the segments" in run(TWO_POOLS, "--explain")[1]
+
+
+LEAVES = """
+import os, sys, threading, torch
+
+x = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x * 2
+how = sys.argv[1]
+if how == "busy":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    os._exit(0)
+elif how == "_exit":
+    os._exit(0)
+else:
+    os.execv("/bin/true", ["true"])
+"""
+
+
+@pytest.mark.parametrize("how", ["_exit", "execv"])
+def test_a_program_that_leaves_without_exit_handlers(run, tmp_path: Path, how: str) -> None:
+    program(tmp_path, "leaves.py", LEAVES)
+    assert run_program("-q", "leaves.py", how, folder=tmp_path).returncode == 0
+    _, out, _ = run(tmp_path / "leaves-run.cgt")
+    assert out.startswith("1 pool with 2.0 MiB")
+    assert "not recorded" not in out
+
+
+def test_pools_that_were_not_read(run, tmp_path: Path) -> None:
+    """A thread may hang in the allocator: nobody waits for it."""
+    program(tmp_path, "leaves.py", LEAVES)
+    assert run_program("-q", "leaves.py", "busy", folder=tmp_path).returncode == 0
+    _, out, _ = run(tmp_path / "leaves-run.cgt")
+    assert out.startswith("no memory of a pool was read\n")
+    assert "not recorded  the memory of a pool" in out

@@ -235,6 +235,9 @@ class _ProcessLedger:
                 self.tables.frame_indices(record.diagnosis.frames),
             ),
         )
+        if record.frames:
+            frames = self.tables.frame_indices(record.frames)
+            self._change(record.number, owner=record.owner, frames=frames)
         if record.failure is None:
             self.captured[record.number] = record
 

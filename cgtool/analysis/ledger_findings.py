@@ -21,7 +21,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
-from cgtool.analysis.reports import place_of
+from cgtool.analysis.reports import place_of, user_frames
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -91,6 +91,8 @@ class LineGraphs(NamedTuple):
     frames: tuple[Frame, ...]
     """The calls that lead to the captures, as of the first, innermost first."""
     entries: list[LedgerGraph]
+    calls: list[tuple[Frame, ...]]
+    """The same for each of ``entries``."""
 
     @property
     def place(self) -> Frame | None:
@@ -101,6 +103,22 @@ class LineGraphs(NamedTuple):
     def captured(self) -> int:
         """How many captures did not fail."""
         return sum(each.failure is None for each in self.entries)
+
+    def calls_to(self, entry: LedgerGraph) -> tuple[Frame, ...]:
+        """The calls that lead to the capture of one of them."""
+        return self.calls[self.entries.index(entry)]
+
+    def by_caller(self) -> list[tuple[Frame | None, list[LedgerGraph]]]:
+        """The graphs by the line that tells them apart: where several lines call the function that
+        captures, as a helper of an engine's, these; else the one line."""
+        lines: dict[Frame | None, list[LedgerGraph]] = defaultdict(list)
+        for calls, entry in zip(self.calls, self.entries, strict=True):
+            _, caller, *_ = (*user_frames(calls), None, None)
+            lines[caller or self.place].append(entry)
+        # torch.compile has a name for each function.
+        if self.owner == COMPILE or len(lines) == 1:
+            return [(self.place, self.entries)]
+        return list(lines.items())
 
 
 def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
@@ -118,8 +136,10 @@ def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
                 forward[compilation] = entry.frames
             calls = entry.frames or forward.get(compilation if entry.key else (-1, ""), ())
             frames = tuple(capture.frames[frame] for frame in calls)
-            graphs = LineGraphs(entry.owner, frames, [])
-            lines.setdefault((entry.owner, graphs.place), graphs).entries.append(entry)
+            graphs = LineGraphs(entry.owner, frames, [], [])
+            graphs = lines.setdefault((entry.owner, graphs.place), graphs)
+            graphs.entries.append(entry)
+            graphs.calls.append(frames)
     return list(lines.values())
 
 
@@ -153,8 +173,10 @@ def compiled_findings(
     its capture, without their times and nodes."""
     lines: dict[Frame | None, LineGraphs] = {}
     for frames, entry in captures:
-        graphs = LineGraphs(COMPILE, frames, [])
-        lines.setdefault(graphs.place, graphs).entries.append(entry)
+        graphs = LineGraphs(COMPILE, frames, [], [])
+        graphs = lines.setdefault(graphs.place, graphs)
+        graphs.entries.append(entry)
+        graphs.calls.append(frames)
     for line in lines.values():
         yield from _rerecorded(line)
         yield from _recompiled(line)
@@ -426,7 +448,7 @@ def _about(
     return Finding(
         name,
         reason,
-        line.frames,
+        line.calls_to(entries[0]),
         fix=fix,
         evidence=(*evidence, *_names(entries)),
         graphs=numbers_of(entries),

@@ -21,7 +21,7 @@ from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text, total_of
-from cgtool.model.capture import Capture, Caveat
+from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
 
@@ -32,6 +32,7 @@ class LedgerRow:
 
     owner: str
     line: str
+    """The one that captures; if several lines call its function, the one that calls it."""
     keys: tuple[str, ...]
     """What the owner calls them, where it has names."""
     number: int | None
@@ -110,12 +111,14 @@ def ledger_report(capture: Capture) -> LedgerReport:
         raise ValueError("not a capture of a program")
     groups = by_line(capture, ledger)
     findings = explain_findings(ledger_findings(capture))
-    lines = [_row(capture, group, group.entries, findings) for group in groups]
-    graphs = [
-        (entry, _row(capture, group, [entry], findings))
-        for group in groups
-        for entry in group.entries
-    ]
+    lines: list[LedgerRow] = []
+    graphs: list[tuple[LedgerGraph, LedgerRow]] = []
+    for group in groups:
+        for line, entries in group.by_caller():
+            lines.append(_row(capture, group.owner, line, entries, findings))
+            graphs += (
+                (entry, _row(capture, group.owner, line, [entry], findings)) for entry in entries
+            )
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
     return LedgerReport(
         command=shlex.join(ledger.command),
@@ -151,7 +154,8 @@ def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:
 
 def _row(
     capture: Capture,
-    group: LineGraphs,
+    owner: str,
+    line: Frame | None,
     entries: Sequence[LedgerGraph],
     findings: Sequence[Finding],
 ) -> LedgerRow:
@@ -178,8 +182,8 @@ def _row(
     first_ns = sum(each.first_replay_host_ns or 0 for each in firsts)
     later = sum(each.replays for each in firsts) - len(firsts)
     return LedgerRow(
-        owner=group.owner,
-        line=file_line(group.place),
+        owner=owner,
+        line=file_line(line),
         keys=tuple(dict.fromkeys(each.key for each in entries if each.key)),
         number=only.graph if only else None,
         graphs=sum(each.failure is None for each in entries),

@@ -83,8 +83,13 @@ def explain(finding: Finding) -> ExplainedFinding:
 
 def place_of(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame outside installed packages; else the innermost; None without frames."""
-    users = (frame for frame in frames if "-packages/" not in frame.file)
-    return next(users, frames[0] if frames else None)
+    users = user_frames(frames)
+    return users[0] if users else frames[0] if frames else None
+
+
+def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Those outside installed packages."""
+    return tuple(frame for frame in frames if "-packages/" not in frame.file)
 
 
 def is_hazard(finding: ExplainedFinding) -> bool:

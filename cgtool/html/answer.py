@@ -171,10 +171,11 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
     lanes: dict[tuple[str, int], int] = {}
     entries = []
     for group in by_line(capture, ledger):
-        name = f"{group.owner} {file_line(group.place)}".strip()
-        for each in group.entries:
-            lane = lanes.setdefault((name, each.process), len(lanes))
-            entries.append({"lane": lane, **_entry(each)})
+        for line, graphs in group.by_caller():
+            name = f"{group.owner} {file_line(line)}".strip()
+            for each in graphs:
+                lane = lanes.setdefault((name, each.process), len(lanes))
+                entries.append({"lane": lane, **_entry(each)})
     return {
         "wall": ledger.wall_ns,
         "processes": [

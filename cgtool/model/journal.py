@@ -112,6 +112,10 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     warm_up_ns: int | None = None
     compile_ns: int = 0
     exec_bytes: int | None = None
+    owner: str = ""
+    frames: tuple[Frame, ...] = ()
+    """What captured, if it is not what called ``capture_begin``: a function that is over when the
+    capture ends has only begun it."""
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +20,10 @@ from cgtool.model.capture import Contents, Environment
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
-from cgtool.observe.frames import exception_frames, frames_of, package_part
+from cgtool.model.ledger import CALLABLES, COMPILE
+from cgtool.observe.frames import Chain, exception_frames, frames_of, package_part
 from cgtool.observe.graphs import Beginning
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
@@ -44,8 +47,12 @@ class Start(NamedTuple):
 class Capture:
     """A capture in progress."""
 
-    def __init__(self, number: int, start: Start, watch: Watch) -> None:
+    def __init__(self, number: int, start: Start, watch: Watch, chain: Chain = ()) -> None:
         self.number = number
+        self.chain = chain
+        """The calls that lead to it; empty if PyTorch captures for the program."""
+        self.captures: Chain = ()
+        """Those without functions that are over at its end, if there are such."""
         self.thread = threading.current_thread().name
         self.start = start
         self._watch = watch
@@ -159,7 +166,8 @@ class Captures:
         watch = self._device.watch(beginning.graph, self._table)
         with self._lock:
             self._in_progress += 1
-        return Capture(number, start, watch)
+        by_program = beginning.owner not in (COMPILE, CALLABLES)
+        return Capture(number, start, watch, beginning.chain if by_program else ())
 
     def refused(
         self, number: int, beginning: Beginning, error: BaseException, capturing: Sequence[str]
@@ -190,9 +198,12 @@ class Captures:
             )
         )
 
-    def ends(self, capture: Capture, raised: BaseException | None) -> None:
-        """``capture_end`` is about to be called. ``raised``: what the captured code did."""
+    def ends(self, capture: Capture, raised: BaseException | None, frame: FrameType) -> None:
+        """``capture_end`` is about to be called, by ``frame``. ``raised``: what the captured code
+        did."""
         capture.read_ns = _now()
+        if capture.chain:
+            capture.captures = _without_helpers(capture.chain, chain_or_waiting(frame))
         if raised is None:
             with self._journal.protected():
                 capture.read()
@@ -247,6 +258,8 @@ class Captures:
             self._costs.compiled_ns - before.compiled_ns,
             # Other programs can give memory back meanwhile.
             _growth(free_bytes, capture.free_bytes),
+            capture.captures[0][0].co_qualname if capture.captures else "",
+            frames_of(capture.captures),
         )
         self._journal.append(captured)
         with self._lock:
@@ -277,6 +290,14 @@ class Captures:
             if self._journal.append(Tables(frames, origins, functions), read):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
+
+
+def _without_helpers(began: Chain, ends: Chain) -> Chain:
+    """The calls that lead to a capture, from the innermost function on that runs until its end;
+    empty if that is the one that began it, or there is none."""
+    running = {id(code) for code, _ in ends}
+    at = next((at for at, (code, _) in enumerate(began) if id(code) in running), 0)
+    return began[at:] if at else ()
 
 
 def _is_daemonic() -> bool:

@@ -177,7 +177,7 @@ class Recorder(Subscriber[_Graph]):
 
     def capture_ends(self, graph: _Graph, raised: BaseException | None) -> None:
         if graph.capture is not None:
-            self._captures.ends(graph.capture, raised)
+            self._captures.ends(graph.capture, raised, sys._getframe(1))
 
     def captured(self, graph: _Graph, cuda_graph: Any) -> None:
         over_ns = time.perf_counter_ns()

@@ -32,6 +32,10 @@ def _count(
 
 
 _OWNER: Column[LedgerRow] = Column("made by", "owner", explanation="what captures the graphs")
+_LINE: Column[LedgerRow] = Column(
+    "line",
+    explanation="which captures; if several lines call its function, the line that calls it",
+)
 _NUMBER: Column[LedgerRow] = Column(
     "graph", "number", explanation="its number for `cgtool dump --graph`"
 )
@@ -122,7 +126,7 @@ def _findings(priority: int) -> Column[LedgerRow]:
 
 LINES: Sequence[Column[LedgerRow]] = (
     _OWNER,
-    Column("line"),
+    _LINE,
     Column("graphs"),
     _count(
         "again",
@@ -143,7 +147,7 @@ LINES: Sequence[Column[LedgerRow]] = (
 GRAPHS: Sequence[Column[LedgerRow]] = (
     _NUMBER,
     _OWNER,
-    Column("line"),
+    _LINE,
     _key(1),
     _NODES,
     Column("replays"),
@@ -199,7 +203,7 @@ def _spent(
 REPLAYS: Sequence[Column[LedgerRow]] = (
     _NUMBER,
     _OWNER,
-    Column("line"),
+    _LINE,
     _key(1),
     Column("replays"),
     *_GPU,
@@ -213,7 +217,7 @@ REPLAYS: Sequence[Column[LedgerRow]] = (
 )
 CAPTURES: Sequence[Column[LedgerRow]] = (
     _OWNER,
-    Column("line"),
+    _LINE,
     Column("graphs", priority=3),
     _spent(
         "warm-up", lambda spent: spent.warm_up_ns, "iterations that PyTorch runs before the capture"

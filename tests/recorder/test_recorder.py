@@ -8,7 +8,7 @@ import os
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -178,6 +178,46 @@ def test_replays_by_a_method_that_was_saved_before_are_counted(
     ]
     bound()  # after the end: nobody counts
     assert "replay" in vars(GraphInC)
+
+
+def begin(graph: Graph) -> None:
+    graph.capture_begin()
+
+
+def end(graph: Graph) -> None:
+    graph.capture_end()
+
+
+@contextlib.contextmanager
+def capturing(graph: Graph) -> Iterator[None]:
+    graph.capture_begin()
+    yield
+    graph.capture_end()
+
+
+def engine() -> None:
+    graph = Graph()
+    begin(graph)
+    end(graph)
+
+
+def draft() -> None:
+    graph = Graph()
+    with capturing(graph):
+        pass
+
+
+def test_a_helper_that_begins_a_capture_does_not_make_the_graph(recorded: Recorded) -> None:
+    engine()
+    draft()
+    graph = Graph()
+    begin(graph)  # The recording ends first.
+    first, *others = recorded.ledger().graphs
+    end(graph)
+    place = recorded.frames[first.frames[0]]
+    assert (first.owner, place.function) == ("engine", "engine")
+    assert place.line == engine.__code__.co_firstlineno + 2
+    assert [each.owner for each in others] == ["capturing", "begin"]
 
 
 def test_a_capture_that_outlives_the_recording_is_kept_as_such(recorded: Recorded) -> None:

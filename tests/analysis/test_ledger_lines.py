@@ -1,0 +1,56 @@
+"""The line of a graph: that of the user's code which tells it apart from others."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from cgtool.analysis.ledger_findings import ledger_findings
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.ledger import COMPILE, LedgerGraph
+from tests.builders import program
+
+FRAMES = (
+    Frame("/home/me/helpers.py", 5, "graphed"),
+    Frame("/home/me/engine.py", 20, "Engine.load"),
+    Frame("/home/me/engine.py", 30, "Engine.load"),
+    Frame("/home/me/main.py", 7, "main"),
+    Frame("/home/me/main.py", 8, "main"),
+    Frame("/usr/lib/python3/site-packages/engine/capture.py", 1, "capture"),
+)
+
+
+def rows(*calls: tuple[int, ...], owner: str = "graphed") -> list[tuple[str, int]]:
+    return [(row.line, row.graphs) for row in ledger_report(captured(*calls, owner=owner)).lines]
+
+
+def captured(*calls: tuple[int, ...], owner: str = "graphed") -> Capture:
+    entries = [
+        LedgerGraph(0, 0, owner, frames=frames, replays=9 - at) for at, frames in enumerate(calls)
+    ]
+    return structs.replace(program(entries), frames=FRAMES)
+
+
+def test_a_helper_has_a_row_for_each_line_that_calls_it() -> None:
+    wanted = [("engine.py:20", 2), ("engine.py:30", 1)]
+    assert rows((0, 1, 3), (0, 1, 4), (0, 2, 3)) == wanted
+    # Frames of a library that calls the helper are not the user's.
+    assert rows((0, 5, 1, 3), (0, 1, 3), (0, 5, 2)) == wanted
+    assert rows((0,), (0, 2)) == [("helpers.py:5", 1), ("engine.py:30", 1)]
+
+
+def test_an_engine_has_its_own_line() -> None:
+    """It may be called from everywhere, and captures when a size first occurs."""
+    assert rows((0, 1, 3), (0, 1, 4)) == [("helpers.py:5", 2)]
+    assert rows((0, 1), (0, 2), owner=COMPILE) == [("helpers.py:5", 2)]
+
+
+def test_a_finding_has_the_calls_of_its_graphs() -> None:
+    capture = captured((0, 1, 3), (0, 2, 3))
+    assert capture.ledger is not None
+    used, unused = capture.ledger.graphs
+    graphs = (used, structs.replace(unused, replays=0))
+    ledger = structs.replace(capture.ledger, graphs=graphs)
+    found = ledger_findings(structs.replace(capture, ledger=ledger))
+    frames = next(each.frames for each in found if each.code == "graph-never-replayed")
+    assert frames == (FRAMES[0], FRAMES[2], FRAMES[3])

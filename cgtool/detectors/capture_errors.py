@@ -26,6 +26,7 @@ from cgtool.observe.frames import package_part
 from cgtool.torch_compat.private import pins_memory
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
+EXCEPTION_IN_CAPTURE = code("exception-in-capture")
 RNG_NEW_GENERATOR = code("rng-new-generator")
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 RNG_STATE_ACCESS = code("rng-state-access")
@@ -112,6 +113,12 @@ def explain(
         or (explanation.head.fix if explanation else None),
         evidence=(f"{error.type.__name__}: {first_line}",),
     )
+
+
+def own_exception(exception: Exception) -> Finding:
+    """The finding of captured code that raised something which is not about the capture."""
+    kind = type(exception).__name__
+    return Finding(EXCEPTION_IN_CAPTURE, f"the captured code raised {kind}", phase="capture")
 
 
 def is_refusal(exception: BaseException) -> bool:

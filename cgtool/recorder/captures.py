@@ -216,8 +216,11 @@ class Captures:
         """``capture_end`` returned at ``over_ns``."""
         self._over(capture, over_ns, self._device.free_bytes(), pool, None, None)
 
-    def failed(self, capture: Capture, error: BaseException | None, reason: str) -> None:
-        """There is no graph. Without an ``error``, ``capture_end`` was not called."""
+    def failed(
+        self, capture: Capture, error: BaseException | None, reason: str, *, is_raised: bool = False
+    ) -> None:
+        """There is no graph. Without an ``error``, ``capture_end`` was not called. ``is_raised``:
+        the captured code raised it."""
         over_ns = _now()
         if error is None:
             capture.read_ns = capture.end_ns = over_ns
@@ -225,6 +228,8 @@ class Captures:
         else:
             others = self._costs.others_entering(capture.start.time_ns)
             diagnosis = _diagnosis(error, capture.ended_threads(), others)
+            if diagnosis is None and is_raised:
+                diagnosis = _own_exception(error)
             reason = _first_line(error)
             if diagnosis is None and (place := _place(error)):
                 reason += f" at {place}"
@@ -359,3 +364,12 @@ def _diagnosis(
         if finding is not None:
             return msgspec.structs.replace(finding, frames=exception_frames(raised))
     return None
+
+
+def _own_exception(raised: BaseException) -> Finding | None:
+    """The same for an exception that has another cause; None if it asks the program to end."""
+    from cgtool.detectors.capture_errors import own_exception
+
+    if not isinstance(raised, Exception):
+        return None
+    return msgspec.structs.replace(own_exception(raised), frames=exception_frames(raised))

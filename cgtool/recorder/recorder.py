@@ -193,7 +193,8 @@ class Recorder(Subscriber[_Graph]):
         self, graph: _Graph, raised: BaseException | None, refused: BaseException | None
     ) -> None:
         reason = "the graph was freed during its capture"
-        self._captures.failed(_taken(graph), raised or refused, reason)
+        is_raised = raised is not None
+        self._captures.failed(_taken(graph), raised or refused, reason, is_raised=is_raised)
 
     def replay(
         self, original: Callable[[Any], None], graphs: dict[int, _Graph]

@@ -250,6 +250,34 @@ def test_a_thread_that_has_ended_may_have_broken_the_capture(recorded: Recorded)
     assert "before" not in failed.diagnosis.reason
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyError("x"), "exception-in-capture"), (SystemExit(3), None)]
+)
+def test_an_exception_of_the_program_ends_the_capture(
+    recorded: Recorded, error: BaseException, code: str | None
+) -> None:
+    graph = Graph()
+    graph.capture_begin()
+    with pytest.raises(type(error)):
+        try:
+            raise error
+        finally:
+            graph.capture_end()
+    (failed,) = recorded.ledger().graphs
+    assert failed.failure is not None
+    if code is None:
+        assert failed.diagnosis is None
+        assert failed.failure.startswith("SystemExit: 3 at test_recorder.py:")
+    else:
+        assert failed.failure == "KeyError: 'x'"
+        assert failed.diagnosis is not None
+        assert (failed.diagnosis.code, failed.diagnosis.reason) == (
+            code, "the captured code raised KeyError",
+        )  # fmt: skip
+        place = recorded.frames[failed.diagnosis.frames[0]]
+        assert place.function == "test_an_exception_of_the_program_ends_the_capture"
+
+
 def test_captures_at_once_break_each_other(recorded: Recorded) -> None:
     def enter() -> None:
         context: Any = types.SimpleNamespace(cuda_graph=Graph(), capture_error_mode="global")

@@ -4,6 +4,7 @@ and bytes, at the line that captures them."""
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -148,7 +149,7 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
     ledger = capture.ledger
     if ledger is None:
         raise ValueError("not a capture of a program")
-    work = _Work(capture)
+    work, alike = _Work(capture), _alike(ledger)
     findings: list[Finding] = []
     for line in by_line(capture, ledger):
         findings += _failed(capture, line)
@@ -162,7 +163,7 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
         if not capture.environment.simulated:
             # Of the simulated device, times are those of the simulation, and nodes are ops.
             findings += cost_findings(line.entries, line.frames)
-            findings += _of_one_topology(capture, line, ledger)
+            findings += _of_one_topology(capture, line, alike)
     return (*findings, *_skipped(ledger.skips))
 
 
@@ -384,17 +385,26 @@ def _needs(padded: Sequence[Padded]) -> str:
     return f"{count_text(sum(each.replays for each in padded), 'replay')} needed {needs}"
 
 
-def _of_one_topology(capture: Capture, line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
-    """Graphs that differ in parameters alone, and are there at the same time. Nobody can update
-    those of ``torch.compile``."""
-    again = []
-    for entry in line.entries:
-        # One that was recorded again takes the place of the other.
-        first = None
-        if entry.same_as is not None and entry.owner != COMPILE:
-            first = ledger.graphs[entry.same_as]
-        if first is not None and (first.ended_ns is None or first.ended_ns > entry.began_ns):
-            again.append(entry)
+def _alike(ledger: Ledger) -> set[int]:
+    """The numbers of graphs that differ from an earlier one in parameters alone, and are there at
+    the same time: one that is captured again takes the place of the other. Nobody can update those
+    of ``torch.compile``."""
+    found: set[int] = set()
+    until: dict[int, float] = {}
+    """When the last graph of a topology ends, of those so far, by the first of them."""
+    for at, entry in enumerate(ledger.graphs):
+        if entry.graph is None or entry.owner == COMPILE:
+            continue
+        topology = at if entry.same_as is None else entry.same_as
+        if until.get(topology, 0) > entry.began_ns:
+            found.add(entry.graph)
+        ended = math.inf if entry.ended_ns is None else entry.ended_ns
+        until[topology] = max(until.get(topology, 0), ended)
+    return found
+
+
+def _of_one_topology(capture: Capture, line: LineGraphs, alike: set[int]) -> Iterator[Finding]:
+    again = [each for each in line.entries if each.graph in alike]
     if again:
         verb = "has" if len(again) == 1 else "have"
         memory = sum(

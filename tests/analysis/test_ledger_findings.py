@@ -150,7 +150,13 @@ def test_one_topology_counts_while_the_other_graph_is_there() -> None:
     code = "graphs-of-one-topology"
     assert code in found(program([ENGINE, alike]))
     assert code not in found(program([structs.replace(ENGINE, ended_ns=5), alike]))
+    # The first may be gone, and another still there.
+    gone = structs.replace(ENGINE, ended_ns=5)
+    later = structs.replace(alike, began_ns=20)
+    finding = found(program([gone, alike, later]))[code]
+    assert (finding.reason[:6], finding.graphs) == ("1 of 3", (2,))
     # Nobody can update a graph of torch.compile.
+    assert code not in found(program([TREE, structs.replace(alike, same_as=0)]))
     assert code not in found(program([TREE, structs.replace(TREE, same_as=0)]))
 
 

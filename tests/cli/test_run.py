@@ -374,8 +374,12 @@ def test_a_capture_that_an_error_of_the_program_ends(folder: Path) -> None:
         """,
     )
     run("-o", "no_scale.cgt", "no_scale.py", folder=folder)
-    (graph,) = ledger(capture_file.read(folder / "no_scale.cgt"))
-    assert graph.failure == "KeyError: 'scale' at no_scale.py:5"
+    capture = capture_file.read(folder / "no_scale.cgt")
+    (graph,) = ledger(capture)
+    assert graph.failure == "KeyError: 'scale'"
+    assert graph.diagnosis is not None
+    assert graph.diagnosis.code == "exception-in-capture"
+    assert capture.frames[graph.diagnosis.frames[0]].line == 5
 
 
 @pytest.mark.parametrize(("ending", "is_found"), [("raise SystemExit(3)", False), ("", True)])

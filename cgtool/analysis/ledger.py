@@ -225,6 +225,7 @@ class _ProcessLedger:
             cgtool_ns=record.cgtool_ns,
             pool=record.pool,
             reserved_bytes=record.reserved_bytes,
+            overlaps=record.overlaps,
             failure=record.failure,
             diagnosis=None
             if record.diagnosis is None

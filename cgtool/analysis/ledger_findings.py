@@ -473,8 +473,17 @@ def _cost(
     text, spent = count_text(len(entries), noun), sum(each.capture_ns for each in entries)
     if spent:
         text += f": {time_text(spent)}"
-    reserved = sum(each.reserved_bytes or 0 for each in (entries if holders is None else holders))
-    return text + (f" and {bytes_text(reserved)} more reserved" if reserved else "")
+    reserved = reserved_text(entries if holders is None else holders)
+    return text + (f" and {reserved} more reserved" if reserved else "")
+
+
+def reserved_text(entries: Iterable[LedgerGraph]) -> str:
+    """``38.0 MiB``, what their captures reserved, or ``up to 38.0 MiB``; empty for nothing."""
+    holders = [each for each in entries if each.reserved_bytes]
+    if not holders:
+        return ""
+    at_most = "up to " if any(each.overlaps for each in holders) else ""
+    return at_most + bytes_text(sum(each.reserved_bytes or 0 for each in holders))
 
 
 def _names(entries: Sequence[LedgerGraph]) -> Iterator[str]:

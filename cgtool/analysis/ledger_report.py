@@ -16,11 +16,12 @@ from cgtool.analysis.ledger_findings import (
     by_line,
     in_unused_pools,
     ledger_findings,
+    reserved_text,
 )
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
-from cgtool.analysis.units import bytes_text, count_text, percent_text, time_text, total_of
+from cgtool.analysis.units import count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
@@ -42,6 +43,8 @@ class LedgerRow:
     """The fewest and the most of a graph; one number if they are equal."""
     capture_ns: int
     reserved_bytes: int | None
+    overlaps: int
+    """Captures while another was in progress: each counts in ``reserved_bytes`` what both did."""
     replays: int | None
     """None if they could not be counted."""
     rerecords: int
@@ -190,6 +193,7 @@ def _row(
         nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=total_of(each.reserved_bytes for each in entries),
+        overlaps=sum(each.overlaps for each in entries),
         replays=total_of(each.counted for each in entries),
         rerecords=sum(each.because is not None for each in entries),
         unused=sum(each.is_unused for each in entries),
@@ -229,8 +233,8 @@ def sentence_of(ledger: Ledger) -> str:
     if unused and not ledger.failed_early:
         cost = [time_text(sum(each.capture_ns for each in unused))]
         of_these = in_unused_pools(unused, ledger)
-        if reserved := sum(each.reserved_bytes or 0 for each in of_these):
-            cost.append(bytes_text(reserved))
+        if reserved := reserved_text(of_these):
+            cost.append(reserved)
         verb = "was" if len(unused) == 1 else "were"
         parts.append(
             f"{count_text(len(unused), 'graph')} {verb} never replayed: {' and '.join(cost)} for "

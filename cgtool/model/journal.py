@@ -116,6 +116,7 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     frames: tuple[Frame, ...] = ()
     """What captured, if it is not what called ``capture_begin``: a function that is over when the
     capture ends has only begun it."""
+    overlaps: bool = False
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):

@@ -131,6 +131,9 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time that cgtool took to read the graph, which is not part of ``capture_ns``."""
     reserved_bytes: Bytes | None = None
     """What PyTorch's allocator reserved from the device during the capture."""
+    overlaps: bool = False
+    """Another capture of the process was in progress meanwhile: ``reserved_bytes`` has what both
+    reserved."""
     failure: str | None = None
     """The error that ended the capture."""
     diagnosis: Diagnosis | None = None

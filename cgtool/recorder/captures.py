@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from _thread import get_ident
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from types import FrameType
@@ -47,8 +48,19 @@ class Start(NamedTuple):
 class Capture:
     """A capture in progress."""
 
-    def __init__(self, number: int, start: Start, watch: Watch, chain: Chain = ()) -> None:
+    def __init__(
+        self,
+        number: int,
+        start: Start,
+        watch: Watch,
+        chain: Chain,
+        is_capturing: Callable[[int], bool],
+    ) -> None:
+        """``is_capturing``: whether a thread captures."""
         self.number = number
+        self.ident = get_ident()
+        self.overlaps = False
+        """Another capture was in progress meanwhile."""
         self.chain = chain
         """The calls that lead to it; empty if PyTorch captures for the program."""
         self.captures: Chain = ()
@@ -64,12 +76,16 @@ class Capture:
         """When it began, when its code had run, and when ``capture_end`` was called."""
         self.collector_ns = 0
         self._collecting = 0
+        self._is_capturing = is_capturing
         self._ended_before = set(map(id, _ended_threads()))
         gc.callbacks.append(self._collects)
 
     def _collects(self, phase: str, _info: dict[str, Any]) -> None:
         if phase == "start":
-            self._collecting = _now()
+            # All wait for a collection, but that of another capture belongs to that one.
+            here = get_ident()
+            is_mine = here == self.ident or not self._is_capturing(here)
+            self._collecting = _now() if is_mine else 0
         elif self._collecting:
             self.collector_ns += _now() - self._collecting
 
@@ -98,8 +114,8 @@ class Captures:
         """``refused``: as of ``CaptureCosts``."""
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(patches, refused)
-        self._later = Later(lambda: self._in_progress > 0)
+        self._costs = CaptureCosts(patches, refused, self.is_capturing)
+        self._later = Later(lambda: bool(self._in_progress))
         self._is_prepared = self._is_over = False
         self.renew()
         device.when_used(self._prepare_soon)
@@ -111,10 +127,14 @@ class Captures:
         self._preparing = threading.RLock()
         """Held while what captures need is imported."""
         self._has_captured = False
-        self._in_progress = 0
+        self._in_progress: list[Capture] = []
         self._later.renew()
         self._written = [0, 0, 0]
         """How many frames, origins and functions the journal has."""
+
+    def is_capturing(self, thread: int) -> bool:
+        """Whether a capture of this thread's is in progress."""
+        return any(capture.ident == thread for capture in self._in_progress)
 
     @cached_property
     def _table(self) -> OriginTable:
@@ -160,14 +180,19 @@ class Captures:
     def began(self, number: int, beginning: Beginning, start: Start | None) -> Capture:
         """A capture has begun. ``start`` is what ``begins`` returned; None if that failed."""
         self._write_beginning(number, beginning)
-        start = start or Start(Before(None, None, self._costs.compiled_ns))
+        start = start or Start(Before(None, None, self._costs.compiled_ns()))
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
         watch = self._device.watch(beginning.graph, self._table)
-        with self._lock:
-            self._in_progress += 1
         by_program = beginning.owner not in (COMPILE, CALLABLES)
-        return Capture(number, start, watch, beginning.chain if by_program else ())
+        chain = beginning.chain if by_program else ()
+        capture = Capture(number, start, watch, chain, self.is_capturing)
+        with self._lock:
+            self._in_progress.append(capture)
+            if len(self._in_progress) > 1:
+                for each in self._in_progress:
+                    each.overlaps = True
+        return capture
 
     def refused(
         self, number: int, beginning: Beginning, error: BaseException, capturing: Sequence[str]
@@ -260,15 +285,17 @@ class Captures:
             diagnosis,
             before.prepare_ns,
             before.warm_up_ns,
-            self._costs.compiled_ns - before.compiled_ns,
+            self._costs.compiled_ns(capture.ident) - before.compiled_ns,
             # Other programs can give memory back meanwhile.
             _growth(free_bytes, capture.free_bytes),
             capture.captures[0][0].co_qualname if capture.captures else "",
             frames_of(capture.captures),
+            capture.overlaps,
         )
         self._journal.append(captured)
         with self._lock:
-            self._in_progress -= 1
+            if capture in self._in_progress:  # not if the process was forked meanwhile
+                self._in_progress.remove(capture)
         if capture.contents is not None and failure is None:
             self._later.put(partial(self._write_contents, capture.number, capture.contents))
             if _is_daemonic():

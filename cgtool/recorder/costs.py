@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cgtool.model.ledger import CALLABLES
+from cgtool.observe.waiting import waiting_thread
 from cgtool.torch_compat.inductor import COMPILERS
 from cgtool.torch_compat.patches import Patches
 
@@ -27,7 +28,7 @@ class Before(NamedTuple):
     warm_up_ns: int | None
     """Iterations of ``make_graphed_callables`` for this capture and those that follow it."""
     compiled_ns: int
-    """In all compilers, in this process so far."""
+    """In compilers so far, as far as it may belong to this capture."""
 
 
 class _Thread(threading.local):
@@ -45,12 +46,19 @@ class _Thread(threading.local):
 class CaptureCosts:
     """Notes them from now on."""
 
-    def __init__(self, patches: Patches, refused: Callable[[Any, Exception], None]) -> None:
+    def __init__(
+        self,
+        patches: Patches,
+        refused: Callable[[Any, Exception], None],
+        is_capturing: Callable[[int], bool],
+    ) -> None:
         """``refused`` is called with a ``torch.cuda.graph`` that raises before ``capture_begin``,
-        and the error."""
+        and the error. ``is_capturing``: whether a thread captures."""
         self._thread = _Thread()
         self._refused = refused
-        self.compiled_ns = 0
+        self._is_capturing = is_capturing
+        self._compiled: dict[int, int] = {}
+        """By the thread that captured meanwhile; 0 stands for all others."""
         self._entering = deque[list[Any]](maxlen=16)
         """The last calls of ``torch.cuda.graph.__enter__``: the thread, its name, and when it
         returned."""
@@ -66,7 +74,13 @@ class CaptureCosts:
         entered, called = thread.entered, thread.called
         warm_up = None if called is None else (now if entered is None else entered) - called
         thread.called, thread.begins = None, True
-        return Before(None if entered is None else now - entered, warm_up, self.compiled_ns)
+        return Before(None if entered is None else now - entered, warm_up, self.compiled_ns())
+
+    def compiled_ns(self, thread: int | None = None) -> int:
+        """Time in compilers so far, on a thread, by default this one, and on threads that did not
+        capture meanwhile."""
+        compiled = self._compiled
+        return compiled.get(thread or get_ident(), 0) + compiled.get(0, 0)
 
     def others_entering(self, since_ns: int) -> list[str]:
         """The names of other threads that were in ``torch.cuda.graph.__enter__`` since then."""
@@ -106,4 +120,6 @@ class CaptureCosts:
             return original(*args, **kwargs)
         finally:
             thread.compiling = False
-            self.compiled_ns += _now() - begin
+            here = waiting_thread() or get_ident()
+            owner = here if self._is_capturing(here) else 0
+            self._compiled[owner] = self._compiled.get(owner, 0) + _now() - begin

@@ -62,9 +62,10 @@ class _Counter:
 class _Thread:
     """A thread that replays graphs, since its last replay."""
 
-    __slots__ = ("__weakref__", "before", "ran", "since_ns")
+    __slots__ = ("__weakref__", "before", "ident", "ran", "since_ns")
 
     def __init__(self) -> None:
+        self.ident = get_ident()
         self.before: int | None = None
         """The number of the graph that it replayed; None if that graph is not followed."""
         self.since_ns = 0
@@ -82,11 +83,12 @@ class EagerBreaks:
         self,
         replaying_class: Any,
         number_of: Callable[[Any], int | None],
-        is_capturing: Callable[[], bool],
+        is_capturing: Callable[[int], bool],
         journal: JournalWriter,
         patches: Patches,
     ) -> None:
-        """``number_of``: returns the number of a graph that can be replayed."""
+        """``number_of``: returns the number of a graph that can be replayed; ``is_capturing``:
+        whether a thread captures."""
         self._number_of = number_of
         self._is_capturing = is_capturing
         self._journal = journal
@@ -121,7 +123,7 @@ class EagerBreaks:
         if (
             thread is None
             or thread.before is None
-            or self._is_capturing()
+            or self._is_capturing(thread.ident)
             or getattr(op, "namespace", "") == "profiler"  # marks a range
         ):
             return call_op(run, args, kwargs)

@@ -107,7 +107,7 @@ class Recorder(Subscriber[_Graph]):
         self._breaks = EagerBreaks(
             self._replaying_class,
             number_of,
-            lambda: bool(graphs.capturing),
+            self._captures.is_capturing,
             self.journal,
             self._patches,
         )

@@ -23,11 +23,20 @@ from cgtool.render.table import BAD, WARNING, Column, Screen
 
 
 def _count(
-    heading: str, cell: Callable[[LedgerRow], int], style: str = "", explanation: str = ""
+    heading: str,
+    cell: Callable[[LedgerRow], int],
+    style: str = "",
+    explanation: str = "",
+    priority: int = 0,
 ) -> Column[LedgerRow]:
     """A count that most programs do not have."""
     return Column(
-        heading, lambda row: cell(row) or None, optional=True, style=style, explanation=explanation
+        heading,
+        lambda row: cell(row) or None,
+        optional=True,
+        style=style,
+        explanation=explanation,
+        priority=priority,
     )
 
 
@@ -99,6 +108,12 @@ _TIMES: Sequence[Column[LedgerRow]] = (
         optional=True,
         priority=1,
         explanation="memory that PyTorch's allocator reserved during the captures",
+    ),
+    _count(
+        "at once",
+        lambda row: row.overlaps,
+        explanation="captures while another thread captured: each counts what both reserved",
+        priority=1,
     ),
     Column(
         "driver",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from typing import Any
 
@@ -50,15 +51,47 @@ def test_what_compiles_is_counted_once(
 
     module(monkeypatch, "triton", compile=compile_)
     module(monkeypatch, "triton.runtime.autotuner", Autotuner=Autotuner)
-    followed = CaptureCosts(patches, lambda *_: None)
+    followed = CaptureCosts(patches, lambda *_: None, lambda _: False)
     assert followed.begins().compiled_ns == 0
     assert Autotuner()._bench() == "kernel"
-    assert followed.compiled_ns == 75
+    assert followed.compiled_ns() == 75
     assert sys.modules["triton"].compile() == "kernel"
     assert followed.begins().compiled_ns == 145
     patches.close()
     Autotuner()._bench()
-    assert followed.compiled_ns == 145
+    assert followed.compiled_ns() == 145
+
+
+def test_what_another_capture_compiles_is_its_own(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, patches: Patches
+) -> None:
+    def compile_() -> None:
+        clock.now += 70
+
+    module(monkeypatch, "triton", compile=compile_)
+    capturing: set[int] = set()
+    followed = CaptureCosts(patches, lambda *_: None, capturing.__contains__)
+    here = threading.get_ident()
+
+    def on_a_thread(*, captures: bool) -> None:
+        def run() -> None:
+            ours = {threading.get_ident()} if captures else set()
+            capturing.update(ours)
+            sys.modules["triton"].compile()
+            capturing.difference_update(ours)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    on_a_thread(captures=True)
+    assert followed.compiled_ns(here) == 0
+    # One that does not capture may work for the one that does.
+    on_a_thread(captures=False)
+    assert followed.compiled_ns(here) == 70
+    capturing.add(here)
+    sys.modules["triton"].compile()
+    assert followed.compiled_ns(here) == 140
 
 
 def test_what_comes_before_a_capture(
@@ -88,7 +121,7 @@ def test_what_comes_before_a_capture(
     monkeypatch.setattr(torch.cuda, "graph", Context)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_graphed_callables)
     refused: list[tuple[Any, Exception]] = []
-    followed = CaptureCosts(patches, lambda *call: refused.append(call))
+    followed = CaptureCosts(patches, lambda *call: refused.append(call), lambda _: False)
     torch.cuda.make_graphed_callables()  # type: ignore[call-overload]
     with torch.cuda.graph():  # type: ignore[call-arg]
         pass

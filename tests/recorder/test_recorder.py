@@ -486,6 +486,58 @@ def test_ops_before_the_first_replay_of_a_graph_captured_before(
     } == {(0, 1): (3, [("aten::sin", 3)]), (1, 0): (2, [("aten::cos", 2)])}
 
 
+def on_a_thread(run: Callable[[], None]) -> None:
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def collect() -> None:
+    gc.collect()
+
+
+def test_ops_count_while_another_thread_captures(recorded: Recorded) -> None:
+    recorded.recorder.watch_eager_breaks()
+    first, second = captured(), captured()
+    capturing = Graph()
+    x = torch.ones(2)
+    capturing.capture_begin()
+
+    def other() -> None:
+        first.replay()
+        x.sin()
+        second.replay()
+
+    first.replay()
+    x.cos()  # is captured
+    on_a_thread(other)
+    capturing.capture_end()
+    second.replay()
+    ways = {(way.times, *((op.op, op.count) for op in way.ops)) for way in recorded.ledger().breaks}
+    assert ways == {(2, ("aten::sin", 1))}
+
+
+def test_captures_at_once_are_marked_and_each_has_its_own_collections(recorded: Recorded) -> None:
+    captured()
+    first, second = Graph(), Graph()
+    first.capture_begin()
+
+    def other() -> None:
+        second.capture_begin()
+        gc.collect()
+        second.capture_end()
+
+    on_a_thread(other)
+    first.capture_end()
+    third = Graph()
+    third.capture_begin()
+    on_a_thread(collect)  # for which the capture waits
+    third.capture_end()
+    graphs = recorded.ledger().graphs
+    assert [each.overlaps for each in graphs] == [False, True, True, False]
+    assert [each.collector_ns > 0 for each in graphs[1:]] == [False, True, True]
+
+
 class Replaying(torch.autograd.Function):
     """A graphed function, as ``make_graphed_callables`` makes it."""
 

@@ -82,3 +82,16 @@ def test_the_rows_that_are_not_shown_are_one():
 def test_the_pools_of_a_program(width):
     report = ledger_report(timed_serving())
     compare("ledger-pools", ledger_table.render_pools(report, explain=True), width)
+
+
+def test_memory_of_captures_at_once_is_marked():
+    sizes = {"reserved_bytes": 2 << 20, "capture_ns": 1000}
+    alone = LedgerGraph(0, 0, "alone", frames=(0,), replays=1, **sizes)
+    both = LedgerGraph(0, 0, "both", frames=(1,), overlaps=True, **sizes)
+    report = ledger_report(program([alone, both, both]))
+    assert "up to 4.0 MiB for nothing" in report.sentence
+    (finding,) = report.findings
+    assert finding.evidence[0] == "2 captures: 2.00 us and up to 4.0 MiB more reserved"
+    (table, *_) = ledger_table.render(report).tables
+    (column,) = (each for each in table.columns if each.heading == "at once")
+    assert [cell.text for cell in column.cells(table.rows, ())] == ["—", "2"]

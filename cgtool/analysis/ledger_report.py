@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
@@ -74,6 +75,14 @@ class LedgerRow:
     first_host_ns: int | None
     """Mean host time of the first replay of a graph."""
     spent: CaptureTime
+    thread: str | None
+    """This and the next three: None if they differ between the graphs, or are not known."""
+    mode: str | None
+    """The capture error mode."""
+    stream: int | None
+    """Its handle."""
+    pool: str | None
+    """Its name, as of ``ProgramPoolRow``."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +222,25 @@ def _row(
         spent=capture_time(entries),
         findings=tuple(dict.fromkeys((*causes, *about))),
         notes=notes_of(entries),
+        thread=_common(each.thread or None for each in entries),
+        mode=_common(each.mode or None for each in entries),
+        stream=_common(each.stream for each in entries),
+        pool=_common(_pool(capture, each) for each in entries),
     )
+
+
+_Value = TypeVar("_Value")
+
+
+def _common(values: Iterable[_Value | None]) -> _Value | None:
+    """The value that all have; None if they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _pool(capture: Capture, entry: LedgerGraph) -> str | None:
+    pool = None if entry.graph is None else capture.graphs[entry.graph].pool
+    return None if pool is None else capture.memory.pools[pool].name
 
 
 def sentence_of(ledger: Ledger) -> str:

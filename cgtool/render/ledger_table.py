@@ -70,37 +70,37 @@ _NODES: Column[LedgerRow] = Column(
     numeric=True,
     explanation="of one graph: the fewest and the most",
 )
-_GPU: Sequence[Column[LedgerRow]] = (
-    Column(
-        "GPU",
-        "gpu_ns",
-        optional=True,
-        explanation="mean GPU time of a replay, from the start of its first node to the end of its "
-        "last",
-    ),
-    Column(
-        "of GPU",
-        "gpu_share",
-        optional=True,
-        priority=1,
-        explanation="share of the program's GPU time, all replays together",
-    ),
+_GPU: Column[LedgerRow] = Column(
+    "GPU",
+    "gpu_ns",
+    optional=True,
+    explanation="of one graph: mean GPU time of a replay, from the start of its first node to the "
+    "end of its last",
 )
-_TIMES: Sequence[Column[LedgerRow]] = (
-    Column(
-        "capture",
-        lambda row: row.capture_ns or None,
-        time_text,
-        numeric=True,
-        explanation="host time of the captures, instantiation included",
-    ),
-    Column(
-        "interval",
-        "mean_interval_ns",
-        optional=True,
-        priority=2,
-        explanation="mean time from one replay of a graph to its next",
-    ),
+_GPU_SHARE: Column[LedgerRow] = Column(
+    "of GPU",
+    "gpu_share",
+    optional=True,
+    priority=1,
+    explanation="share of the program's GPU time, all replays together",
+)
+_CAPTURE: Column[LedgerRow] = Column(
+    "capture",
+    lambda row: row.capture_ns or None,
+    time_text,
+    numeric=True,
+    explanation="host time of the captures, instantiation included",
+)
+_INTERVAL: Column[LedgerRow] = Column(
+    "interval",
+    "mean_interval_ns",
+    optional=True,
+    priority=2,
+    explanation="of one graph: mean time from a replay to its next",
+)
+_OF_ONE_GRAPH = _NODES, _GPU, _INTERVAL
+"""All other figures of a line are sums over its graphs."""
+_MEMORY: Sequence[Column[LedgerRow]] = (
     Column(
         "reserved",
         lambda row: row.reserved_bytes or None,
@@ -153,8 +153,11 @@ LINES: Sequence[Column[LedgerRow]] = (
     _count("failed", lambda row: row.failed, BAD, "captures that ended with an error"),
     _NODES,
     Column("replays"),
-    *_GPU,
-    *_TIMES,
+    _GPU,
+    _GPU_SHARE,
+    _CAPTURE,
+    _INTERVAL,
+    *_MEMORY,
     _REPLAYED_AT,
     _key(4),
     _findings(5),
@@ -166,12 +169,29 @@ GRAPHS: Sequence[Column[LedgerRow]] = (
     _key(1),
     _NODES,
     Column("replays"),
-    *_GPU,
-    *_TIMES,
+    _GPU,
+    _GPU_SHARE,
+    _CAPTURE,
+    _INTERVAL,
+    *_MEMORY,
     _REPLAYED_AT,
     Column("end", lambda row: row.end or "", wrap="cut", optional=True, priority=2),
     _findings(2),
 )
+_PLACES: Sequence[tuple[str, Column[LedgerRow]]] = (
+    ("thread", Column("thread", lambda row: row.thread or "")),
+    ("mode", Column("mode", lambda row: row.mode or "", explanation="capture error mode")),
+    (
+        "stream",
+        Column(
+            "stream",
+            lambda row: "" if row.stream is None else hex(row.stream),
+            explanation="the handle of the captured stream",
+        ),
+    ),
+    ("pool", Column("pool", lambda row: row.pool or "", explanation="as `cgtool pools` shows it")),
+)
+"""Where a graph was captured, by the field of its row."""
 
 _NotedRow = tuple[LedgerRow, Note]
 _NOTED_GRAPH: Column[_NotedRow] = Column("graph", lambda row: row[0].number)
@@ -221,7 +241,8 @@ REPLAYS: Sequence[Column[LedgerRow]] = (
     _LINE,
     _key(1),
     Column("replays"),
-    *_GPU,
+    _GPU,
+    _GPU_SHARE,
     Column("host", "host_ns", explanation="mean host time of a replay, without the first"),
     Column(
         "first replay",
@@ -381,6 +402,10 @@ def render(
     shown = lines[: rows or None]
     rest = _rest(columns, lines[len(shown) :], "graph" if graphs else "line")
     screen.table("Graphs", columns, shown, rest)
+    if graphs:
+        _places(screen, report, shown)
+    elif any(row.graphs > 1 for row in shown):
+        screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     if report.breaks is not None:
@@ -407,6 +432,24 @@ def _unread(pools: int) -> Sequence[str]:
         f"the memory of {of}: {their} process was killed, called `os._exit` or `os.exec...` while "
         "other threads ran, or still runs",
     )
+
+
+def _places(screen: Screen, report: LedgerReport, shown: Sequence[LedgerRow]) -> None:
+    """Where graphs were captured: a table of what differs between them, and what does not."""
+    differs: list[Column[LedgerRow]] = []
+    same: list[str] = []
+    for field, column in _PLACES:
+        texts = dict.fromkeys(
+            filter(None, (column.text(column.cell(row)) for row in report.graphs))
+        )
+        if len(texts) > 1:
+            differs.append(column)
+        else:
+            same += (text if text.startswith(field) else f"{field} {text}" for text in texts)
+    if same:
+        screen.line(f"all graphs: {', '.join(same)}", "dim")
+    columns = (_NUMBER, _OWNER, _LINE, *differs)
+    screen.table("Where graphs were captured", columns, shown if differs else (), name="where")
 
 
 def _notes(screen: Screen, report: LedgerReport, more: Sequence[str] = ()) -> None:

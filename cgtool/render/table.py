@@ -387,6 +387,10 @@ class Screen:
         """A line of text, without an empty line above it."""
         self.parts.append(plain(text, style))
 
+    def about(self, columns: Iterable[Column[Any]], text: str) -> None:
+        """``nodes, interval: text``, of the columns of the last table that are shown."""
+        self.parts.append(_About(self.tables[-1], tuple(columns), text))
+
     def labelled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
         """``name  text``, one per row: a second line of the text begins under the first."""
         if grid := list(rows):
@@ -400,6 +404,21 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self.parts
+
+
+@dataclass(frozen=True)
+class _About:
+    """A sentence about some columns of a table; nothing if none of them is shown."""
+
+    table: Table[Any]
+    columns: Sequence[Column[Any]]
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = self.table.columns_at(options.max_width)
+        headings = [column.heading for column in shown if column in self.columns]
+        if headings:
+            yield plain(f"{', '.join(headings)}: {self.text}", "dim")
 
 
 @dataclass(frozen=True)

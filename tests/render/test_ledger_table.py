@@ -95,3 +95,20 @@ def test_memory_of_captures_at_once_is_marked():
     (table, *_) = ledger_table.render(report).tables
     (column,) = (each for each in table.columns if each.heading == "at once")
     assert [cell.text for cell in column.cells(table.rows, ())] == ["—", "2"]
+
+
+def test_where_graphs_were_captured():
+    one = LedgerGraph(
+        0, 0, "one", frames=(0,), replays=1, thread="MainThread", mode="global", stream=0x7F00
+    )
+    report = ledger_report(program([one, structs.replace(one, thread="engine", mode="")]))
+    screen = ledger_table.render(report, graphs=True)
+    (table,) = (each for each in screen.tables if each.name == "where")
+    assert [column.heading for column in table.columns] == ["graph", "made by", "line", "thread"]
+    assert [row.thread for row in table.rows] == ["MainThread", "engine"]
+    assert any("all graphs: mode global, stream 0x7f00" in str(part) for part in screen.parts)
+    (line,) = report.lines
+    assert (line.thread, line.mode, line.stream) == (None, None, 0x7F00)
+    alone = ledger_table.render(ledger_report(program([one])), graphs=True)
+    (table,) = (each for each in alone.tables if each.name == "where")
+    assert not table.rows

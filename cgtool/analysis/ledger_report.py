@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
@@ -21,6 +21,7 @@ from cgtool.analysis.ledger_findings import (
 )
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows, unread_pools
+from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat, Frame
@@ -37,6 +38,8 @@ class LedgerRow:
     """The one that captures; if several lines call its function, the one that calls it."""
     keys: tuple[str, ...]
     """What the owner calls them, where it has names."""
+    size: str | None
+    """Of one graph, if it has no name: a size in which it differs from others of the line."""
     number: int | None
     """Of one graph: its number for ``dump --graph``; None if it has no nodes."""
     graphs: int
@@ -128,9 +131,11 @@ def ledger_report(capture: Capture) -> LedgerReport:
     for group in groups:
         for line, entries in group.by_caller():
             lines.append(_row(capture, group.owner, line, entries, findings))
-            graphs += (
-                (entry, _row(capture, group.owner, line, [entry], findings)) for entry in entries
-            )
+            sizes = sizes_of(capture, entries)
+            for entry in entries:
+                row = _row(capture, group.owner, line, [entry], findings)
+                size = sizes.get(-1 if entry.graph is None else entry.graph)
+                graphs.append((entry, replace(row, size=size)))
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
     return LedgerReport(
         command=shlex.join(ledger.command),
@@ -197,6 +202,7 @@ def _row(
         owner=owner,
         line=file_line(line),
         keys=tuple(dict.fromkeys(each.key for each in entries if each.key)),
+        size=None,
         number=only.graph if only else None,
         graphs=sum(each.failure is None for each in entries),
         nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),

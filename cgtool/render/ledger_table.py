@@ -53,11 +53,12 @@ _NUMBER: Column[LedgerRow] = Column(
 def _key(priority: int) -> Column[LedgerRow]:
     return Column(
         "key",
-        lambda row: ", ".join(row.keys),
+        lambda row: ", ".join(row.keys) or row.size or "",
         wrap="cut",
         optional=True,
         priority=priority,
-        explanation="the function that torch.compile compiled, or what was noted for the capture",
+        explanation="the function that torch.compile compiled, or what was noted for the capture; "
+        "else a shape or the grid of a kernel, in which graphs of the line differ",
     )
 
 

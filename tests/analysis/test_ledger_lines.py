@@ -54,3 +54,26 @@ def test_a_finding_has_the_calls_of_its_graphs() -> None:
     found = ledger_findings(structs.replace(capture, ledger=ledger))
     frames = next(each.frames for each in found if each.code == "graph-never-replayed")
     assert frames == (FRAMES[0], FRAMES[2], FRAMES[3])
+
+
+def test_graphs_without_a_name_have_a_size_that_tells_them_apart() -> None:
+    def sizes(*shapes: tuple[str, ...], key: str = "") -> list[str | None]:
+        capture = captured(*((0,) for _ in shapes))
+        assert capture.ledger is not None
+        node = structs.replace(capture.graphs[0].nodes[0], kernel=None, copy=None, fill=None)
+        graphs = tuple(
+            structs.replace(
+                graph, nodes=tuple(structs.replace(node, shape=shape) for shape in shapes[at])
+            )
+            for at, graph in enumerate(capture.graphs)
+        )
+        entries = tuple(structs.replace(each, key=key) for each in capture.ledger.graphs)
+        ledger = structs.replace(capture.ledger, graphs=entries)
+        report = ledger_report(structs.replace(capture, graphs=graphs, ledger=ledger))
+        return [row.size for row in report.graphs]
+
+    assert sizes(("[4]", "[1,4]"), ("[4]", "[2,4]")) == ["[1,4]", "[2,4]"]
+    assert sizes(("[1]", "[1]"), ("[1]", "[2]"), ("[2]", "[3]", "[9]")) == ["[1]", "[2]", "[3]"]
+    assert sizes(("[4]",), ("[4]",)) == [None, None]
+    assert sizes(("[1]",), ("[2]",), key="batch 1") == [None, None]
+    assert sizes(("[1]",), ()) == [None, None]

@@ -25,7 +25,7 @@ from cgtool.model.journal import (
     Unseen,
 )
 from cgtool.model.ledger import COMPILE
-from cgtool.observe.frames import call_user
+from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
@@ -226,7 +226,7 @@ class Recorder(Subscriber[_Graph]):
         with self.protected():
             self._captures.finish()
         # Another thread may hang in the allocator, and this one wants to end the process anyway.
-        if len(sys._current_frames()) == 1:
+        if not frames_of_other_threads():
             with self.protected():
                 self._read_pools(self._pools)
         original(*args, **kwargs)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -33,7 +33,7 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.description import named_tensors
 from cgtool.program.load import seed_all
 from cgtool.program.objects import short, type_name
-from cgtool.program.phases import Phase, WorkloadRun, warmup_iters
+from cgtool.program.phases import Phase, WorkloadRun, roots_of, warmup_iters
 from cgtool.program.reach import reach
 from cgtool.program.workload import Workload, WorkloadPart, inputs_of
 
@@ -311,14 +311,15 @@ class ResultRecorder(OpRecorder):
         return output
 
 
-class Probes(Protocol):
+class Probe(NamedTuple):
     """A second capture that keeps the results of every op."""
 
     record: Record
+    replay: Callable[[], OpResults]
+    """Replays it; returns the results, which the next replay overwrites."""
 
-    def replay(self) -> None: ...
-    def results(self) -> OpResults:
-        """The results of the last replay."""
+
+RecorderT = TypeVar("RecorderT", bound=OpRecorder)
 
 
 class VerifyTarget(ABC):
@@ -347,6 +348,12 @@ class VerifyTarget(ABC):
         replay does. Warm-up is on another stream, as a user's is."""
         return self.device.eager_stream(self.session.stream if self.session.graphs else None)
 
+    @contextlib.contextmanager
+    def recording(self, make_recorder: Callable[..., RecorderT]) -> Iterator[RecorderT]:
+        """A recorder, made of root modules and named ranges, which are watched while entered."""
+        with watch_annotations(self.options.annotations) as annotations:
+            yield make_recorder(roots_of(self.workload), annotations)
+
     @abstractmethod
     def capture(self, progress: Progress) -> None:
         """Capture every graph of the workload. Raises CgtoolError."""
@@ -367,5 +374,5 @@ class VerifyTarget(ABC):
         return []
 
     @abstractmethod
-    def probe(self) -> Probes:
+    def probe(self) -> Probe:
         """Capture once more, with every op's results kept."""

@@ -461,7 +461,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
 )
 def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
     missed = pytest.importorskip("cgtool.devices.cuda.verify")
-    recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
+    recorder = missed.MissedRecorder({}, None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [finding.code for finding in missed.findings_of(recorder, certain_only=sure)] == codes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.device import Device, OpResults, ResultRecorder, VerifyTarget
+from cgtool.devices.device import Device, OpResults, Probe, ResultRecorder, VerifyTarget
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
@@ -26,7 +27,6 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided_parts
-from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.storages import StorageRef
@@ -39,20 +39,21 @@ SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 class CudaVerifyTarget(VerifyTarget):
     """Verification on a GPU."""
 
+    session: CudaSession
+
     def __init__(self, device: Device, workload: Workload, options: CaptureOptions) -> None:
-        self._session = open_session(device, workload, options)
-        super().__init__(device, self._session)
+        super().__init__(device, open_session(device, workload, options))
         self._pools: list[range] = []
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
-            self._session.capture(annotations, progress)
-        if not self._session.is_empty():
-            self._session.instantiate(progress)
+            self.session.capture(annotations, progress)
+        if not self.session.is_empty():
+            self.session.instantiate(progress)
         self._pools = [
             range(segment["address"], segment["address"] + segment["total_size"])
             for segment in memory_segments()
-            if tuple(segment["segment_pool_id"]) in self._session.pools
+            if tuple(segment["segment_pool_id"]) in self.session.pools
         ]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
@@ -62,7 +63,7 @@ class CudaVerifyTarget(VerifyTarget):
     def uncaptured_work(self, differs: bool) -> list[Finding]:
         fewer = any(
             graph.recorded is not None and graph.node_count() < len(graph.recorded.launches)
-            for graph in self._session.graphs
+            for graph in self.session.graphs
         )
         if not differs and not fewer:
             return []
@@ -70,11 +71,10 @@ class CudaVerifyTarget(VerifyTarget):
 
         @contextlib.contextmanager
         def observe(_graph: CudaPhaseGraph) -> Iterator[MissedRecorder]:
-            with watch_annotations(self.options.annotations) as annotations:
-                recorder = MissedRecorder(self.workload, annotations, again.stream.cuda_stream)
+            make_recorder = partial(MissedRecorder, stream=again.stream.cuda_stream)
+            with self.recording(make_recorder) as recorder, recorder.watched():
                 recorders.append(recorder)
-                with recorder.watched():
-                    yield recorder
+                yield recorder
 
         with contextlib.suppress(CgtoolError, RuntimeError):
             again = self._again()
@@ -99,7 +99,7 @@ class CudaVerifyTarget(VerifyTarget):
         """Memory that captured nodes point into and that was freed. The graphs cannot be replayed
         afterwards: finding the workspaces of cuBLAS frees them."""
         try:
-            capture, _ = assemble(self._session)
+            capture, _ = assemble(self.session)
         except (RuntimeError, CgtoolError):
             # The nodes cannot be read; an earlier attempt has reported that.
             return []
@@ -115,38 +115,26 @@ class CudaVerifyTarget(VerifyTarget):
             if use.is_certain or unexplained
         ]
 
-    def probe(self) -> _Probes:
-        return _Probes(self, self._again())
-
-
-class _Probes:
-    """A second capture that copies what every op wrote, and replays of it."""
-
-    def __init__(self, target: CudaVerifyTarget, again: CudaSession) -> None:
-        free, _ = torch.cuda.mem_get_info(again.device.index)
+    def probe(self) -> Probe:
+        again, record = self._again(), Record()
+        results: OpResults = []
+        free, _ = torch.cuda.mem_get_info(self.device.index)
         # Half of the free memory: the intermediate results need memory too.
-        budget = [free // 2]
-        self.record = Record()
-        self._recorders: list[ResultRecorder] = []
-        self._session = again
+        make_recorder = partial(ResultRecorder, device=self.device, budget=[free // 2])
 
         @contextlib.contextmanager
         def observe(_graph: CudaPhaseGraph) -> Iterator[ResultRecorder]:
-            with watch_annotations(target.options.annotations) as annotations:
-                roots = roots_of(target.workload)
-                recorder = ResultRecorder(roots, annotations, target.device, budget)
-                recorder.record = self.record
-                self._recorders.append(recorder)
+            with self.recording(make_recorder) as recorder:
+                recorder.record, recorder.results = record, results
                 yield recorder
 
+        def replay() -> OpResults:
+            for graph in again.graphs:
+                graph.graph.replay()
+            return results
+
         again.capture_phases(observe)
-
-    def replay(self) -> None:
-        for graph in self._session.graphs:
-            graph.graph.replay()
-
-    def results(self) -> OpResults:
-        return [result for recorder in self._recorders for result in recorder.results]
+        return Probe(record, replay)
 
 
 @dataclass
@@ -166,9 +154,9 @@ class Missed:
 class MissedRecorder(OpRecorder):
     """Compares launches with nodes inside a capture, op by op."""
 
-    def __init__(self, workload: Workload, annotations: Any, stream: int) -> None:
+    def __init__(self, roots: Any, annotations: Any, stream: int) -> None:
         """``stream`` is the handle of the capturing stream."""
-        super().__init__(roots_of(workload), annotations)
+        super().__init__(roots, annotations)
         self.log = LaunchLog()
         self.log.recorder = self
         self.missed: list[Missed] = []

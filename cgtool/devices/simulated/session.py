@@ -13,7 +13,15 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.streams import capturing
-from cgtool.devices.device import Device, OpResults, PhaseGraph, Session, VerifyTarget, quiet
+from cgtool.devices.device import (
+    Device,
+    OpResults,
+    PhaseGraph,
+    Probe,
+    Session,
+    VerifyTarget,
+    quiet,
+)
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
@@ -139,19 +147,20 @@ def prepare(
 class SimulatedVerifyTarget(VerifyTarget):
     """The session in which simulated replays are compared with eager."""
 
+    session: SimulatedSession
+
     def __init__(self, device: Device, session: SimulatedSession) -> None:
         super().__init__(device, session)
-        self._session = session
         self._written: set[int] = set()
         """Addresses of the storages that ops of the captures made."""
 
     def capture(self, progress: Progress) -> None:
-        model = self._session.model
+        model = self.session.model
         model.follows_generator = True
         with watch_annotations(self.options.annotations) as annotations:
-            self._session.capture(annotations, progress)
+            self.session.capture(annotations, progress)
         model.follows_generator = False
-        for graph in self._session.graphs:
+        for graph in self.session.graphs:
             for step in graph.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
                     self._written |= {
@@ -162,34 +171,25 @@ class SimulatedVerifyTarget(VerifyTarget):
 
     def uncaptured_work(self, differs: bool) -> list[Finding]:
         """Random states that the captured code sets: a simulated replay draws as eager does."""
-        findings = self._session.model.findings
+        findings = self.session.model.findings
         return [each for each in findings if each.code == RNG_STATE_SET_IN_CAPTURE]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
 
-    def probe(self) -> _Probes:
-        return _Probes(self._session)
+    def probe(self) -> Probe:
+        again = SimulatedSession(self.workload, self.options, model=self.session.model)
+        with watch_annotations(self.options.annotations) as annotations:
+            again.capture(annotations)
 
+        def replay() -> OpResults:
+            results: OpResults = []
+            for step in (step for graph in again.graphs for step in graph.graph.steps):
+                SimulatedGraph(steps=[step]).replay()
+                if step.call is not None:
+                    with torch.inference_mode():
+                        written = step.results or tensors_in(step.args[:1])
+                        results.append((step.call, [tensor.clone() for tensor in written]))
+            return results
 
-class _Probes:
-    """A second capture, replayed step by step, with the results of each step kept."""
-
-    def __init__(self, session: SimulatedSession) -> None:
-        self._session = SimulatedSession(session.workload, session.options, model=session.model)
-        with watch_annotations(session.options.annotations) as annotations:
-            self._session.capture(annotations)
-        self.record = self._session.record
-        self._results: OpResults = []
-
-    def replay(self) -> None:
-        self._results = []
-        for step in (step for graph in self._session.graphs for step in graph.graph.steps):
-            SimulatedGraph(steps=[step]).replay()
-            if step.call is not None:
-                with torch.inference_mode():
-                    written = step.results or tensors_in(step.args[:1])
-                    self._results.append((step.call, [tensor.clone() for tensor in written]))
-
-    def results(self) -> OpResults:
-        return self._results
+        return Probe(again.record, replay)

@@ -37,85 +37,85 @@ from cgtool.torch_compat.patches import Patches, without_collector
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 
-class Eager:
-    """Eager iterations of the workload, compared by their ops and by the numbers of optimizers."""
+def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
+    """Two eager iterations, compared by their ops and by the numbers of optimizers."""
+    target = runner.target
+    inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
+    ranges = watch_annotations(target.options.annotations)
+    numbers: list[dict[int, dict[str, Any]]] = []
+    with ranges as annotations, without_collector(), stepping_optimizers() as steps:
 
-    def __init__(self, runner: TrialRunner) -> None:
-        self.runner = runner
+        def run_and_look() -> None:
+            run()
+            numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
-    def _compare(self, run: Callable[[], Any]) -> list[Finding]:
-        target = self.runner.target
-        inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
-        ranges = watch_annotations(target.options.annotations)
-        numbers: list[dict[int, dict[str, Any]]] = []
-        with ranges as annotations, without_collector(), stepping_optimizers() as steps:
-
-            def run_and_look() -> None:
-                run()
-                numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
-
-            findings, second = compare_iterations(
-                run_and_look, roots_of(target.workload), annotations, inputs
-            )
-        before, after = numbers[-2:]
-        moved = {
-            key: [
-                f"{name}: {before[key][name]:.6g}, then {number:.6g}"
-                for name, number in after[key].items()
-                if before[key].get(name, number) != number
-            ]
-            for key in before
-        }
-        stepped = [step for key, step in steps.items() if moved.get(key)]
-        scheduled = [step for step in second.scheduled if moved.get(id(step.optimizer))]
-        for finding in captured_optimizers(stepped, scheduled):
-            evidence = [text for texts in moved.values() for text in texts]
-            findings.append(
-                replace(finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR)
-            )
-        return findings
-
-    def consecutive(self, trial: Trial, skipped: int = 0) -> list[Finding]:
-        """Compare two consecutive iterations, after ``skipped`` others."""
-        self.runner.begin_eager(trial, skipped)
-        return self._compare(self.runner.iterate)
-
-    def restarted(self, first: Trial, second: Trial) -> list[Finding]:
-        """Compare two iterations from the state of the capture, each with its own inputs."""
-        trials = itertools.cycle((first, second))
-
-        def run() -> None:
-            self.runner.begin_eager(next(trials))
-            self.runner.iterate()
-
-        return self._compare(run)
-
-    def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
-        """What the host changes between iterations, or between two sets of inputs."""
-        for skipped in range(max(1, iteration)):
-            if findings := _frozen_among(self.consecutive(trial, skipped)):
-                return findings
-        inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
-        return _frozen_among(self.restarted(captured, inputs))
-
-    def hidden(self, trial: Trial) -> list[Finding]:
-        """What the host changes or draws, though no result shows it. It is an error all the same:
-        whether it shows is a matter of luck."""
-        return [
-            replace(finding, severity=None)
-            for finding in _frozen_among(self.consecutive(trial))
-            if finding.severity != NOTE
-        ]
-
-    def not_restored(self, trial: Trial) -> tuple[Finding, ...]:
-        """What the host changes although everything that cgtool reaches is set back: iterators,
-        clocks. A random order of a sum is noise: what is only drawn at random is left out, unless
-        it is seen to reach an op."""
-        return tuple(
-            replace(finding, severity=None)
-            for finding in _frozen_among(self.restarted(trial, trial))
-            if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
+        findings, second = compare_iterations(
+            run_and_look, roots_of(target.workload), annotations, inputs
         )
+    before, after = numbers[-2:]
+    moved = {
+        key: [
+            f"{name}: {before[key][name]:.6g}, then {number:.6g}"
+            for name, number in after[key].items()
+            if before[key].get(name, number) != number
+        ]
+        for key in before
+    }
+    stepped = [step for key, step in steps.items() if moved.get(key)]
+    scheduled = [step for step in second.scheduled if moved.get(id(step.optimizer))]
+    for finding in captured_optimizers(stepped, scheduled):
+        evidence = [text for texts in moved.values() for text in texts]
+        findings.append(
+            replace(finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR)
+        )
+    return findings
+
+
+def consecutive(runner: TrialRunner, trial: Trial, skipped: int = 0) -> list[Finding]:
+    """Compare two consecutive iterations, after ``skipped`` others."""
+    runner.begin_eager(trial, skipped)
+    return _compared(runner, runner.iterate)
+
+
+def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding]:
+    """Compare two iterations from the state of the capture, each with its own inputs."""
+    trials = itertools.cycle((first, second))
+
+    def run() -> None:
+        runner.begin_eager(next(trials))
+        runner.iterate()
+
+    return _compared(runner, run)
+
+
+def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
+    """What the host changes between iterations, or between two sets of inputs."""
+    for skipped in range(max(1, iteration)):
+        if findings := _frozen_among(consecutive(runner, trial, skipped)):
+            return findings
+    inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
+    return _frozen_among(_restarted(runner, captured, inputs))
+
+
+def hidden(findings: list[Finding]) -> list[Finding]:
+    """What the host changes or draws, though no result shows it. It is an error all the same:
+    whether it shows is a matter of luck."""
+    return [
+        replace(finding, severity=None)
+        for finding in _frozen_among(findings)
+        if finding.severity != NOTE
+    ]
+
+
+def not_restored(runner: TrialRunner, trial: Trial) -> tuple[Finding, ...]:
+    """What the host changes although everything that cgtool reaches is set back: iterators,
+    clocks. A random order of a sum is noise: what is only drawn at random is left out, unless
+    it is seen to reach an op."""
+    return tuple(
+        replace(finding, severity=None)
+        for finding in _frozen_among(_restarted(runner, trial, trial))
+        if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
+    )
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

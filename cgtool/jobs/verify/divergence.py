@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.devices.device import OpResults, Probes, ResultRecorder
+from cgtool.devices.device import OpResults, ResultRecorder
 from cgtool.jobs.verify.differences import difference, magnitude
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.iterations import observed_iteration
@@ -64,16 +64,16 @@ class Divergence:
     def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
         runner.begin_eager(Trial("probe"))
-        self.probes: Probes = runner.target.probe()
+        self.probe = runner.target.probe()
 
     def _replayed(self, trial: Trial, iteration: int) -> OpResults:
         values = self.runner.begin_replay(trial)
         for number in range(iteration + 1):
             if number:
                 values = self.runner.write_inputs(trial, number, values)
-            self.probes.replay()
+            results = self.probe.replay()
         self.runner.target.device.synchronize()
-        return self.probes.results()
+        return results
 
     def find(self, trial: Trial, iteration: int, relative: float) -> tuple[str | None, str]:
         """The first op of an iteration (from 0) whose results differ, and how; None if every op has
@@ -97,7 +97,7 @@ class Divergence:
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
             if apart is not None:
-                return (_described(call, number, self.probes.record), apart)
+                return (_described(call, number, self.probe.record), apart)
         detail = "every op that PyTorch dispatches has equal results"
         if len(replayed) != len(eager.results):
             detail = f"the capture ran {len(replayed)} ops, eager runs {len(eager.results)}"
@@ -107,7 +107,7 @@ class Divergence:
         """The first op of a replay whose results are not finite, as in ``find``."""
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
             if not call.name.startswith(UNINITIALISED) and not all(map(is_finite, values)):
-                return _described(call, number, self.probes.record)
+                return _described(call, number, self.probe.record)
         return None
 
 

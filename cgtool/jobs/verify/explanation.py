@@ -35,15 +35,15 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     if liveness.uses_empty:
         log.progress("fill empty memory")
         uninitialised = reads_uninitialised(runner, subject.trial)
+    log.progress("look for the reason" if differing else "look for values that the graph keeps")
     reasons: list[Finding] = []
     if differing:
-        log.progress("look for the reason")
         reasons = _reasons(subject, differing[0], facts.frozen, uninitialised)
-    else:
+    consecutive = causes.consecutive(runner, subject.trial)
+    if not differing:
         # These replays may be right by chance: a branch that is rarely taken, a draw of a coin.
-        log.progress("look for values that the graph keeps")
-        hidden = causes.Eager(runner).hidden(subject.trial)
         # What differs from one eager run to the next may be drawn, as the order of a sum is.
+        hidden = causes.hidden(consecutive)
         log.add(*(each for each in hidden if each.code != RNG_FROZEN_SEED or not facts.is_noisy))
     changed = {
         name
@@ -52,9 +52,6 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         for _, name in iteration.changed()
     }
     written = [name for name, _ in runner.inputs if name in changed]
-    consecutive: list[Finding] = []
-    if written or liveness.freed_inputs:
-        consecutive = causes.Eager(runner).consecutive(subject.trial)
     log.add(*liveness.joined([*reasons, *consecutive], reasons))
     log.add(*(finding for finding in uninitialised if finding not in reasons))
     if written:
@@ -105,7 +102,7 @@ def _reasons(
     iteration = first.differing[0].iteration
     causes_in_order: list[Callable[[], Iterable[Finding]]] = [
         lambda: causes.branches_on_capturing(runner, subject.queries, subject.trial),
-        lambda: frozen or causes.Eager(runner).frozen(trial, iteration, subject.trial),
+        lambda: frozen or causes.frozen(runner, trial, iteration, subject.trial),
         lambda: uninitialised,
         lambda: _unwritten(first.evidence.replay),
         lambda: randomness.frozen(runner, trial),

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.device import VerifyTarget
+from cgtool.devices.device import RecorderT, VerifyTarget
 from cgtool.jobs.verify.evidence import Results
 from cgtool.model.failure import user_code
-from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import user_errors
 from cgtool.program.description import named_results
-from cgtool.program.phases import WorkloadRun, roots_of
+from cgtool.program.phases import WorkloadRun
 from cgtool.program.workload import Named, inputs_of
-
-RecorderT = TypeVar("RecorderT", bound=OpRecorder)
 
 
 def results_of(run: WorkloadRun) -> Results:
@@ -85,8 +81,7 @@ def observed_iteration(
     target: VerifyTarget, make_recorder: Callable[..., RecorderT], **options: Any
 ) -> tuple[Results, RecorderT]:
     """One eager iteration under a recorder, which is made of root modules and named ranges."""
-    with watch_annotations(target.options.annotations) as annotations:
-        recorder = make_recorder(roots_of(target.workload), annotations)
+    with target.recording(make_recorder) as recorder:
         results = eager_iteration(target, recorder, **options)
     target.device.synchronize()
     return results, recorder

@@ -137,13 +137,11 @@ class Liveness:
 
     def __init__(self, target: VerifyTarget) -> None:
         self._caches = autocast_caches()
-        self._incoming: list[torch.Tensor] = []
+        incoming: list[torch.Tensor] = []
         make_recorder = partial(LivenessRecorder, device=target.device)
         # A capture would read the casts that warm-up left in autocast's cache. The results are
-        # freed before the recorder looks what is gone.
-        recorder = observed_iteration(target, make_recorder, keep_casts=True, hold=self._incoming)[
-            1
-        ]
+        # freed before the recorder looks at what is gone.
+        recorder = observed_iteration(target, make_recorder, keep_casts=True, hold=incoming)[1]
         if self._caches:
             torch.clear_autocast_cache()
         self.record: Record = recorder.record
@@ -159,22 +157,19 @@ class Liveness:
     def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
         """``findings``, and the memory that was freed. Where ``known`` reports at the same line
         that a tensor was replaced, both have one cause and are reported once."""
-        rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
         freed_inputs = list(self.findings())
         freed = {finding.frames[:1] for finding in freed_inputs}
-        reported = set()
-        for finding in (*findings, *rebound.values()):
-            place = finding.frames[:1]
-            if finding.code in _REBOUND and place in freed:
-                if place in reported:
-                    continue
-                reported.add(place)
-                yield replace(
-                    finding,
-                    evidence=(*finding.evidence, "the first one is freed when the call returns"),
-                )
-            elif finding in findings:
+        rebound = {
+            finding.frames[:1]: finding
+            for finding in reversed(known)
+            if finding.code in _REBOUND and finding.frames[:1] in freed
+        }
+        for finding in findings:
+            if finding.code not in _REBOUND or finding.frames[:1] not in rebound:
                 yield finding
+        for finding in rebound.values():
+            evidence = (*finding.evidence, "the first one is freed when the call returns")
+            yield replace(finding, evidence=evidence)
         yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
 
     def findings(self) -> Iterator[Finding]:

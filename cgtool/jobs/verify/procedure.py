@@ -193,7 +193,7 @@ def _examine(subject: Subject, trial: Trial, facts: EagerFacts, *runs: Run) -> V
         verdict = judge(evidence)
         if verdict.noisy:
             # By chance, or because the host changes a number that it uses, which is not noise.
-            frozen = causes.Eager(runner).not_restored(trial)
+            frozen = causes.not_restored(runner, trial)
             evidence = replace(evidence, facts=replace(facts, differs=True, frozen=frozen))
             verdict = judge(evidence)
     may_round = subject.other_kernels or evidence.facts.differs

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from msgspec.structs import replace
@@ -28,9 +29,7 @@ from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.capture import Caveat, Frame, Frames
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress, VerifyOptions
-from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.program.boundary import first_line
-from cgtool.program.phases import roots_of
 from cgtool.program.workload import reachable_from
 
 Queries = Sequence[Frames]
@@ -128,9 +127,8 @@ class TrialRunner:
     def float64(self, trial: Trial) -> tuple[Run, Float64Recorder]:
         """The same with float64 next to each op: what iterations changed has the values of float64,
         unless the recorder says that it failed."""
-        with watch_annotations(self.target.options.annotations) as annotations:
-            roots = roots_of(self.target.workload)
-            recorder = Float64Recorder(roots, annotations, self.target.device)
+        make_recorder = partial(Float64Recorder, device=self.target.device)
+        with self.target.recording(make_recorder) as recorder:
             return self._eager(trial, recorder.shadows.values, recorder), recorder
 
     def _eager(

@@ -58,6 +58,8 @@ class CaptureError:
 
 BEGIN = "begin of the capture"
 """A phase: the capture was refused before it began."""
+BEGIN_INSIDE = "begin of a capture inside another"
+"""The same on a thread that is capturing."""
 
 Lines = tuple[tuple[Code, str], ...]
 """Codes by regular expressions for the user's source line; the first that matches counts."""
@@ -457,6 +459,13 @@ RULES = (
         "a copy between the device and pageable host memory is not permitted when a stream is "
         "capturing",
         lines=_COPIES,
+    ),
+    Rule(
+        code("api-order-misuse"),
+        rf"{_REFUSED}|cannot be performed in the present state",
+        "a capture cannot begin while its thread is capturing another graph",
+        _ONE_BY_ONE,
+        when=lambda error: error.phase == BEGIN_INSIDE,
     ),
     Rule(
         code("other-thread-cuda-call"),

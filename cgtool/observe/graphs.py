@@ -27,6 +27,9 @@ from cgtool.torch_compat.private import TRACE_RULES, compile_none_of_our_frames
 
 _now = time.perf_counter_ns
 
+GRAPHS = "/torch/cuda/graphs.py"
+"""The file of ``torch.cuda.graph`` and ``make_graphed_callables``, as ``package_part`` names it."""
+
 State = TypeVar("State")
 """What a subscriber knows of a graph."""
 
@@ -81,6 +84,12 @@ class Subscriber(Protocol[State]):
         self, state: State, raised: BaseException | None, refused: BaseException | None, /
     ) -> None:
         """The captured code has raised, or ``capture_end`` has, or the graph was freed before."""
+
+    def capture_raised(self, state: State, raised: BaseException, _graph: Any, /) -> bool:
+        """The captured code has raised, and ``capture_end`` has returned: a program that handles
+        the error may replay the graph. Whether that is followed."""
+        self.capture_failed(state, raised, None)
+        return False
 
     def replay(
         self, original: Callable[[Any], None], graphs: dict[int, State], /
@@ -221,8 +230,8 @@ class GraphFollower(Generic[State]):
             if raised is None:
                 self._subscriber.captured(state, graph)
                 self.graphs[id(graph)] = state
-            else:
-                self._subscriber.capture_failed(state, raised, None)
+            elif self._subscriber.capture_raised(state, raised, graph):
+                self.graphs[id(graph)] = state
 
     def _reset(self, original: Any, graph: Any) -> None:
         if self._gone(id(graph), RESET):
@@ -329,6 +338,6 @@ def _owner(frame: FrameType | None, chain: Chain) -> str:
         part = package_part(each.f_code.co_filename)
         if part.startswith("/torch/_inductor/"):
             return COMPILE
-        if part == "/torch/cuda/graphs.py" and each.f_code.co_name == CALLABLES:
+        if part == GRAPHS and each.f_code.co_name == CALLABLES:
             return CALLABLES
     return chain[0][0].co_qualname if chain else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import threading
@@ -22,8 +23,15 @@ from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
 from cgtool.model.ledger import CALLABLES, COMPILE
-from cgtool.observe.frames import Chain, exception_frames, frames_of, package_part
-from cgtool.observe.graphs import Beginning
+from cgtool.observe.frames import (
+    Chain,
+    caller_of_cgtool,
+    callers,
+    exception_frames,
+    frames_of,
+    package_part,
+)
+from cgtool.observe.graphs import GRAPHS, Beginning
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
@@ -63,6 +71,8 @@ class Capture:
         """Another capture was in progress meanwhile."""
         self.chain = chain
         """The calls that lead to it; empty if PyTorch captures for the program."""
+        self.is_left = False
+        """Its code has raised out of ``torch.cuda.graph``, and not in an ``except`` of its own."""
         self.captures: Chain = ()
         """Those without functions that are over at its end, if there are such."""
         self.thread = threading.current_thread().name
@@ -110,11 +120,12 @@ class Captures:
         journal: JournalWriter,
         patches: Patches,
         refused: Callable[[Any, Exception], None],
+        not_followed: Callable[[Any], None],
     ) -> None:
-        """``refused``: as of ``CaptureCosts``."""
+        """``refused`` and ``not_followed``: as of ``CaptureCosts``."""
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(patches, refused, self.is_capturing)
+        self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing)
         self._later = Later(lambda: bool(self._in_progress))
         self._is_prepared = self._is_over = False
         self.renew()
@@ -194,13 +205,13 @@ class Captures:
                     each.overlaps = True
         return capture
 
-    def refused(
-        self, number: int, beginning: Beginning, error: BaseException, capturing: Sequence[str]
-    ) -> None:
-        """``capture_begin`` has raised, or what ``torch.cuda.graph`` does before it. ``capturing``:
-        the names of threads whose captures are in progress."""
+    def refused(self, number: int, beginning: Beginning, error: BaseException) -> None:
+        """``capture_begin`` has raised, or what ``torch.cuda.graph`` does before it."""
+        from cgtool.detectors.capture_errors import BEGIN, BEGIN_INSIDE
+
         self._write_beginning(number, beginning)
-        diagnosis = _diagnosis(error, (), capturing, begins=True)
+        phase = BEGIN_INSIDE if self.is_capturing(get_ident()) else BEGIN
+        diagnosis = _diagnosis(error, (), [each.thread for each in self._in_progress], phase)
         self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
     def _write_beginning(self, number: int, beginning: Beginning) -> None:
@@ -228,11 +239,12 @@ class Captures:
         did."""
         capture.read_ns = _now()
         if capture.chain:
-            capture.captures = _without_helpers(capture.chain, chain_or_waiting(frame))
-        if raised is None:
-            with self._journal.protected():
-                capture.read()
-        else:
+            capture.captures = _without_helpers(capture.chain, frame)
+        with self._journal.protected():
+            capture.read()
+        if raised is not None:
+            code = caller_of_cgtool(frame)
+            capture.is_left = code is not None and package_part(code.co_filename) == GRAPHS
             _leave_out_our_frames(raised)
         capture.free_bytes = self._device.free_bytes()
         capture.end_ns = _now()
@@ -240,6 +252,26 @@ class Captures:
     def captured(self, capture: Capture, pool: tuple[int, int] | None, over_ns: int) -> None:
         """``capture_end`` returned at ``over_ns``."""
         self._over(capture, over_ns, self._device.free_bytes(), pool, None, None)
+        self._write_later(capture)
+
+    def raised(
+        self, capture: Capture, error: BaseException, pool: tuple[int, int] | None, over_ns: int
+    ) -> Callable[[], None]:
+        """The captured code has raised, and ``capture_end`` returned at ``over_ns``. What this
+        returns is to be called if the program replays the graph: it has handled the error."""
+        free_bytes = self._device.free_bytes()
+        reasons = self._reasons(capture, error, is_raised=True)
+        failed = self._over(capture, over_ns, free_bytes, None, *reasons)
+
+        def handled() -> None:
+            replace, diagnosis = msgspec.structs.replace, None
+            if capture.is_left and failed.diagnosis is not None:
+                reason = f"{failed.diagnosis.reason}, and replays do only what comes before that"
+                diagnosis = replace(failed.diagnosis, reason=reason)
+            self._journal.append(replace(failed, pool=pool, failure=None, diagnosis=diagnosis))
+            self._write_later(capture)
+
+        return handled
 
     def failed(
         self, capture: Capture, error: BaseException | None, reason: str, *, is_raised: bool = False
@@ -251,14 +283,21 @@ class Captures:
             capture.read_ns = capture.end_ns = over_ns
             self._over(capture, over_ns, None, None, reason, None)
         else:
-            others = self._costs.others_entering(capture.start.time_ns)
-            diagnosis = _diagnosis(error, capture.ended_threads(), others)
-            if diagnosis is None and is_raised:
-                diagnosis = _own_exception(error)
-            reason = _first_line(error)
-            if diagnosis is None and (place := _place(error)):
-                reason += f" at {place}"
-            self._over(capture, over_ns, None, None, reason, diagnosis)
+            reasons = self._reasons(capture, error, is_raised=is_raised)
+            self._over(capture, over_ns, None, None, *reasons)
+
+    def _reasons(
+        self, capture: Capture, error: BaseException, *, is_raised: bool
+    ) -> tuple[str, Finding | None]:
+        """Why a capture failed, as text and as a finding."""
+        others = self._costs.others_entering(capture.start.time_ns)
+        diagnosis = _diagnosis(error, capture.ended_threads(), others)
+        if diagnosis is None and is_raised:
+            diagnosis = _own_exception(error)
+        reason = _first_line(error)
+        if diagnosis is None and (place := _place(error)):
+            reason += f" at {place}"
+        return reason, diagnosis
 
     def _over(
         self,
@@ -268,7 +307,7 @@ class Captures:
         pool: tuple[int, int] | None,
         failure: str | None,
         diagnosis: Finding | None,
-    ) -> None:
+    ) -> Captured:
         capture.stop()
         before = capture.start.before
         reserved = self._device.reserved_bytes()
@@ -296,7 +335,10 @@ class Captures:
         with self._lock:
             if capture in self._in_progress:  # not if the process was forked meanwhile
                 self._in_progress.remove(capture)
-        if capture.contents is not None and failure is None:
+        return captured
+
+    def _write_later(self, capture: Capture) -> None:
+        if capture.contents is not None:
             self._later.put(partial(self._write_contents, capture.number, capture.contents))
             if _is_daemonic():
                 self._later.do_all()
@@ -324,12 +366,25 @@ class Captures:
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
 
 
-def _without_helpers(began: Chain, ends: Chain) -> Chain:
-    """The calls that lead to a capture, from the innermost function on that runs until its end;
-    empty if that is the one that began it, or there is none."""
-    running = {id(code) for code, _ in ends}
+def _without_helpers(began: Chain, end: FrameType) -> Chain:
+    """The calls that lead to a capture, from the innermost function on that runs until ``end``
+    calls ``capture_end``; empty if that is the one that began it, or there is none."""
+    running = {id(code) for code, _ in chain_or_waiting(end)}
+    running -= {id(each.f_code) for each in callers(end) if _is_resumed(each)}
     at = next((at for at, (code, _) in enumerate(began) if id(code) in running), 0)
     return began[at:] if at else ()
+
+
+def _is_resumed(frame: FrameType) -> bool:
+    """Whether it is the generator of a context manager, at the end of the block, in which it did
+    not run."""
+    caller = frame.f_back
+    return (
+        caller is not None
+        and bool(frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
+        and caller.f_code.co_filename == contextlib.__file__
+        and caller.f_code.co_name in ("__exit__", "__aexit__")
+    )
 
 
 def _is_daemonic() -> bool:
@@ -378,16 +433,15 @@ def _diagnosis(
     raised: BaseException,
     ended: Sequence[threading.Thread],
     capturing: Sequence[str],
-    *,
-    begins: bool = False,
+    phase: str = "capture",
 ) -> Finding | None:
     """What the error that ended a capture means, at the line that raised it; None if it is not
     about the capture."""
     # Slow to import, and most programs never need it.
-    from cgtool.detectors.capture_errors import BEGIN, explain
+    from cgtool.detectors.capture_errors import explain
 
     with contextlib.suppress(Exception):  # methods of the user's exception may raise
-        finding = explain(raised, BEGIN if begins else "capture", ended, capturing)
+        finding = explain(raised, phase, ended, capturing)
         if finding is not None:
             return msgspec.structs.replace(finding, frames=exception_frames(raised))
     return None

@@ -50,12 +50,15 @@ class CaptureCosts:
         self,
         patches: Patches,
         refused: Callable[[Any, Exception], None],
+        not_followed: Callable[[Any], None],
         is_capturing: Callable[[int], bool],
     ) -> None:
         """``refused`` is called with a ``torch.cuda.graph`` that raises before ``capture_begin``,
-        and the error. ``is_capturing``: whether a thread captures."""
+        and the error; ``not_followed`` with one that has begun without ``capture_begin``.
+        ``is_capturing``: whether a thread captures."""
         self._thread = _Thread()
         self._refused = refused
+        self._not_followed = not_followed
         self._is_capturing = is_capturing
         self._compiled: dict[int, int] = {}
         """By the thread that captured meanwhile; 0 stands for all others."""
@@ -96,11 +99,15 @@ class CaptureCosts:
         thread = self._thread
         thread.entered, thread.begins = _now(), False
         try:
-            return original(context)
+            result = original(context)
         except Exception as error:
             if not thread.begins:
                 self._refused(context, error)
             raise
+        else:
+            if not thread.begins:
+                self._not_followed(context)
+            return result
         finally:
             thread.entered, call[-1] = None, _now()
 

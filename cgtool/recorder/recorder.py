@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 class _Graph(GraphReplays):
     """A graph, from its capture on."""
 
-    __slots__ = ("capture", "pool")
+    __slots__ = ("capture", "handled", "pool")
 
     def __init__(self, number: int, capture: Capture | None) -> None:
         super().__init__(number)
         self.capture = capture
         """The capture in progress, if there is one."""
         self.pool: tuple[int, int] | None = None
+        self.handled: Callable[[], None] | None = None
+        """To be called when it is first replayed, although its code has raised."""
 
 
 class Recorder(Subscriber[_Graph]):
@@ -68,7 +70,10 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
-        self._captures = Captures(device, self.journal, patches, self.refused_before)
+        self._captures = Captures(
+            device, self.journal, patches, self.refused_before, self.not_followed
+        )
+        self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
@@ -165,8 +170,17 @@ class Recorder(Subscriber[_Graph]):
     def capture_refused(
         self, beginning: Beginning, start: Start | None, error: BaseException
     ) -> None:
-        others = [graph.capture.thread for graph in self._graphs.capturing if graph.capture]
-        self._captures.refused(next(self._numbers), _with_note(beginning), error, others)
+        self._captures.refused(next(self._numbers), _with_note(beginning), error)
+
+    def not_followed(self, context: Any) -> None:
+        """``torch.cuda.graph`` has begun a capture that was not seen."""
+        kind = type(context.cuda_graph)
+        if kind not in self._not_followed:
+            self._not_followed.add(kind)
+            self.journal.lost(
+                f"captures and replays of {kind.__module__}.{kind.__qualname__} are not recorded: "
+                "it is not derived from torch.cuda.CUDAGraph, and calls none of its methods"
+            )
 
     def refused_before(self, context: Any, error: Exception) -> None:
         """``torch.cuda.graph`` has raised before ``capture_begin``."""
@@ -181,13 +195,22 @@ class Recorder(Subscriber[_Graph]):
 
     def captured(self, graph: _Graph, cuda_graph: Any) -> None:
         over_ns = time.perf_counter_ns()
+        self._can_be_replayed(graph, cuda_graph)
+        self._captures.captured(_taken(graph), graph.pool, over_ns)
+        self._new_executable(graph, cuda_graph)
+
+    def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
+        over_ns = time.perf_counter_ns()
+        self._can_be_replayed(graph, cuda_graph)
+        graph.handled = self._captures.raised(_taken(graph), raised, graph.pool, over_ns)
+        return True
+
+    def _can_be_replayed(self, graph: _Graph, cuda_graph: Any) -> None:
         with contextlib.suppress(RuntimeError):
             first, second = cuda_graph.pool()
             graph.pool = int(first), int(second)
             self._pools[graph.pool] += 1
         graph.count_in(self.journal)
-        self._captures.captured(_taken(graph), graph.pool, over_ns)
-        self._new_executable(graph, cuda_graph)
 
     def capture_failed(
         self, graph: _Graph, raised: BaseException | None, refused: BaseException | None
@@ -214,7 +237,8 @@ class Recorder(Subscriber[_Graph]):
     def gone(self, graph: _Graph, end: str) -> None:
         if self._finished:
             return
-        self.journal.append(GraphEnded(time.time_ns(), graph.number, end))
+        if graph.handled is None:
+            self.journal.append(GraphEnded(time.time_ns(), graph.number, end))
         if graph.pool is not None:
             self._pools[graph.pool] -= 1
             if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
@@ -244,6 +268,10 @@ class Recorder(Subscriber[_Graph]):
         return graph
 
     def _first_replay(self, graph: _Graph, cuda_graph: Any, spent_ns: int) -> None:
+        if graph.handled is not None:
+            with self.protected():
+                graph.handled()
+            graph.handled = None
         self.journal.first_replay(graph.number, spent_ns)
         # With ``keep_graph``, the first replay instantiates.
         self._new_executable(graph, cuda_graph)

@@ -382,6 +382,44 @@ def test_a_capture_that_an_error_of_the_program_ends(folder: Path) -> None:
     assert capture.frames[graph.diagnosis.frames[0]].line == 5
 
 
+def test_a_graph_whose_code_has_raised_and_one_of_a_class_of_the_program(folder: Path) -> None:
+    program(
+        folder,
+        "handled.py",
+        """
+        import contextlib, torch
+        x = torch.ones(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with contextlib.suppress(StopIteration), torch.cuda.graph(graph):
+            y = x + 1
+            raise StopIteration
+        for _ in range(5):
+            graph.replay()
+        print("y", y.tolist())
+
+        class Plain:
+            def capture_begin(self, *args, **kwargs): pass
+            capture_end = replay = lambda self: None
+        torch.cuda.CUDAGraph = Plain
+        for _ in range(2):
+            with torch.cuda.graph(Plain()):
+                pass
+        """,
+    )
+    done = run("-o", "handled.cgt", "handled.py", folder=folder)
+    assert "y [2.0, 2.0, 2.0]" in done.stdout
+    capture = capture_file.read(folder / "handled.cgt")
+    (graph,) = ledger(capture)
+    assert (graph.replays, graph.failure) == (5, None)
+    (found,) = ledger_findings(capture)
+    assert (found.code, found.frames[0].line) == ("exception-in-capture", 7)
+    assert "replays do only what comes before that" in found.reason
+    assert [node.shape for node in capture.graphs[0].nodes] == ["float32[3]"]
+    assert capture.ledger is not None
+    (lost,) = capture.ledger.lost
+    assert "captures and replays of __main__.Plain are not recorded" in lost
+
+
 @pytest.mark.parametrize(("ending", "is_found"), [("raise SystemExit(3)", False), ("", True)])
 def test_a_program_that_fails_before_its_first_replay_has_no_unused_graph(
     folder: Path, ending: str, is_found: bool

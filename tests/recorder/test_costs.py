@@ -37,6 +37,9 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **values: Any) -> None:
     monkeypatch.setitem(sys.modules, name, found)
 
 
+def ignore(*_: Any) -> None: ...
+
+
 def test_what_compiles_is_counted_once(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, patches: Patches
 ) -> None:
@@ -51,7 +54,7 @@ def test_what_compiles_is_counted_once(
 
     module(monkeypatch, "triton", compile=compile_)
     module(monkeypatch, "triton.runtime.autotuner", Autotuner=Autotuner)
-    followed = CaptureCosts(patches, lambda *_: None, lambda _: False)
+    followed = CaptureCosts(patches, ignore, ignore, lambda _: False)
     assert followed.begins().compiled_ns == 0
     assert Autotuner()._bench() == "kernel"
     assert followed.compiled_ns() == 75
@@ -70,7 +73,7 @@ def test_what_another_capture_compiles_is_its_own(
 
     module(monkeypatch, "triton", compile=compile_)
     capturing: set[int] = set()
-    followed = CaptureCosts(patches, lambda *_: None, capturing.__contains__)
+    followed = CaptureCosts(patches, ignore, ignore, capturing.__contains__)
     here = threading.get_ident()
 
     def on_a_thread(*, captures: bool) -> None:
@@ -101,9 +104,12 @@ def test_what_comes_before_a_capture(
 
     class Context:
         begins = True
+        is_seen = True
 
         def __enter__(self) -> None:
             clock.now += 3  # waits for the device, and empties caches
+            if not self.is_seen:
+                return
             if not self.begins:
                 raise RuntimeError("another thread captures")
             seen.append(followed.begins())
@@ -121,7 +127,10 @@ def test_what_comes_before_a_capture(
     monkeypatch.setattr(torch.cuda, "graph", Context)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", make_graphed_callables)
     refused: list[tuple[Any, Exception]] = []
-    followed = CaptureCosts(patches, lambda *call: refused.append(call), lambda _: False)
+    unseen: list[Any] = []
+    followed = CaptureCosts(
+        patches, lambda *call: refused.append(call), unseen.append, lambda _: False
+    )
     torch.cuda.make_graphed_callables()  # type: ignore[call-overload]
     with torch.cuda.graph():  # type: ignore[call-arg]
         pass
@@ -138,3 +147,9 @@ def test_what_comes_before_a_capture(
     assert [(type(context), str(error)) for context, error in refused] == [
         (Context, "another thread captures")
     ]
+    # Nor does one call `capture_begin` that has a graph of another class.
+    context = Context()
+    context.is_seen = False
+    with context:
+        pass
+    assert unseen == [context]

@@ -217,7 +217,7 @@ def test_a_helper_that_begins_a_capture_does_not_make_the_graph(recorded: Record
     place = recorded.frames[first.frames[0]]
     assert (first.owner, place.function) == ("engine", "engine")
     assert place.line == engine.__code__.co_firstlineno + 2
-    assert [each.owner for each in others] == ["capturing", "begin"]
+    assert [each.owner for each in others] == ["draft", "begin"]
 
 
 def test_a_capture_that_outlives_the_recording_is_kept_as_such(recorded: Recorded) -> None:
@@ -276,6 +276,45 @@ def test_an_exception_of_the_program_ends_the_capture(
         )  # fmt: skip
         place = recorded.frames[failed.diagnosis.frames[0]]
         assert place.function == "test_an_exception_of_the_program_ends_the_capture"
+
+
+def test_a_graph_whose_code_has_raised_may_be_replayed(recorded: Recorded) -> None:
+    """A capture whose code has raised ends as any other: who handles the error has a graph."""
+
+    def fall_back(graph: Graph) -> None:
+        graph.capture_begin()
+        try:
+            raise ImportError("no fast kernel")
+        except ImportError:
+            graph.capture_end()
+
+    used, unused = Graph(), Graph()
+    fall_back(used)
+    fall_back(unused)
+    for _ in range(3):
+        used.replay()
+    del unused
+    used.reset()
+    first, second = recorded.ledger().graphs
+    assert (first.failure, first.diagnosis, first.replays, first.end) == (None, None, 3, RESET)
+    assert (first.pool, first.graph) == ((0, 1), 0)
+    assert (second.failure, second.replays, second.end) == ("ImportError: no fast kernel", 0, None)
+    assert (second.pool, second.graph) == (None, None)
+    assert second.diagnosis is not None
+    assert second.diagnosis.code == "exception-in-capture"
+
+
+def test_a_capture_inside_a_capture_of_its_thread(recorded: Recorded) -> None:
+    outer = Graph()
+    outer.capture_begin()
+    nested: Any = types.SimpleNamespace(cuda_graph=Graph(), capture_error_mode="global")
+    error = RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    recorded.recorder.refused_before(nested, error)
+    outer.capture_end()
+    _, refused = recorded.ledger().graphs
+    assert refused.diagnosis is not None
+    assert refused.diagnosis.code == "api-order-misuse"
+    assert "its thread is capturing another graph" in refused.diagnosis.reason
 
 
 def test_captures_at_once_break_each_other(recorded: Recorded) -> None:

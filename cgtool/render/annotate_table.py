@@ -16,7 +16,7 @@ _NAMES = 3
 def _records(heading: str, how: How, explanation: str, style: str = "") -> Column[MatchedGraphRow]:
     return Column(
         heading,
-        lambda row: row.how.get(how) or None,
+        lambda row: row.how.get(how),
         optional=True,
         style=style,
         explanation=explanation,

@@ -228,8 +228,8 @@ GAPS: Sequence[Column[Timeline]] = (
     Column("median", "gap_median_ns"),
     Column(
         "before and after",
-        lambda row: row.around_ns or None,
-        time_text,
+        "around_ns",
+        zero=False,
         optional=True,
         explanation="before the first node and after the last",
     ),
@@ -270,19 +270,19 @@ ORDER: Sequence[Column[OrderRow]] = (
     Column("concurrent", "at_once", explanation="most nodes that ran at once"),
     Column(
         "overlap",
-        lambda row: row.overlapped_ns or None,
-        time_text,
+        "overlapped_ns",
+        zero=False,
         optional=True,
         explanation="time saved because nodes ran at the same time",
     ),
     Column(
         "possible gain",
-        lambda row: row.gain_ns or None,
-        time_text,
+        "gain_ns",
+        zero=False,
         optional=True,
         explanation="at most, if all independent nodes ran at the same time",
     ),
-    Column("of path", lambda row: row.gain or None, percent_text, optional=True, priority=1),
+    Column("of path", "gain", percent_text, zero=False, optional=True, priority=1),
 )
 
 

@@ -52,16 +52,16 @@ _SHOWN_CALLS = 3
 
 
 COLUMNS: Sequence[Column[ExplainedFinding]] = (
-    Column("severity", lambda finding: finding.severity),
-    Column("code", lambda finding: finding.code),
-    Column("what is wrong", lambda finding: finding.title),
+    Column("severity"),
+    Column("code"),
+    Column("what is wrong", "title"),
     Column("file", lambda finding: finding.place and finding.place.file),
     Column("line", lambda finding: finding.place and finding.place.line),
-    Column("module", lambda finding: finding.module),
-    Column("phase", lambda finding: finding.phase),
-    Column("times", lambda finding: finding.times),
-    Column("why", lambda finding: finding.reason),
-    Column("fix", lambda finding: finding.fix),
+    Column("module"),
+    Column("phase"),
+    Column("times"),
+    Column("why", "reason"),
+    Column("fix"),
     Column("graphs", lambda finding: " ".join(map(str, finding.graphs)), optional=True),
 )
 
@@ -239,8 +239,9 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "eager noise",
-        lambda row: row.noise or None,
+        "noise",
         _optional_number_text,
+        zero=False,
         optional=True,
         priority=3,
         explanation="largest absolute difference between two eager runs",
@@ -261,8 +262,8 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "tolerance",
-        lambda row: row.tolerance or None,
-        _optional_number_text,
+        format=_optional_number_text,
+        zero=False,
         optional=True,
         priority=1,
         explanation="largest difference, or error if there is one, that counts as equal",

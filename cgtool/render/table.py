@@ -125,6 +125,8 @@ class Column(Generic[Row]):
     narrowest: int = 0
     """Cells that a longer text gets at least while a column can be left out for it; 0 takes 40, of
     a text that is cut 24."""
+    zero: bool = True
+    """False: 0, and a tuple without elements, count as no value."""
     numeric: bool | None = None
     """Whether cells are aligned as numbers are; None: where the raw values are numbers."""
     style: Callable[[Row], str] | str = ""
@@ -165,7 +167,8 @@ class Column(Generic[Row]):
     @cached_property
     def cell(self) -> Callable[[Row], Any]:
         """Reads the raw value of a row."""
-        return self.value if callable(self.value) else attrgetter(self._field)
+        read = self.value if callable(self.value) else attrgetter(self._field)
+        return read if self.zero else lambda row: read(row) or None
 
     @cached_property
     def text(self) -> Callable[[Any], str]:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cgtool.analysis.diff.compare import Diff
-    from cgtool.analysis.ledger_pools import ProgramPoolRow
-    from cgtool.analysis.pools import PoolRow
+    from cgtool.analysis.pools import PoolRow, ProgramPoolRow
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Subject = TypeVar("Subject", bound=msgspec.Struct)
@@ -214,13 +213,10 @@ class LoadedCapture:
     def pools(self) -> Rows[PoolRow] | Rows[ProgramPoolRow]:
         """The memory pools: the rows of ``cgtool pools``. Both kinds have ``name`` and
         ``reserved_bytes``."""
-        if self.capture.ledger is not None:
-            from cgtool.analysis.ledger_pools import ProgramPoolRow
-            from cgtool.analysis.ledger_report import ledger_report
+        from cgtool.analysis.pools import PoolRow, ProgramPoolRow, pool_rows, program_pools
 
-            return Rows(ledger_report(self.capture).pools, ProgramPoolRow, "pool")
-        from cgtool.analysis.pools import PoolRow, pool_rows
-
+        if (ledger := self.capture.ledger) is not None:
+            return Rows(program_pools(self.capture, ledger), ProgramPoolRow, "pool")
         return Rows(pool_rows(self.capture), PoolRow, "pool")
 
     @cached_property

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 import cgtool
 from cgtool.analysis.eager_breaks import breaks_of
-from cgtool.analysis.progress import Progress
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
@@ -69,6 +69,15 @@ from cgtool.model.ledger import (
     ReplayPlace,
     Skip,
 )
+
+Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
+"""Given the log of a process and the number of a graph: times of the system clock (ns), and how
+many replays of the graph there were."""
+
+_AS_RECORDED = set(Captured.__struct_fields__).intersection(LedgerGraph.__struct_fields__) - {
+    "number", "owner", "frames", "diagnosis",
+}  # fmt: skip
+"""What the record of a capture and the ledger have in common."""
 
 
 @dataclass
@@ -181,7 +190,7 @@ class _ProcessLedger:
         self._count(journal.counters())
 
     def add_moments(self, seen: Callable[[int], Iterable[tuple[int, int]]]) -> None:
-        """``seen``: for a graph of this process, ``Progress.of``."""
+        """``seen``: ``Moments`` of this process, by the number of a graph."""
         for number, graph in self.graphs.items():
             first, last = graph.first_replay_ns, graph.last_replay_ns
             if first is None or last is None:
@@ -214,31 +223,14 @@ class _ProcessLedger:
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
             self.tables.pool_index(self.number, record.pool)  # numbered in order of captures
-        self._change(
-            record.number,
-            capture_ns=record.capture_ns,
-            instantiate_ns=record.instantiate_ns,
-            collector_ns=record.collector_ns,
-            compile_ns=record.compile_ns,
-            prepare_ns=record.prepare_ns,
-            warm_up_ns=record.warm_up_ns,
-            cgtool_ns=record.cgtool_ns,
-            pool=record.pool,
-            reserved_bytes=record.reserved_bytes,
-            overlaps=record.overlaps,
-            failure=record.failure,
-            diagnosis=None
-            if record.diagnosis is None
-            else Diagnosis(
-                record.diagnosis.code,
-                record.diagnosis.reason,
-                record.diagnosis.fix,
-                self.tables.frame_indices(record.diagnosis.frames),
-            ),
-        )
+        changes = {name: getattr(record, name) for name in _AS_RECORDED}
+        if (cause := record.diagnosis) is not None:
+            frames = self.tables.frame_indices(cause.frames)
+            changes["diagnosis"] = Diagnosis(cause.code, cause.reason, cause.fix, frames)
         if record.frames:
             frames = self.tables.frame_indices(record.frames)
-            self._change(record.number, owner=record.owner, frames=frames)
+            changes |= {"owner": record.owner, "frames": frames}
+        self._change(record.number, **changes)
         if record.failure is None:
             self.captured[record.number] = record
 
@@ -252,15 +244,8 @@ class _ProcessLedger:
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
         for sizes in record.sizes:
-            by_pool[sizes.pool].append(
-                PoolStream(
-                    sizes.device,
-                    sizes.stream,
-                    sizes.segments,
-                    sizes.reserved_bytes,
-                    sizes.used_bytes,
-                )
-            )
+            of_stream = {name: getattr(sizes, name) for name in PoolStream.__struct_fields__}
+            by_pool[sizes.pool].append(PoolStream(**of_stream))
         for id, streams in by_pool.items():
             self.pools[id] = LedgerPool(
                 self.number,
@@ -350,11 +335,11 @@ def merge(
     wall_ns: int,
     status: int | None,
     created: str,
-    progress: Progress | None = None,
+    moments: Moments | None = None,
 ) -> Capture:
     """The journals of a command's processes as one capture.
 
-    ``lost``: why some processes left none. ``progress``: of their replays, if it was followed.
+    ``lost``: why some processes left none. ``moments``: of their replays, if they were followed.
     """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
@@ -362,8 +347,8 @@ def merge(
     for journal in journals:
         process = _ProcessLedger(len(processes), command.started_ns, tables)
         process.read(journal)
-        if progress is not None:
-            process.add_moments(partial(progress.of, journal.log))
+        if moments is not None:
+            process.add_moments(partial(moments, journal.log))
         if process.process is not None:
             processes.append(process)
             reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)

@@ -105,6 +105,11 @@ class LineGraphs(NamedTuple):
         """How many captures did not fail."""
         return sum(each.failure is None for each in self.entries)
 
+    def some(self, entries: Sequence[LedgerGraph], singular: str, plural: str) -> str:
+        """``1 of 5 graphs captured here was``, of some of them, with the verb."""
+        verb = singular if len(entries) == 1 else plural
+        return f"{len(entries):,} of {count_text(self.captured, 'graph')} captured here {verb}"
+
     def calls_to(self, entry: LedgerGraph) -> tuple[Frame, ...]:
         """The calls that lead to the capture of one of them."""
         return self.calls[self.entries.index(entry)]
@@ -128,7 +133,7 @@ def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
     A backward runs on a thread of autograd's, and no line of the user's leads to it: it belongs to
     the line that called its forward, which is of the same compilation.
     """
-    lines: dict[tuple[str, Frame | None], LineGraphs] = {}
+    captures = []
     forward: dict[tuple[int, str], tuple[int, ...]] = {}
     for entry in ledger.graphs:
         if not entry.holds_a_pool:
@@ -136,11 +141,18 @@ def by_line(capture: Capture, ledger: Ledger) -> list[LineGraphs]:
             if entry.frames:
                 forward[compilation] = entry.frames
             calls = entry.frames or forward.get(compilation if entry.key else (-1, ""), ())
-            frames = tuple(capture.frames[frame] for frame in calls)
-            graphs = LineGraphs(entry.owner, frames, [], [])
-            graphs = lines.setdefault((entry.owner, graphs.place), graphs)
-            graphs.entries.append(entry)
-            graphs.calls.append(frames)
+            captures.append((tuple(capture.frames[frame] for frame in calls), entry))
+    return _grouped(captures)
+
+
+def _grouped(captures: Iterable[tuple[tuple[Frame, ...], LedgerGraph]]) -> list[LineGraphs]:
+    """Graphs, each with the calls that lead to its capture, by owner and line."""
+    lines: dict[tuple[str, Frame | None], LineGraphs] = {}
+    for frames, entry in captures:
+        graphs = LineGraphs(entry.owner, frames, [], [])
+        graphs = lines.setdefault((entry.owner, graphs.place), graphs)
+        graphs.entries.append(entry)
+        graphs.calls.append(frames)
     return list(lines.values())
 
 
@@ -172,13 +184,7 @@ def compiled_findings(
 ) -> Iterator[Finding]:
     """The findings of the graphs that ``torch.compile`` captures, each with the calls that lead to
     its capture, without their times and nodes."""
-    lines: dict[Frame | None, LineGraphs] = {}
-    for frames, entry in captures:
-        graphs = LineGraphs(COMPILE, frames, [], [])
-        graphs = lines.setdefault(graphs.place, graphs)
-        graphs.entries.append(entry)
-        graphs.calls.append(frames)
-    for line in lines.values():
+    for line in _grouped(captures):
         yield from _rerecorded(line)
         yield from _recompiled(line)
     yield from _skipped(skips)
@@ -212,12 +218,11 @@ def _empty(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
         if each.graph is not None and not capture.graphs[each.graph].nodes
     ]
     if empty and line.owner not in (COMPILE, CALLABLES):
-        verb = "is" if len(empty) == 1 else "are"
         yield _about(
             empty,
             EMPTY_GRAPH,
-            f"{len(empty):,} of {count_text(line.captured, 'graph')} captured here {verb} empty: "
-            "all work ran on the CPU, or on another device or stream, and replays do nothing",
+            f"{line.some(empty, 'is', 'are')} empty: all work ran on the CPU, or on another device "
+            "or stream, and replays do nothing",
             line,
             count_text(sum(each.replays for each in empty), "replay"),
         )
@@ -268,12 +273,11 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
 def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
     unused = [each for each in line.entries if each.is_unused]
     if unused and not ledger.failed_early:
-        verb = "was" if len(unused) == 1 else "were"
         yield _about(
             unused,
             GRAPH_NEVER_REPLAYED,
-            f"{len(unused):,} of {count_text(line.captured, 'graph')} captured here {verb} never "
-            "replayed" + (" after the recording" if line.owner == COMPILE else ""),
+            f"{line.some(unused, 'was', 'were')} never replayed"
+            + (" after the recording" if line.owner == COMPILE else ""),
             line,
             _cost(unused, "capture", in_unused_pools(unused, ledger)),
         )
@@ -319,12 +323,11 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             _cost(for_every_use, "capture"),
         )
     if after_reset:
-        verb = "was" if len(after_reset) == 1 else "were"
         yield _about(
             after_reset,
             RECAPTURED_AFTER_RESET,
-            f"{len(after_reset):,} of {count_text(line.captured, 'graph')} captured here {verb} "
-            "captured again after `reset()`, with the same work as before",
+            f"{line.some(after_reset, 'was', 'were')} captured again after `reset()`, with the "
+            "same work as before",
             line,
             _cost(after_reset, "capture"),
         )
@@ -406,15 +409,14 @@ def _alike(ledger: Ledger) -> set[int]:
 def _of_one_topology(capture: Capture, line: LineGraphs, alike: set[int]) -> Iterator[Finding]:
     again = [each for each in line.entries if each.graph in alike]
     if again:
-        verb = "has" if len(again) == 1 else "have"
         memory = sum(
             capture.graphs[each.graph].exec_bytes or 0 for each in again if each.graph is not None
         )
         yield _about(
             again,
             GRAPHS_OF_ONE_TOPOLOGY,
-            f"{len(again):,} of {count_text(line.captured, 'graph')} captured here {verb} the "
-            "nodes and dependencies of an earlier graph, which is still there",
+            f"{line.some(again, 'has', 'have')} the nodes and dependencies of an earlier graph, "
+            "which is still there",
             line,
             f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
             + ("it" if len(again) == 1 else "them")

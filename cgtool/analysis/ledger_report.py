@@ -20,11 +20,10 @@ from cgtool.analysis.ledger_findings import (
     reserved_text,
 )
 from cgtool.analysis.ledger_notes import Note, notes_of
-from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows, unread_pools
-from cgtool.analysis.ledger_sizes import sizes_of
+from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import count_text, percent_text, time_text, total_of
-from cgtool.model.capture import Capture, Caveat, Frame
+from cgtool.model.capture import Capture, Caveat, Frame, Node
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
 
@@ -131,7 +130,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
     for group in groups:
         for line, entries in group.by_caller():
             lines.append(_row(capture, group.owner, line, entries, findings))
-            sizes = sizes_of(capture, entries)
+            sizes = _distinguishing_sizes(capture, entries)
             for entry in entries:
                 row = _row(capture, group.owner, line, [entry], findings)
                 size = sizes.get(-1 if entry.graph is None else entry.graph)
@@ -151,13 +150,40 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs=tuple(row for _, row in graphs),
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
-        pools=pool_rows(capture, ledger),
+        pools=program_pools(capture, ledger),
         unread_pools=unread_pools(capture, ledger),
         findings=findings,
         failures=tuple(_failures(groups)),
         caveats=capture.caveats,
         lost=ledger.lost,
     )
+
+
+_NODES = 64
+"""How many nodes of each graph are compared."""
+
+
+def _distinguishing_sizes(capture: Capture, entries: Sequence[LedgerGraph]) -> dict[int, str]:
+    """What tells the graphs of a line apart where the program has named none, by their numbers:
+    ``float32[8,4]`` or ``grid 8,1,1``, of the node in which most of them differ."""
+    numbers = [each.graph for each in entries if each.graph is not None]
+    if len(numbers) < 2 or any(each.key for each in entries):
+        return {}
+    sizes = [list(map(_size, capture.graphs[number].nodes[:_NODES])) for number in numbers]
+    best: Sequence[str] = ()
+    for texts in zip(*sizes, strict=False):
+        if "" not in texts and len(set(texts)) > max(len(set(best)), 1):
+            best = texts
+    return dict(zip(numbers, best, strict=True)) if best else {}
+
+
+def _size(node: Node) -> str:
+    if node.shape is not None:
+        return node.shape
+    if node.kernel is not None:
+        return f"grid {','.join(map(str, node.kernel.grid))}"
+    work = node.copy or node.fill
+    return "" if work is None else f"{work.bytes:,} B"
 
 
 def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:

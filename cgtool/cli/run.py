@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,6 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from cgtool.analysis.progress import Progress
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model import capture_file
@@ -147,7 +148,7 @@ def run(
             wall_ns=wall_ns,
             status=status,
             created=created_now(),
-            progress=progress,
+            moments=None if progress is None else progress.of,
         )
     try:
         # Standard output is the program's.
@@ -161,17 +162,6 @@ def run(
                 f"cgtool run -o {name} {program[0]}\n"
             )
     raise typer.Exit(status or 0)
-
-
-def _follow(progress: Progress) -> None:
-    """While the program runs: import what reads the journals, which takes a tenth of a second, and
-    follow the replays."""
-    # What fails here fails again when it is needed, and is reported then.
-    with contextlib.suppress(Exception):
-        import cgtool.analysis.ledger
-        import cgtool.render.ledger_table  # noqa: F401
-    with contextlib.suppress(OSError):  # the folder was removed: reported at the end
-        progress.follow()
 
 
 def _show(capture: Capture, **options: Any) -> None:
@@ -257,3 +247,76 @@ def _default_file(program: list[str]) -> Path:
     """``train.py`` is saved as ``train-run.cgt`` in the current folder."""
     name = Path(program[program[0] in ("-m", "--")]).name
     return Path(f"{name.removesuffix('.py')}-run.cgt")
+
+
+# --- replays over time
+
+_FIRST_PAUSE = 0.05
+"""Seconds between two moments of a program that has just begun."""
+_MOST = 100
+"""Moments that are kept. Where there are more, every second one is left out, and the pauses become
+twice as long."""
+
+
+class Progress:
+    """How many replays each graph had at moments while its program ran.
+
+    It is read from the counters of the journals, so it costs the program nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: of the journals."""
+        self._folder = folder
+        self._ended = threading.Event()
+        self._moments: list[tuple[int, dict[tuple[Path, int], int]]] = []
+
+    def follow(self) -> None:
+        """Look again and again, until ``end`` is called."""
+        pause = _FIRST_PAUSE
+        while not self._ended.wait(pause):
+            if self.look(time.time_ns()):
+                pause *= 2
+
+    def look(self, time_ns: int) -> bool:
+        """Note how many replays there are, at this time of the system clock. True if earlier
+        moments were left out."""
+        counts = {
+            (each.log, number): count
+            for each in read_journals(self._folder)
+            for number, (count, *_) in enumerate(each.counters().graphs)
+            if count
+        }
+        self._moments.append((time_ns, counts))
+        if len(self._moments) <= _MOST:
+            return False
+        del self._moments[1::2]
+        return True
+
+    def end(self) -> None:
+        """The program has ended."""
+        self._ended.set()
+
+    def of(self, log: Path, number: int) -> Iterator[tuple[int, int]]:
+        """Times of the system clock (ns), and how many replays there were of a graph: before and
+        after each change. ``log``: of the journal of its process."""
+        seen = [(time_ns, counts.get((log, number), 0)) for time_ns, counts in self._moments]
+        is_told = False
+        for before, after in pairwise(seen):
+            if before[1] == after[1]:
+                is_told = False
+                continue
+            if not is_told and before[1]:
+                yield before
+            yield after
+            is_told = True
+
+
+def _follow(progress: Progress) -> None:
+    """While the program runs: import what reads the journals, which takes a tenth of a second, and
+    follow the replays."""
+    # What fails here fails again when it is needed, and is reported then.
+    with contextlib.suppress(Exception):
+        import cgtool.analysis.ledger
+        import cgtool.render.ledger_table  # noqa: F401
+    with contextlib.suppress(OSError):  # the folder was removed: reported at the end
+        progress.follow()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cgtool.analysis.eager_breaks import EagerRow
-from cgtool.analysis.ledger_costs import CaptureTime
 from cgtool.analysis.ledger_notes import Note
-from cgtool.analysis.ledger_pools import ProgramPoolRow
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
+from cgtool.analysis.pools import ProgramPoolRow
 from cgtool.analysis.units import (
     bytes_text,
     count_text,
@@ -20,25 +19,6 @@ from cgtool.analysis.units import (
 )
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, WARNING, Column, Screen
-
-
-def _count(
-    heading: str,
-    cell: Callable[[LedgerRow], int],
-    style: str = "",
-    explanation: str = "",
-    priority: int = 0,
-) -> Column[LedgerRow]:
-    """A count that most programs do not have."""
-    return Column(
-        heading,
-        lambda row: cell(row) or None,
-        optional=True,
-        style=style,
-        explanation=explanation,
-        priority=priority,
-    )
-
 
 _OWNER: Column[LedgerRow] = Column("made by", "owner", explanation="what captures the graphs")
 _LINE: Column[LedgerRow] = Column(
@@ -64,10 +44,10 @@ def _key(priority: int) -> Column[LedgerRow]:
 
 _NODES: Column[LedgerRow] = Column(
     "nodes",
-    lambda row: row.nodes or None,
-    lambda nodes: "—" if nodes is None else " to ".join(f"{count:,}" for count in nodes),
+    format=lambda nodes: "—" if nodes is None else " to ".join(f"{count:,}" for count in nodes),
     priority=1,
     parts=("min", "max"),
+    zero=False,
     numeric=True,
     explanation="of one graph: the fewest and the most",
 )
@@ -87,8 +67,8 @@ _GPU_SHARE: Column[LedgerRow] = Column(
 )
 _CAPTURE: Column[LedgerRow] = Column(
     "capture",
-    lambda row: row.capture_ns or None,
-    time_text,
+    "capture_ns",
+    zero=False,
     numeric=True,
     explanation="host time of the captures, instantiation included",
 )
@@ -104,22 +84,24 @@ _OF_ONE_GRAPH = _NODES, _GPU, _INTERVAL
 _MEMORY: Sequence[Column[LedgerRow]] = (
     Column(
         "reserved",
-        lambda row: row.reserved_bytes or None,
-        bytes_text,
+        "reserved_bytes",
+        zero=False,
         optional=True,
         priority=1,
         explanation="memory that PyTorch's allocator reserved during the captures",
     ),
-    _count(
+    Column(
         "at once",
-        lambda row: row.overlaps,
-        explanation="captures while another thread captured: each counts what both reserved",
+        "overlaps",
+        zero=False,
+        optional=True,
         priority=1,
+        explanation="captures while another thread captured: each counts what both reserved",
     ),
     Column(
         "driver",
-        lambda row: row.exec_bytes or None,
-        bytes_text,
+        "exec_bytes",
+        zero=False,
         optional=True,
         priority=3,
         explanation="memory that the driver took for the executable graphs",
@@ -144,14 +126,29 @@ LINES: Sequence[Column[LedgerRow]] = (
     _OWNER,
     _LINE,
     Column("graphs"),
-    _count(
+    Column(
         "again",
-        lambda row: row.rerecords,
-        WARNING,
-        "captured by torch.compile because an earlier one did not fit, or after `reset()`",
+        "rerecords",
+        zero=False,
+        optional=True,
+        style=WARNING,
+        explanation="captured by torch.compile because an earlier one did not fit, or after "
+        "`reset()`",
     ),
-    _count("unused", lambda row: row.unused, WARNING, "graphs that were never replayed"),
-    _count("failed", lambda row: row.failed, BAD, "captures that ended with an error"),
+    Column(
+        "unused",
+        zero=False,
+        optional=True,
+        style=WARNING,
+        explanation="graphs that were never replayed",
+    ),
+    Column(
+        "failed",
+        zero=False,
+        optional=True,
+        style=BAD,
+        explanation="captures that ended with an error",
+    ),
     _NODES,
     Column("replays"),
     _GPU,
@@ -207,8 +204,9 @@ NOTES: Sequence[Column[_NotedRow]] = (
     Column("max", lambda row: row[1].most, number_text, numeric=True),
     Column(
         "padded to",
-        lambda row: row[1].sizes or None,
+        lambda row: row[1].sizes,
         lambda sizes: "—" if sizes is None else " to ".join(map(number_text, sizes)),
+        zero=False,
         optional=True,
         parts=("min", "max"),
         numeric=True,
@@ -223,13 +221,11 @@ NOTES: Sequence[Column[_NotedRow]] = (
 )
 
 
-def _spent(
-    heading: str, cell: Callable[[CaptureTime], int | None], explanation: str, priority: int = 0
-) -> Column[LedgerRow]:
+def _spent(heading: str, field: str, explanation: str, priority: int = 0) -> Column[LedgerRow]:
     return Column(
         heading,
-        lambda row: cell(row.spent) or None,
-        time_text,
+        f"spent.{field}",
+        zero=False,
         optional=True,
         priority=priority,
         explanation=explanation,
@@ -256,40 +252,28 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _OWNER,
     _LINE,
     Column("graphs", priority=3),
-    _spent(
-        "warm-up", lambda spent: spent.warm_up_ns, "iterations that PyTorch runs before the capture"
-    ),
+    _spent("warm-up", "warm_up_ns", "iterations that PyTorch runs before the capture"),
     _spent(
         "prepare",
-        lambda spent: spent.prepare_ns,
+        "prepare_ns",
         "in torch.cuda.graph before the capture: waiting for the device, emptying caches",
         2,
     ),
-    _spent("code", lambda spent: spent.code_ns, "the captured code"),
+    _spent("code", "code_ns", "the captured code"),
     _spent(
         "compile",
-        lambda spent: spent.compile_ns,
+        "compile_ns",
         "in the capture, in Triton and Inductor: compiling, tuning and loading kernels",
         1,
     ),
-    _spent(
-        "collector",
-        lambda spent: spent.collector_ns,
-        "in the capture, Python's garbage collector",
-        2,
-    ),
-    _spent("instantiate", lambda spent: spent.instantiate_ns, "at the end of the capture", 1),
-    _spent(
-        "cgtool",
-        lambda spent: spent.cgtool_ns,
-        "to read the graphs, not part of the other times",
-        4,
-    ),
+    _spent("collector", "collector_ns", "in the capture, Python's garbage collector", 2),
+    _spent("instantiate", "instantiate_ns", "at the end of the capture", 1),
+    _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
-    Column("process", lambda row: row.process or None, optional=True, priority=2),
+    Column("process", zero=False, optional=True, priority=2),
     Column("graphs", explanation="captured into it"),
     Column(
         "kept by",

@@ -9,7 +9,7 @@ from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import count
 from cgtool.analysis.ledger_costs import capture_time
 from cgtool.analysis.ledger_findings import ledger_findings
-from cgtool.analysis.ledger_pools import pool_rows
+from cgtool.analysis.pools import program_pools
 from cgtool.model.capture import Capture, Memory, Pool
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import COMPILE, LedgerGraph, LedgerPool, PoolStream
@@ -97,7 +97,7 @@ def test_what_pools_have_and_what_keeps_them() -> None:
         LedgerPool(0, 1, 100, (PoolStream(0, 16, 1, 20 << 20, 5 << 20),)),
     )
     assert capture.ledger is not None
-    large, small = pool_rows(capture, capture.ledger)
+    large, small = program_pools(capture, capture.ledger)
     assert (large.name, large.graphs, large.kept_by, large.streams) == ("pool 1", 2, "1 graph", 1)
     assert (small.graphs, small.kept_by, small.streams) == (2, "tensors", 2)
     assert (small.reserved_bytes, small.used_bytes, small.free_bytes) == (6 << 20, 1 << 20, 5 << 20)

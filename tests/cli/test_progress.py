@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cgtool.analysis.progress import Progress
+from cgtool.cli.run import Progress
 from cgtool.model.journal import COUNTER, Began, JournalWriter, read_journals
 
 

@@ -10,8 +10,7 @@ import msgspec
 
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.analysis.ledger_findings import by_line
-from cgtool.analysis.ledger_pools import ProgramPoolRow, pool_rows
-from cgtool.analysis.pools import peak_of
+from cgtool.analysis.pools import ProgramPoolRow, peak_of, program_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
@@ -208,7 +207,7 @@ def of_memory(context: EvidenceContext, *, live: bool) -> Evidence:
     if capture is None:
         return Evidence()
     if capture.ledger is not None:
-        rows = pool_rows(capture, capture.ledger)[:SHOWN]
+        rows = program_pools(capture, capture.ledger)[:SHOWN]
         return Evidence(tuple(_of_pool(row, live=live) for row in rows))
     (held, places), sign = _held(capture, live=live), ""
     if compared is not None:

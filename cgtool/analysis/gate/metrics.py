@@ -15,8 +15,7 @@ import msgspec
 
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
-from cgtool.analysis.ledger_pools import pool_rows
-from cgtool.analysis.pools import driver_bytes, live_bytes, reserved_bytes
+from cgtool.analysis.pools import driver_bytes, live_bytes, program_pools, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph, Pool
@@ -127,7 +126,7 @@ def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool)
         ledger = capture.ledger
         if ledger is None:
             return sum(map(size, capture.memory.pools)) / _MIB
-        rows = pool_rows(capture, ledger)
+        rows = program_pools(capture, ledger)
         sizes = (row.used_bytes if live else row.reserved_bytes for row in rows)
         return sum(sizes) / _MIB if rows else None
 

@@ -414,15 +414,9 @@ _NOWHERE = Frame("", 0, "")
 
 
 def _text(screen: RenderableType) -> str:
-    from io import StringIO
+    from cgtool.render.table import drawn
 
-    from rich.console import Console
-
-    buffer = StringIO()
-    # In a notebook rich would show it at once.
-    plain = Console(file=buffer, width=100, color_system=None, force_jupyter=False)
-    plain.print(screen, highlight=False)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+    return drawn(screen, 100)
 
 
 def _preformatted(screen: RenderableType) -> str:

@@ -45,7 +45,8 @@ COMMANDS = {
 }
 
 _MODULES = {
-    "profile": "capture", "verify": "check", "explain": "check", "pools": "dump", "help": "app",
+    "profile": "capture", "verify": "check", "explain": "check", "pools": "dump",
+    "report": "diff", "help": "app",
 }  # fmt: skip
 """Commands that share the module of another command."""
 

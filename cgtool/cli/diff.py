@@ -1,14 +1,17 @@
-"""``cgtool diff``: what changed between two captures."""
+"""``cgtool diff`` and ``cgtool report``: what changed between two captures, and one or both as an
+HTML file."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, show_report
+from cgtool.cli.output import check_places, print_saved, show_report, write_bytes
 from cgtool.model.capture import Capture
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
@@ -41,7 +44,7 @@ def diff(
     check_places([("-o", output)], a, b)
     # Collecting would take a tenth of the time.
     with CollectorPaused(freeze=True):
-        captures = open_both(a, b, options=worker)
+        captures = _open(a, b, options=worker)
         report = compare(*captures, names=(a, b))
         show_report(
             "cgtool-diff", report, render, format_, output,
@@ -50,7 +53,54 @@ def diff(
     raise typer.Exit(int(report.different))
 
 
-def open_both(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
+# --- report
+
+
+@opt.captures
+def report(
+    *,
+    capture: opt.CaptureOrEntry,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="a second one, to compare CAPTURE with"),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the page to FILE.",
+            rich_help_panel=opt.OUTPUT,
+        ),
+    ] = Path("report.html"),
+    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    worker: opt.WorkerOptions,
+) -> None:
+    """Write CAPTURE, or what changed from it to B, as one HTML page that opens offline in any
+    browser."""
+    import webbrowser
+
+    from cgtool.html.report import html
+    from cgtool.html.sources import check_page
+
+    targets = [capture] if other is None else [capture, other]
+    check_places([("-o", output)], *targets)
+    # Collecting would take a tenth of the time.
+    with CollectorPaused(freeze=True):
+        captures = _open(*targets, options=worker)
+        check_page(output, captures)
+        write_bytes(html(list(zip(targets, captures, strict=True))), output)
+    if not worker.quiet:
+        print_saved(output)
+    if open_ and not webbrowser.open(output.absolute().as_uri()):
+        sys.stderr.write(f"no browser was found to open {output}\n")
+
+
+# --- captures
+
+
+def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
     """Both captures. Files come first: their errors show at once, and an ENTRY is captured on the
     device of the file."""
     from msgspec import structs

@@ -129,14 +129,14 @@ def find_project(folder: Path) -> Project | None:
                 content = tomllib.loads(data.decode())
             except (ValueError, RecursionError) as error:
                 raise usage(f"{path}: not valid TOML: {error}") from error
-            _misspelt(path, content)
+            _misspelled(path, content)
             tool = content.get("tool")
             if isinstance(tool, dict) and "cgtool" in tool:
                 return Project(path, tool["cgtool"])
     return None
 
 
-def _misspelt(path: Path, content: dict[str, Any]) -> None:
+def _misspelled(path: Path, content: dict[str, Any]) -> None:
     """Raises CgtoolError (exit 2) for a table that is almost ours: its budgets would be ignored.
     Another tool's name may be similar, but its table has no ``gate``."""
     tables = dict(content)

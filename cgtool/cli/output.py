@@ -45,15 +45,9 @@ def show_table(renderable: RenderableType, output: Path | None, *, stderr: bool 
     if output is None:
         console(stderr=stderr).print(renderable)
         return
-    from io import StringIO
+    from cgtool.render.table import drawn
 
-    from rich.console import Console
-
-    buffer = StringIO()
-    Console(file=buffer, width=_WIDTH, highlight=False, color_system=None, soft_wrap=True).print(
-        renderable
-    )
-    write_bytes(buffer.getvalue().encode(), output)
+    write_bytes(f"{drawn(renderable, _WIDTH, soft_wrap=True)}\n".encode(), output)
 
 
 def show_report(

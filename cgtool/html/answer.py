@@ -25,7 +25,7 @@ from cgtool.html.screens import tables
 from cgtool.html.sources import Sources
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import Ledger, LedgerGraph
-from cgtool.render import ledger_table, profile_table
+from cgtool.render import ledger_table, profile_table, summary_table
 
 NumberFrame = Callable[[Frame | None], int]
 """The number of a frame in the page."""
@@ -120,10 +120,7 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
         if reserved := total_of(each.reserved_bytes for each in capture.ledger.graphs):
             yield "memory", f"{bytes_text(reserved)} reserved by the captures"
     elif summary.pools:
-        text = f"{bytes_text(summary.pool_bytes)} in {count_text(summary.pools, 'memory pool')}"
-        if summary.exec_bytes is not None:
-            text += f", {bytes_text(summary.exec_bytes)} in the driver for the executable graphs"
-        yield "memory", text
+        yield "memory", summary_table.memory_text(summary)
     profile = capture.profile
     if profile is not None and profile.memory_bytes_per_s is not None:
         peaks = [f"{peak.dtype} {rate_text(peak.flops_per_s, 'FLOP/s')}" for peak in profile.peaks]

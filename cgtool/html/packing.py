@@ -37,7 +37,7 @@ class Packer:
         self._cut = 0
 
     def integers(self, name: str, values: Iterable[int | None], *, rising: bool = False) -> None:
-        """Numbers from 0, None where there is none. ``rising``: neighbours are close to each other,
+        """Numbers from 0, None where there is none. ``rising``: neighbors are close to each other,
         so their differences are stored."""
         known = [0 if value is None else value + 1 for value in values]
         small = max(known, default=0) <= 1 << 31

@@ -385,13 +385,36 @@ class Journal(NamedTuple):
     log: Path
 
     def records(self) -> Iterator[Record]:
-        """One by one, because they may be larger than the memory."""
-        return read_log(self.log)
+        """One by one, because they may be larger than the memory; those of a log whose end is
+        missing are followed by ``Lost``."""
+        decoder = msgspec.msgpack.Decoder(Record)
+        with self.log.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while head := file.read(_LENGTH.size):
+                try:
+                    (length,) = _LENGTH.unpack(head)
+                    if len(data := file.read(min(length, size))) < length:
+                        raise ValueError("truncated")
+                    yield decoder.decode(data)
+                except (ValueError, struct.error, msgspec.MsgspecError):
+                    yield Lost(
+                        "the last record is incomplete: the process was killed while it wrote it"
+                    )
+                    return
 
     def counters(self) -> Counters:
-        """To be read after the records: a process that still runs counts what is recorded
-        already."""
-        return read_counters(self.log)
+        """None if there is no file. To be read after the records: a process that still runs counts
+        what is recorded already."""
+        entries = _entries(self.log.with_suffix(COUNTERS))
+        times = _entries(self.log.with_suffix(TIMES))
+        return Counters(
+            entries[0][0] if entries else 0,
+            entries[1:],
+            _entries(self.log.with_suffix(NOTES)),
+            _entries(self.log.with_suffix(BREAKS)),
+            times[0][:2] if times else (0, 0),
+            tuple(each[:3] for each in times[1:]),
+        )
 
 
 def read_journals(folder: Path) -> Iterator[Journal]:
@@ -415,24 +438,6 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
-def read_log(path: Path) -> Iterator[Record]:
-    """The records of a log; those of a log whose end is missing are followed by ``Lost``."""
-    decoder = msgspec.msgpack.Decoder(Record)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        while head := file.read(_LENGTH.size):
-            try:
-                (length,) = _LENGTH.unpack(head)
-                if len(data := file.read(min(length, size))) < length:
-                    raise ValueError("truncated")
-                yield decoder.decode(data)
-            except (ValueError, struct.error, msgspec.MsgspecError):
-                yield Lost(
-                    "the last record is incomplete: the process was killed while it wrote it"
-                )
-                return
-
-
 class Counters(NamedTuple):
     """What a process counted."""
 
@@ -449,20 +454,6 @@ class Counters(NamedTuple):
     times: tuple[tuple[int, int, int], ...]
     """By number of the graph: host time of the first replay, replays with a GPU time, that of all
     of them; fewer than there are graphs if the last were not replayed."""
-
-
-def read_counters(log: Path) -> Counters:
-    """The counters of the process with this log; none if there is no file."""
-    entries = _entries(log.with_suffix(COUNTERS))
-    times = _entries(log.with_suffix(TIMES))
-    return Counters(
-        entries[0][0] if entries else 0,
-        entries[1:],
-        _entries(log.with_suffix(NOTES)),
-        _entries(log.with_suffix(BREAKS)),
-        times[0][:2] if times else (0, 0),
-        tuple(each[:3] for each in times[1:]),
-    )
 
 
 def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:

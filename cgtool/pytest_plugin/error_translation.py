@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -23,15 +23,6 @@ WIDTH = 96
 
 class Unexpected(Exception):
     """The graph is not what the test expects. The text is all of the message."""
-
-
-def drawn(renderable: Any) -> str:
-    """A rich renderable as plain text."""
-    from rich.console import Console
-
-    buffer = StringIO()
-    Console(file=buffer, width=WIDTH, highlight=False, color_system=None).print(renderable)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().strip("\n").splitlines())
 
 
 def failure_text(failure: Failure) -> str:

@@ -27,7 +27,7 @@ from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.pytest_plugin import REPORTED, Record
-from cgtool.pytest_plugin.error_translation import Unexpected, drawn
+from cgtool.pytest_plugin.error_translation import WIDTH, Unexpected
 from cgtool.pytest_plugin.marker import GATED, budgets_of
 from cgtool.pytest_plugin.workers import Workers
 
@@ -136,13 +136,14 @@ class Gate:
 
     def _text(self, report: GateReport, failed: list[Verdict], base: Base | None) -> str:
         from cgtool.render.gate_table import conclusion, measured_text, render
+        from cgtool.render.table import drawn
 
         figures = [
             f"{verdict.metric} {measured_text(verdict)}, {verdict.requirement}"
             for verdict in failed
         ]
         lines = [f"{self._entry}: {conclusion(report).plain}: {'; '.join(figures)}"]
-        lines.append(drawn(render(report)))
+        lines.append(drawn(render(report), WIDTH))
         worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in failed)
         if base is not None and worse:
             lines.append(f"if this change is intended: {how_to_record(self._item)}")

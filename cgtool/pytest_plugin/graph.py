@@ -29,7 +29,7 @@ from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.program.spec import parse_entry
 from cgtool.pytest_plugin import REPORTED
-from cgtool.pytest_plugin.error_translation import Unexpected, drawn, translated
+from cgtool.pytest_plugin.error_translation import WIDTH, Unexpected, translated
 from cgtool.pytest_plugin.gate import Gate, root_of
 from cgtool.pytest_plugin.marker import (
     GATED,
@@ -160,6 +160,7 @@ class Graph:
         if code == EXIT_OK:
             return report
         from cgtool.render.report_table import render_verify
+        from cgtool.render.table import drawn
 
         verdict = f"cannot tell: {unanswered(report)}"
         if different := sum(not comparison.equal for comparison in report.comparisons):
@@ -169,7 +170,7 @@ class Graph:
             findings = explain_findings(report.findings)
             errors = [finding.code for finding in findings if finding.severity == ERROR]
             verdict = f"replay is not eager: {', '.join(errors)}"
-        raise Unexpected(f"{self.entry}: {verdict}\n{drawn(render_verify(report))}")
+        raise Unexpected(f"{self.entry}: {verdict}\n{drawn(render_verify(report), WIDTH)}")
 
     @translated
     def check(self, *, allow: str | tuple[str, ...] | list[str] = ()) -> Report:
@@ -191,9 +192,10 @@ class Graph:
         if not hazards:
             return report
         from cgtool.render.report_table import render_check
+        from cgtool.render.table import drawn
 
         names = ", ".join(dict.fromkeys(finding.code for finding in hazards))
-        raise Unexpected(f"{self.entry}: {names}\n{drawn(render_check(report))}")
+        raise Unexpected(f"{self.entry}: {names}\n{drawn(render_check(report), WIDTH)}")
 
     @translated
     def gate(

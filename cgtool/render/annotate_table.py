@@ -85,7 +85,7 @@ def render(report: AnnotateReport, *, rows: int = 20, explain: bool = False) -> 
         screen.line(f"{count_text(rest, 'more graph')}: --format json shows all", "dim")
     if report.unmatched:
         screen.parts.append("")
-        screen.labelled((("not matched", _why(row)) for row in report.unmatched[:_SHOWN]), WARNING)
+        screen.labeled((("not matched", _why(row)) for row in report.unmatched[:_SHOWN]), WARNING)
         hint = "`cgtool run` of the traced program records all its graphs"
         if report.whole_program:
             hint = f"if the program has changed since {report.capture}, record it again"

@@ -24,9 +24,9 @@ def render(report: BenchReport, *, explain: bool = False) -> Screen:
     screen.table(f"Eager and replay, {report.device}", ROWS, report.rows, name="times")
     title = f"Replay times compared with {report.against}"
     screen.table(title, VERDICTS, report.verdicts, name="verdicts")
-    screen.labelled(_evidence(report.verdicts))
-    screen.labelled(("note", note) for note in report.notes)
-    screen.labelled((("warning", text) for text in report.warnings), WARNING)
+    screen.labeled(_evidence(report.verdicts))
+    screen.labeled(("note", note) for note in report.notes)
+    screen.labeled((("warning", text) for text in report.warnings), WARNING)
     screen.legend(_legend(report) if report.rows else ())
     screen.add(Findings(report.findings))
     return screen

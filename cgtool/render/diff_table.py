@@ -38,8 +38,8 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     most = rows or sys.maxsize
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
-    screen.labelled(_sides(report))
-    screen.labelled((("note", note) for note in report.notes), WARNING)
+    screen.labeled(_sides(report))
+    screen.labeled((("note", note) for note in report.notes), WARNING)
     if report.program:
         program = [row for row in report.program if row.a != row.b]
         screen.table("Program", _figure_columns(value_text), program)

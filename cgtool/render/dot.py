@@ -1,7 +1,7 @@
 """A capture as DOT, one cluster for each graph, modules inside it, the edges between boxes; and the
 layout as SVG or PNG: by the system's Graphviz when there is one, else the pip-installed one.
 
-Colours are soft fills under dark text; their words tell them apart in greyscale too.
+Colors are soft fills under dark text; their words tell them apart in grayscale too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OLIVE, YELLOW = ("#eef3d3", "#b7c383"), ("#f6f0c8", "#cdbf73")
 PINK, SAND = ("#f3dfee", "#cf9fc2"), ("#e6e2d8", "#b5ab93")
 OTHER = ("#eceff2", "#b3bcc6")
 MIXED = ("#f1f4f8", "#9fb0c4")
-"""Colour of a group with nodes of several types."""
+"""Color of a group with nodes of several types."""
 
 TYPES = {
     "kernel": BLUE,
@@ -60,7 +60,7 @@ TYPES = {
 }
 """By node type; the rest share ``OTHER``."""
 SOFT = (BLUE, ORANGE, GREEN, VIOLET, RED, TEAL, YELLOW, PINK, SAND)
-"""Colours of modules and streams, in order of their first node."""
+"""Colors of modules and streams, in order of their first node."""
 HEAT = (
     ("#f7f5f2", "#cfc9c0"),
     ("#fdf1df", "#e5cba5"),
@@ -69,7 +69,7 @@ HEAT = (
     ("#f8bd94", "#d08357"),
     ("#f4a687", "#c06648"),
 )
-"""Colours from the shortest time to the longest."""
+"""Colors from the shortest time to the longest."""
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
@@ -166,7 +166,7 @@ class _Picture:
         links = [link for view in self.views for link in view.links]
         words = []
         if any(link.hidden for link in links):
-            words.append("dashed grey: through nodes that are not shown")
+            words.append("dashed gray: through nodes that are not shown")
         if any(link.programmatic for link in links):
             words.append("orange: programmatic, the kernels may overlap")
         if any(self.capture.graphs[view.graph].parent for view in self.views):

@@ -404,7 +404,7 @@ def render(
     if report.failures:
         screen.parts.append("")
     failures = report.failures[: rows or None]
-    screen.labelled((("capture failed", failure) for failure in failures), BAD)
+    screen.labeled((("capture failed", failure) for failure in failures), BAD)
     _notes(screen, report)
     return screen
 
@@ -442,8 +442,8 @@ def _notes(screen: Screen, report: LedgerReport, more: Sequence[str] = ()) -> No
     lost = (*report.lost, *more)
     if lost or report.caveats:
         screen.parts.append("")
-    screen.labelled((("not recorded", reason) for reason in lost), WARNING)
-    screen.labelled((("note", caveat.text) for caveat in report.caveats), WARNING)
+    screen.labeled((("not recorded", reason) for reason in lost), WARNING)
+    screen.labeled((("note", caveat.text) for caveat in report.caveats), WARNING)
     screen.legend()
 
 

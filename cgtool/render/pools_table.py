@@ -23,7 +23,7 @@ def render(
     # The title says "simulated" already.
     screen.add(Table(title, _pool_columns(size), report.pools, name="pools"))
     if report.pools:
-        screen.labelled(_notes(report, size))
+        screen.labeled(_notes(report, size))
     else:
         screen.line(title, "bold")
         screen.line("none: no graph of the capture holds memory")
@@ -39,7 +39,7 @@ def render(
     )
     title = "Memory reused between graphs"
     screen.table(title, _shared_columns(size), report.shared, name="reused")
-    screen.labelled((("note", note) for note in notes), WARNING)
+    screen.labeled((("note", note) for note in notes), WARNING)
     screen.legend()
     return screen
 

@@ -66,7 +66,7 @@ def render(report: ProfileReport, *, overview: bool = True, explain: bool = Fals
                 screen.line(f"Critical path of {row.name}: {steps}")
     if notes := list(_notes(report, overview=overview)):
         screen.parts.append("")
-        screen.labelled(notes, WARNING)
+        screen.labeled(notes, WARNING)
     screen.legend(_legend(report))
     if overview:
         screen.add(Findings(verdict.findings))

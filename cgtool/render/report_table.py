@@ -93,7 +93,7 @@ def render_check(report: Report) -> Screen:
 
 
 def _count(findings: Sequence[ExplainedFinding]) -> Text:
-    """``2 errors, 1 note`` in the colour of the worst."""
+    """``2 errors, 1 note`` in the color of the worst."""
     if not findings:
         return plain("no findings", GOOD)
     count = Counter(finding.severity for finding in findings)

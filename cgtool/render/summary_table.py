@@ -17,12 +17,13 @@ def render(summary: Summary, *, explain: bool = False) -> Screen:
     screen = Screen(simulated=summary.simulated, explain=explain)
     screen.parts.append(_head(summary))
     screen.table("Graphs", graph_columns(summary), summary.graphs)
-    screen.line(_memory(summary), "dim")
+    warm_up = count_text(summary.warmup_iters, "warm-up iteration")
+    screen.line(f"{memory_text(summary)}; {warm_up}", "dim")
     screen.table("Nodes by module", module_columns(summary), summary.modules, name="modules")
     rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
     screen.table("Nodes by op", OPS, summary.ops, rest, name="ops")
     screen.parts += ["", _attribution(summary.coverage)]
-    screen.labelled((("note", caveat.text) for caveat in summary.caveats), WARNING)
+    screen.labeled((("note", caveat.text) for caveat in summary.caveats), WARNING)
     screen.legend()
     return screen
 
@@ -69,11 +70,12 @@ def _type_column(type_: str) -> Column[GraphRow]:
     return Column(type_, lambda row: row.types.get(type_), priority=2)
 
 
-def _memory(summary: Summary) -> str:
+def memory_text(summary: Summary) -> str:
+    """``104 MiB in 1 memory pool, 2.0 MiB in the driver for the executable graphs``."""
     text = f"{bytes_text(summary.pool_bytes)} in {count_text(summary.pools, 'memory pool')}"
     if summary.exec_bytes is not None:
         text += f", {bytes_text(summary.exec_bytes)} in the driver for the executable graphs"
-    return f"{text}; {count_text(summary.warmup_iters, 'warm-up iteration')}"
+    return text
 
 
 def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from io import StringIO
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
@@ -47,6 +48,20 @@ def plain(text: str, style: str = "") -> Text:
     It goes on in the next line of a terminal, and in one line into a pipe.
     """
     return Text(visible(text), style=style)
+
+
+def drawn(renderable: RenderableType, width: int, *, soft_wrap: bool = False) -> str:
+    """A renderable as plain text, in so many cells."""
+    buffer = StringIO()
+    Console(
+        file=buffer,
+        width=width,
+        highlight=False,
+        color_system=None,
+        soft_wrap=soft_wrap,
+        force_jupyter=False,  # in a notebook rich would show it at once
+    ).print(renderable)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def value_text(value: Any) -> str:
@@ -394,10 +409,10 @@ class Screen:
         """``nodes, interval: text``, of the columns of the last table that are shown."""
         self.parts.append(_About(self.tables[-1], tuple(columns), text))
 
-    def labelled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
+    def labeled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
         """``name  text``, one per row: a second line of the text begins under the first."""
         if grid := list(rows):
-            self.parts += _labelled(grid, style)
+            self.parts += _labeled(grid, style)
 
     def legend(self, more: Iterable[tuple[str, str]] = ()) -> None:
         """With ``--explain``: what the headings of the tables so far cannot say, and ``more``."""
@@ -440,7 +455,7 @@ class _Legend:
         }
         if lines := lines | self.more:
             yield ""
-            yield from _labelled(lines.items(), "dim")
+            yield from _labeled(lines.items(), "dim")
 
 
 @dataclass(frozen=True)
@@ -461,7 +476,7 @@ class Hanging:
         yield grid
 
 
-def _labelled(rows: Iterable[tuple[str, str]], style: str) -> list[Hanging]:
+def _labeled(rows: Iterable[tuple[str, str]], style: str) -> list[Hanging]:
     grid = list(rows)
     width = max(cell_len(visible(name)) for name, _ in grid) + 2
     return [

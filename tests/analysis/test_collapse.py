@@ -123,7 +123,7 @@ def test_lines_without_modules_past_any_limit_become_runs() -> None:
     graph = Graph("step", "step", nodes=nodes, edges=chain(count))
     recorded = capture([graph], frames=frames, origins=origins)
     (view,), way = fit(recorded, [whole(0, graph)], 10)
-    assert way == "runs of neighbouring nodes"
+    assert way == "runs of neighboring nodes"
     assert len(view.items) == 10
     assert view.items[0].title == "nodes 0 to 29"
     assert [(link.source, link.target) for link in view.links] == [(n, n + 1) for n in range(9)]

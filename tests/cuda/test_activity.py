@@ -13,7 +13,7 @@ import pytest
 
 from cgtool.devices.cuda import activity
 from cgtool.devices.cuda.buffers import BYTES, Buffers
-from cgtool.model.journal import LOG, JournalWriter, read_counters
+from cgtool.model.journal import LOG, Journal, JournalWriter
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="callbacks are machine code of x86-64"
@@ -133,7 +133,7 @@ def test_replays_and_all_else_are_added_up(cupti: Cupti, tmp_path: Path) -> None
     cupti.pending = [launch(5, 7000, 7011), launch(99, 8000, 8001)]
     times.finish()
     assert cupti.enabled == []
-    counters = read_counters((tmp_path / "1-1").with_suffix(LOG))
+    counters = Journal((tmp_path / "1-1").with_suffix(LOG)).counters()
     assert [each[1:] for each in counters.times[:3]] == [(3, 911), (1, 100), (0, 0)]
     assert counters.gpu_ns == (400 + 500 + 100 + 11 + 1, 30 + 7 + 5 + 2)
 

@@ -18,7 +18,7 @@ from cgtool.model.capture import SCHEMA_VERSION, Capture
 from cgtool.model.capture_file import read, read_raw, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.files import atomic
-from cgtool.model.journal import GraphEnded, JournalWriter, Lost, Unseen, read_log
+from cgtool.model.journal import GraphEnded, Journal, JournalWriter, Lost, Unseen
 from cgtool.model.ledger import LedgerGraph
 from tests.builders import hostile, nested, program, small
 from tests.strategies import captures
@@ -65,14 +65,14 @@ def test_a_log_without_its_end(tmp_path: Path) -> None:
     first = log.stat().st_size
     journal.append(whole[1])
     data = log.read_bytes()
-    assert list(read_log(log)) == whole
+    assert list(Journal(log).records()) == whole
     for cut in range(first + 1, len(data)):
         log.write_bytes(data[:cut])
-        before, lost = read_log(log)
+        before, lost = Journal(log).records()
         assert before == whole[0]
         assert isinstance(lost, Lost)
     log.write_bytes(b"\xff" * 5)
-    (lost,) = read_log(log)
+    (lost,) = Journal(log).records()
     assert isinstance(lost, Lost)
 
 

@@ -353,9 +353,8 @@ def _times_by_line(
             continue
         if not (_nodes_ns(matched.a) and _nodes_ns(matched.b)):
             continue
-        nodes = matched.nodes
         # A line that has shifted is one line.
-        partner = {a: b for pairs in (nodes.same, nodes.alike, nodes.moved) for a, b in pairs}
+        partner = dict(matched.nodes.matched)
         for side, graph in enumerate((matched.a, matched.b)):
             for node in graph.nodes:
                 place = (places_a, places_b)[side].of(node)

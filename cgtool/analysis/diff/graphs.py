@@ -196,7 +196,7 @@ def _bodies(matched: Matched) -> Iterator[Which]:
     theirs = {node.id: node.body for node in matched.b.nodes if node.body} if matched.b else {}
     if not ours and not theirs:
         return
-    for left, right in sorted(chain(nodes.same, nodes.alike, nodes.moved)):
+    for left, right in nodes.matched:
         yield from zip_longest(ours.pop(left, ()), theirs.pop(right, ()))
     yield from ((at, None) for body in ours.values() for at in body)
     yield from ((None, at) for body in theirs.values() for at in body)
@@ -240,7 +240,7 @@ def rewired(
 ) -> Rewired:
     """Compare edges. ``kept`` and ``moved`` are the pairs that were matched.
 
-    The edges around a removed or an added node are replaced by one between its neighbours: such an
+    The edges around a removed or an added node are replaced by one between its neighbors: such an
     edge is not a change of its own.
     """
     if not moved and left == right and all(a == b for a, b in kept):
@@ -362,7 +362,7 @@ def changed_operands(
     if not (a.argument_lists and b.argument_lists):
         return {}
     ours, theirs = _Operands(a, before), _Operands(b, after)
-    partner = dict(chain(nodes.same, nodes.alike, nodes.moved))
+    partner = dict(nodes.matched)
     partner_of_b = {right: left for left, right in partner.items()}
 
     def differ(left: int | str, right: int | str) -> bool:

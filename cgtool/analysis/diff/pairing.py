@@ -166,6 +166,11 @@ class Pairing:
     removed: list[int] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
 
+    @property
+    def matched(self) -> list[Pair]:
+        """All pairs, in the order of the left graph."""
+        return sorted((*self.same, *self.alike, *self.moved))
+
 
 _Gap = tuple[Sequence[int], Sequence[int]]
 """Unmatched nodes of both sides between two matched pairs."""
@@ -342,7 +347,7 @@ def _exchanges(
     here = opposite(start - 1, end)
     best, chosen = (0, 0), list[Pair]()
     for step in (-1, 1):
-        # One place at a time: the run takes a neighbour in, and gives its partner to its last one.
+        # One place at a time: the run takes a neighbor in, and gives its partner to its last one.
         taken, given = (start - 1, end - 1) if step < 0 else (end, start)
         fitting, tried, enough = 0, list[Pair](), 0
         while taken in partner and keys[taken] == keys[given]:

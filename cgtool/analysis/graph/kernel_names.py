@@ -1,4 +1,4 @@
-"""Short names of kernels: what a reader recognises, in one line.
+"""Short names of kernels: what a reader recognizes, in one line.
 
 The rules, in order:
 

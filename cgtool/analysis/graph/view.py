@@ -75,7 +75,7 @@ def only(index: int, graph: Graph, shown: Sequence[bool]) -> View:
     """The nodes where ``shown`` is true, and the paths between them.
 
     A path through hidden nodes becomes one link, marked ``hidden``. A hidden node with one way in
-    or one way out is merged into its neighbour, which adds no link; where several paths meet and
+    or one way out is merged into its neighbor, which adds no link; where several paths meet and
     separate again a point represents the hidden nodes, because one link for each pair would be more
     links than the graph has edges. Linear but for the rounds, which are few.
     """
@@ -122,7 +122,7 @@ def _between(order: list[int], graph: Graph, shown: Sequence[bool]) -> list[bool
 
 
 def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[bool]) -> list[int]:
-    """For each node, the node that represents it: itself, a neighbour, or -1 for none.
+    """For each node, the node that represents it: itself, a neighbor, or -1 for none.
 
     Merging a node into its only successor or its only predecessor changes no path between the
     others, nor does merging two nodes with the same successors or the same predecessors. One can
@@ -138,15 +138,15 @@ def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[
     while hidden:
         count = len(hidden)
         for forward in (False, True):
-            neighbours: dict[int, set[int]] = {}
+            neighbors: dict[int, set[int]] = {}
             for source, target in pairs:
                 node, other = (target, source) if forward else (source, target)
                 if not shown[node]:
-                    neighbours.setdefault(node, set()).add(other)
+                    neighbors.setdefault(node, set()).add(other)
             into: dict[int, int] = {}
             twins: dict[frozenset[int], int] = {}
             for node in hidden if forward else reversed(hidden):
-                ends = frozenset(into.get(other, other) for other in neighbours.get(node, ()))
+                ends = frozenset(into.get(other, other) for other in neighbors.get(node, ()))
                 if len(ends) == 1:
                     (into[node],) = ends
                 elif (twin := twins.setdefault(ends, node)) != node:
@@ -213,7 +213,7 @@ def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> Vi
 
 
 def by_count(view: View, limit: int) -> View:
-    """At most ``limit`` groups of neighbours in topological order."""
+    """At most ``limit`` groups of neighbors in topological order."""
     size = max(-(-len(view.items) // max(limit, 1)), 1)
     kinds: list[Kind] = []
     for start in range(0, len(view.items), size):
@@ -250,7 +250,7 @@ def fit(capture: Capture, views: Sequence[View], limit: int) -> tuple[list[View]
         name = f"modules to depth {depths[way - 1]}" if way else "calls of one op at one line"
         return grouped(way), name
     share = max(limit // max(len(views), 1), 1)
-    return [by_count(view, share) for view in views], "runs of neighbouring nodes"
+    return [by_count(view, share) for view in views], "runs of neighboring nodes"
 
 
 @dataclass(slots=True)

@@ -267,7 +267,7 @@ def _own_noise(rounds: Sequence[float]) -> float:
 
 
 def _long_run(values: Sequence[float]) -> float:
-    """Long-run standard deviation: larger than that of the values where neighbours are correlated
+    """Long-run standard deviation: larger than that of the values where neighbors are correlated
     (Newey and West 1987), never smaller."""
     count = len(values)
     middle = fmean(values)

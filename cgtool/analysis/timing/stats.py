@@ -70,11 +70,11 @@ def ratio_interval(
 
 def _lasting(values: Sequence[float]) -> float:
     """The factor by which the standard error of the middle exceeds that of independent values. The
-    values are taken for a first-order autoregression with the correlation of neighbours, corrected
+    values are taken for a first-order autoregression with the correlation of neighbors, corrected
     for its bias with few values (Kendall, Biometrika 1954). Student's quantile allows for the small
     number of independent values.
 
-    Of 30 rounds whose neighbours correlate by 0.5 and 0.8, 95% and 90% of the intervals hold the
+    Of 30 rounds whose neighbors correlate by 0.5 and 0.8, 95% and 90% of the intervals hold the
     ratio (simulated); without Student's quantile it is 93% and 86%. Thirty rounds say too little
     about a correlation of 0.8 for more.
     """

@@ -21,7 +21,7 @@ from cgtool.model.capture import Capture, Graph, Node
 BETWEEN_GRAPHS_NS = 1000
 SpanKind = Literal["module", "line", "op", "node"]
 Level = tuple[SpanKind, int, Hashable]
-"""A span around nodes: kind, depth, and a key that neighbours share."""
+"""A span around nodes: kind, depth, and a key that neighbors share."""
 
 
 class Span(msgspec.Struct, gc=False):
@@ -158,7 +158,7 @@ def _nested(nodes: Sequence[Span], levels: Mapping[int | None, Sequence[Level]])
     before: tuple[int | None, int | None] | None = None
     for span in nodes:
         node = span.node
-        # Of neighbours of one op call, nothing around them ends or begins.
+        # Of neighbors of one op call, nothing around them ends or begins.
         if (node.origin, node.call) != before:
             before = (node.origin, node.call)
             around = levels[node.origin]

@@ -259,6 +259,14 @@ def sums_as_atomics_do(device):
     return total, (torch.randn(256, device=device) * 1000,)
 
 
+def sums_as_atomics_do_beside_empty(device):
+    def total(x):
+        scaled = torch.empty_like(x).copy_(x)
+        return atomic_sum(scaled) * 2
+
+    return total, (torch.randn(256, device=device) * 1000,)
+
+
 def jagged_output(device):
     parts = [torch.randn(3, 8), torch.randn(5, 8)]
     ragged = torch.nested.nested_tensor(parts, layout=torch.jagged, device=device)

@@ -20,6 +20,7 @@ from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.raw_tensors import same_bits, write
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Workload, WorkloadPart
 
@@ -389,6 +390,17 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
     assert {output.equal for output in outputs} == {equal}
     assert not any(output.exact for output in outputs)
     assert all(output.tolerance > 0 for output in outputs)
+
+
+def test_noise_is_not_taken_for_uninitialized_memory(target):
+    """Two runs of the sum are equal in one of ten cases, so forty looks would find one by luck."""
+    subject = target("innocent.py:sums_as_atomics_do_beside_empty")
+    subject.warm_up(lambda _text: None)
+    start = Snapshot(subject.workload, subject.device)
+    subject.capture(lambda _text: None)
+    runner = TrialRunner(subject, start)
+    found = [reads_uninitialised(runner, Trial("captured inputs")) for _ in range(40)]
+    assert not any(found)
 
 
 def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):

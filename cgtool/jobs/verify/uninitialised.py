@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from cgtool.detectors.reporting import at_call
@@ -23,6 +25,9 @@ STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 _MOST = 32
 """Maximum number of calls that are tested one by one."""
+_CLEAN_RUNS = 5
+"""They measure the noise of the ops, once a run with the sentinel has differed from two of them."""
+_SPOILED_RUNS = 2
 
 
 class SpoilRecorder(OpRecorder):
@@ -74,15 +79,25 @@ def reads_uninitialised(runner: TrialRunner, trial: Trial) -> list[Finding]:
     if not recorder.calls:
         return []
     # Between two runs with zeros, only the noise of the ops differs.
-    noise = SLACK * _largest_difference(clean, run(-1)[0])
-    if not math.isfinite(noise) or _largest_difference(clean, run(None)[0]) <= noise:
+    runs = [clean, run(-1)[0]]
+    if not _differs(runs, run(None)[0]):
+        return []
+    # Two runs can agree by chance, and atomics make a third one differ from both.
+    runs += [run(-1)[0] for _ in range(_CLEAN_RUNS - len(runs))]
+    if not all(_differs(runs, run(None)[0]) for _ in range(_SPOILED_RUNS)):
         return []
     for number, call in enumerate(recorder.calls[:_MOST]):
-        if _largest_difference(clean, run(number)[0]) > noise:
+        if all(_differs(runs, run(number)[0]) for _ in range(_SPOILED_RUNS)):
             finding = Finding(
                 STALE_ACCUMULATOR_OR_UNINITIALISED,
-                f"results depend on the uninitialised memory that {call.name} returns here: in a "
+                f"results depend on the uninitialized memory that {call.name} returns here: in a "
                 "graph, it has the values of the previous replay",
             )
             return [at_call(finding, call, recorder.record)]
     return []
+
+
+def _differs(runs: Sequence[Results], spoiled: Results) -> bool:
+    """Whether ``spoiled`` differs from each of ``runs`` by more than they do from each other."""
+    noise = SLACK * max(_largest_difference(*pair) for pair in combinations(runs, 2))
+    return all(_largest_difference(run, spoiled) > noise for run in runs)

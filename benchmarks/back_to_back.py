@@ -11,7 +11,7 @@ without any event, the sum of the graphs in `profile`, and the capture by hand. 
 compares eager in `bench` with the wall time of a plain loop. NAME is a model of this file or of
 `model_zoo.py`. It needs a GPU. Each model has a process of its own.
 
-`--against` does the same for `bench NAME --against NAME2`, with each two neighbours of the list:
+`--against` does the same for `bench NAME --against NAME2`, with each two neighbors of the list:
 the loop is run on every graph that it captures, right after its own rounds.
 """
 

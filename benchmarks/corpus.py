@@ -78,7 +78,7 @@ def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
             rows.append((entry, f"{label}, {truth['result']}"))
             if not agrees:
                 wrong += 1
-                print(f"{entry.key} is labelled {label}: {truth['result']}, {truth['detail']}")
+                print(f"{entry.key} is labeled {label}: {truth['result']}, {truth['detail']}")
     print_table(rows, sorted({outcome for _entry, outcome in rows}))
     return int(bool(wrong))
 

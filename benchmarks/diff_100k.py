@@ -37,7 +37,7 @@ Pair = tuple[Capture, Capture]
 
 def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
     """The capture with other nodes, renumbered. They wait for each other as before: over a node
-    that is gone its neighbours do, and one that is new stands between two. In another order each
+    that is gone its neighbors do, and one that is new stands between two. In another order each
     waits for the one before."""
     graphs = []
     for graph in capture.graphs:

@@ -1,4 +1,4 @@
-"""How many failure modes are recognised: `python benchmarks/findings.py [--device gpu|simulated]`.
+"""How many failure modes are recognized: `python benchmarks/findings.py [--device gpu|simulated]`.
 
 Runs the wrong and the right example of every page of docs/findings by the page's own command.
 ``--save FILE`` keeps the outcome as JSON.
@@ -55,10 +55,10 @@ def show(outcomes: dict[str, dict[str, object]], device: str) -> None:
             print(f"missed       {code}: {outcome['missed']} seen {seen_instead}")
         if not outcome["innocent"]:
             print(f"false alarm  {code}: {outcome['seen_in_right']} {outcome['error']}")
-    recognised = sum(bool(outcome["found"]) for outcome in outcomes.values())
+    recognized = sum(bool(outcome["found"]) for outcome in outcomes.values())
     innocent = sum(bool(outcome["innocent"]) for outcome in outcomes.values())
     print(
-        f"{device}: {recognised} of {len(outcomes)} recognised at their line, "
+        f"{device}: {recognized} of {len(outcomes)} recognized at their line, "
         f"{innocent} of {len(outcomes)} right examples innocent; "
         f"{len(codes()) - len(outcomes)} of {len(codes())} cannot be found there"
     )

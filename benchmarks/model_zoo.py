@@ -467,7 +467,7 @@ def gcn(device):
 
 @of("torch_geometric")
 def gcn_cached(device):
-    """The normalised adjacency is computed in warm-up and kept."""
+    """The normalized adjacency is computed in warm-up and kept."""
     from torch_geometric.nn import GCN
 
     return _geometric(GCN(FEATURES, 16, 2, CLASSES, cached=True), device)

@@ -324,7 +324,7 @@ def in_workers(entries: Sequence[Entry], given: argparse.Namespace) -> Iterator[
             yield outcome
 
 
-# --- the judgement
+# --- the judgment
 
 _COPIES = "sync-d2h-copy|h2d-pageable-copy|h2d-tensor-from-python|h2d-index-with-list-or-cpu-tensor"
 _IN_KERNELS = "linalg-error-check|hidden-sync-in-stock-module"

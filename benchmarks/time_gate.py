@@ -220,9 +220,9 @@ def main() -> None:
         worker(number, task, place / f"{number}.json", arguments.lock)
         return
     if arguments.simulate:
-        judgement = simulate(arguments.comparisons)
-        show(judgement)
-        if sentences := missed(judgement, arguments.comparisons):
+        judgment = simulate(arguments.comparisons)
+        show(judgment)
+        if sentences := missed(judgment, arguments.comparisons):
             print(*sentences, sep="\n")
             raise SystemExit(3)
         return
@@ -233,9 +233,9 @@ def main() -> None:
         )
     else:
         raw = json.loads(arguments.judge.read_text())
-    judgement = judge(raw)
-    show(judgement)
-    (arguments.out / "time-gate-figures.json").write_text(json.dumps(judgement, indent=2))
+    judgment = judge(raw)
+    show(judgment)
+    (arguments.out / "time-gate-figures.json").write_text(json.dumps(judgment, indent=2))
 
 
 if __name__ == "__main__":

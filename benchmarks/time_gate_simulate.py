@@ -217,7 +217,7 @@ def two_levels(comparisons: int) -> list[dict[str, Any]]:
         return apart * (level + before) / 2 + normal(comparisons, count)
 
     def alike(count: int) -> Floats:
-        """Neighbours correlate by 0.9."""
+        """Neighbors correlate by 0.9."""
         series = [normal(comparisons)]
         while len(series) < count:
             series.append(0.9 * series[-1] + math.sqrt(1 - 0.9**2) * normal(comparisons))

@@ -3,7 +3,7 @@
 Runs `verify` with `--runs` seeds over each model of `model_zoo.py`, which are all right to replay:
 an exit code of 1 is a false alarm, and 5 means that it cannot tell. A NAME is a model, a package,
 or any ENTRY. The workers are forked from a process that has imported the models' packages, unless
-one of those has initialised CUDA there; what they do after that is the command's. A model that does
+one of those has initialized CUDA there; what they do after that is the command's. A model that does
 not capture (exit code 4) is counted apart. Seeds come one after the other, so that after
 `--max-seconds` every model has run about as often. Exit code 1 if there was an alarm.
 """
@@ -104,9 +104,9 @@ def main() -> int:
     options = parser.parse_args()
     installed = {package for package in IMPORTED if importlib.util.find_spec(package)}
     entries = specs(options.names, installed)
-    # Whether there is a GPU is asked without initialising CUDA, which no fork would survive.
+    # Whether there is a GPU is asked without initializing CUDA, which no fork would survive.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    # One that initialises CUDA (torch_geometric) keeps a GPU from all forks.
+    # One that initializes CUDA (torch_geometric) keeps a GPU from all forks.
     models = {entry.rpartition(":")[2] for entry in entries}
     used = sorted(package for package in installed if models & {*PACKAGES[package]})
     preload("tests.corpus.preloaded", *(IMPORTED[package] for package in used))

@@ -233,9 +233,9 @@ def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
 
 
 def test_the_picture_in_the_readme_is_what_dump_draws():
-    """Words, tooltips and colours: where a layout program puts them is its own affair."""
+    """Words, tooltips and colors: where a layout program puts them is its own affair."""
 
-    def words_and_colours(svg):
+    def words_and_colors(svg):
         document = parseString(svg)
         words = [element.firstChild.data for element in document.getElementsByTagName("text")]
         links = document.getElementsByTagName("a")
@@ -248,7 +248,7 @@ def test_the_picture_in_the_readme_is_what_dump_draws():
     capture = read(CAPTURES / "two_streams.cgt")
     text = dot.render(capture, [whole(0, capture.graphs[0])], color="stream")
     kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
-    assert words_and_colours(dot.lay_out(text, "svg")) == words_and_colours(kept)
+    assert words_and_colors(dot.lay_out(text, "svg")) == words_and_colors(kept)
 
 
 ENTRIES = ROOT / "docs" / "entries.md"

@@ -119,11 +119,11 @@ def _narrow(capture: Capture, matcher: Matcher, launches: list[Launch]) -> None:
                 records = launches[at].records
                 fit = matcher.fit(records, graphs)
                 if not set(before) <= set(graphs):
-                    fit = _by_neighbours(fit)
+                    fit = _by_neighbors(fit)
                 launches[at] = Launch(records, fit)
 
 
-def _by_neighbours(fit: Fit) -> Fit:
+def _by_neighbors(fit: Fit) -> Fit:
     matches = (
         msgspec.structs.replace(match, how="neighbours") if match.how == "order" else match
         for match in fit.matches

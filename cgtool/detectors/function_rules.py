@@ -20,7 +20,7 @@ from cgtool.detectors.host_read_rules import READS
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
-from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.frames import call_op, callers, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
@@ -144,7 +144,7 @@ def note_pinning(region: CapturedRegion, op: str = "") -> None:
     this PyTorch permits it. It is not permitted in other threads."""
     if region.in_other_thread:
         region.refuse(PIN_MEMORY_DURING_CAPTURE, "pinning host memory in another thread")
-    if op.startswith((*UNINITIALISED, "aten::to", "aten::_to_copy")) and pins_in_captures():
+    if op.startswith((*UNINITIALIZED, "aten::to", "aten::_to_copy")) and pins_in_captures():
         return
     region.note(
         PIN_MEMORY_DURING_CAPTURE,

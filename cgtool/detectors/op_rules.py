@@ -137,7 +137,7 @@ OPS: dict[str, Refusal] = {
     # waits for its own stream.
     "aten::linalg_lu_factor_ex": Refusal(
         LINALG_ERROR_CHECK,
-        "an LU factorisation of matrices that are not square, for which MAGMA waits on the host,",
+        "an LU factorization of matrices that are not square, for which MAGMA waits on the host,",
         _COMPUTE_OUTSIDE,
         when=_is_rectangular,
     ),

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from cgtool.model.capture import Argument, ArgumentList, Call
-from cgtool.observe.effects import UNINITIALISED, looks_at_shapes, overwrites, written_by
+from cgtool.observe.effects import UNINITIALIZED, looks_at_shapes, overwrites, written_by
 from cgtool.observe.ops import UNKNOWN
 from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
@@ -216,7 +216,7 @@ class AccessLog:
 
     def note_made(self, name: str, result: Any) -> None:
         """The result of a call that launched nothing: it may be memory that another call fills."""
-        if not name.startswith(UNINITIALISED):
+        if not name.startswith(UNINITIALIZED):
             return
         first_made = len(self._numbers)
         for tensor in listed_tensors((result,)):

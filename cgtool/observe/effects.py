@@ -54,8 +54,8 @@ _READS_ONLY_SHAPES = (
 )  # fmt: skip
 _WITH_BETA = ("addmm", "baddbmm", "addbmm", "addmv", "addr")
 """They read no input when beta is 0."""
-UNINITIALISED = ("aten::empty", "aten::new_empty")
-"""How the names of ops begin whose result is uninitialised memory."""
+UNINITIALIZED = ("aten::empty", "aten::new_empty")
+"""How the names of ops begin whose result is uninitialized memory."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -151,7 +151,7 @@ def _is_view(func: Any) -> bool:
     )
 
 
-class Uninitialised:
+class Uninitialized:
     """Memory that was allocated and not written yet, by its storage."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import UNINITIALISED, Uninitialised, overwrites, written_by
+from cgtool.observe.effects import UNINITIALIZED, Uninitialized, overwrites, written_by
 from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.tensors import has_memory, on_host, tensors_in
@@ -148,7 +148,7 @@ class KeptOpRecorder(OpRecorder):
         self.storages: dict[int, StorageRef] = {}
         """Those of all arguments and results of ops, by key."""
         self._memory = _Memory(self.storages)
-        self._empty = Uninitialised()
+        self._empty = Uninitialized()
 
     def observe(
         self,
@@ -174,7 +174,7 @@ class KeptOpRecorder(OpRecorder):
             self._complete(op, func, args, kwargs, result)
             self.ops.append(op)
         self._memory.made(made, on_host=_all_on_host(result) if op is None else op.host)
-        if call.name.startswith(UNINITIALISED):
+        if call.name.startswith(UNINITIALIZED):
             allocator = caller_of_cgtool(sys._getframe(1))
             # Python code of PyTorch fills what it allocates.
             if allocator is not None and not is_internal(allocator):

@@ -5,7 +5,7 @@ storage: views, parameters and detached tensors share it. What has no mark is on
 from Python, NumPy, a file, or an op on such tensors.
 
 A sparse tensor is made of its indices and values, a wrapper subclass (a jagged nested tensor, a
-quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
+quantized weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
 ``is_traceable_wrapper_subclass``). They have addresses and sizes; the tensor itself has none.
 """
 

@@ -218,7 +218,7 @@ class Captures:
         with self._lock:
             is_first, self._has_captured = not self._has_captured, True
         if is_first:
-            # Not earlier: it initialises CUDA.
+            # Not earlier: it initializes CUDA.
             self._later.put(partial(self._write_machine, self._device.environment()))
         self._journal.append(
             Capturing(

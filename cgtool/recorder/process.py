@@ -122,7 +122,7 @@ def _device(name: str, patches: Patches) -> RecordedDevice:
 
 
 def has_gpu() -> bool:
-    """Whether there may be a GPU, found out without initialising CUDA: the program may fork."""
+    """Whether there may be a GPU, found out without initializing CUDA: the program may fork."""
     from cgtool.torch_compat.private import visible_gpus
 
     if torch.version.cuda is None:

@@ -42,7 +42,7 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
         "that Inductor tunes), and its edges leave no doubt which is which",
     ),
     _records(
-        "by neighbours",
+        "by neighbors",
         "neighbours",
         "as by order, for several graphs; the launches before and after say which one it is",
     ),

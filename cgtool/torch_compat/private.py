@@ -535,7 +535,7 @@ _gpu = partial(_private, "captures on a GPU")
 visible_gpus: Callable[[], int] = _private(
     "cgtool run", "torch.cuda._device_count_nvml", "cgtool run does not know whether there is a GPU"
 )
-"""How many GPUs the process may use, by NVML: CUDA is not initialised, so the process may fork. -1
+"""How many GPUs the process may use, by NVML: CUDA is not initialized, so the process may fork. -1
 if NVML does not answer."""
 current_raw_stream: Callable[[int], int] = _gpu(
     "torch._C._cuda_getCurrentRawStream", "the stream of a node is unknown", gpu=True
@@ -566,7 +566,7 @@ is_profiler_enabled: Callable[[], bool] = _gpu(
 when_initialized: Callable[[Callable[[], None]], None] = _gpu(
     "torch.cuda._lazy_call", "the replays of a program are not timed"
 )
-"""Call back when CUDA is initialised; at once if it is."""
+"""Call back when CUDA is initialized; at once if it is."""
 _PROFILER = "torch.autograd.profiler."
 PROFILER_BEGINS = tuple(
     _patch_point(

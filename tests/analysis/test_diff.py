@@ -422,7 +422,7 @@ def test_dependencies_between_nodes_of_both():
     assert report.summary == "Same number of nodes: 1 dependency is gone; 1 dependency is new"
 
 
-def test_a_node_that_is_gone_leaves_its_neighbours_to_each_other():
+def test_a_node_that_is_gone_leaves_its_neighbors_to_each_other():
     report = compare(block().capture(), block(adds=()).capture())
     assert counts(report) == (6, 0, 0, 0)
     assert not report.edges

@@ -73,24 +73,24 @@ def codes(recorded):
 
 
 def test_yes():
-    judgement = judge(profiled())
-    assert judgement.answer == "yes"
-    assert judgement.sentence == (
+    judgment = judge(profiled())
+    assert judgment.answer == "yes"
+    assert judgment.sentence == (
         "A CUDA graph makes this 3.0x faster (95% CI 3.0x to 3.0x) and pays for its capture after "
         "10 replays."
     )
-    assert judgement.why == (
+    assert judgment.why == (
         "Eager is launch-bound: the host takes 290 us to launch 90.0 us of GPU work."
     )
-    assert judgement.at_most == pytest.approx(300 / 90)
-    assert judgement.findings == ()
+    assert judgment.at_most == pytest.approx(300 / 90)
+    assert judgment.findings == ()
 
 
 def test_hardly():
-    judgement = judge(profiled(eager=105.0, replay=100.0))
-    assert judgement.answer == "hardly"
-    assert judgement.sentence.startswith("A CUDA graph makes this only 1.05x faster (95% CI 1.05x ")
-    assert judgement.why == (
+    judgment = judge(profiled(eager=105.0, replay=100.0))
+    assert judgment.answer == "hardly"
+    assert judgment.sentence.startswith("A CUDA graph makes this only 1.05x faster (95% CI 1.05x ")
+    assert judgment.why == (
         "90.0 us of eager's 105 us is GPU work (86%), which a graph does not shorten: it can gain "
         "at most 1.17x."
     )
@@ -98,35 +98,35 @@ def test_hardly():
 
 def test_no_because_the_gpu_is_busy_anyway():
     recorded = profiled(eager=1000.0, replay=1000.0, host=100.0, busy=990.0, wobble=0.001)
-    judgement = judge(recorded)
-    assert judgement.answer == "no"
-    assert judgement.sentence.startswith(
+    judgment = judge(recorded)
+    assert judgment.answer == "no"
+    assert judgment.sentence.startswith(
         "A CUDA graph gains nothing here: 1.00x the speed of eager ("
     )
-    assert judgement.why.startswith("990 us of eager's 1.00 ms is GPU work (99%)")
-    assert judgement.why.endswith("at most 1.01x.")
+    assert judgment.why.startswith("990 us of eager's 1.00 ms is GPU work (99%)")
+    assert judgment.why.endswith("at most 1.01x.")
     assert "gpu-bound-no-gain" in codes(recorded)
 
 
 def test_no_because_it_is_slower():
-    judgement = judge(profiled(eager=100.0, replay=125.0))
-    assert (judgement.answer, judgement.break_even) == ("no", None)
-    assert judgement.sentence == (
+    judgment = judge(profiled(eager=100.0, replay=125.0))
+    assert (judgment.answer, judgment.break_even) == ("no", None)
+    assert judgment.sentence == (
         "A CUDA graph makes this slower: 0.80x the speed of eager (95% CI 0.80x to 0.80x)."
     )
 
 
 def test_cannot_tell():
-    judgement = judge(profiled(eager=120.0, replay=100.0, wobble=0.3))
-    assert judgement.answer == "cannot tell"
-    assert judgement.sentence.startswith("Cannot tell whether a CUDA graph helps: ")
-    assert judgement.warnings
+    judgment = judge(profiled(eager=120.0, replay=100.0, wobble=0.3))
+    assert judgment.answer == "cannot tell"
+    assert judgment.sentence.startswith("Cannot tell whether a CUDA graph helps: ")
+    assert judgment.warnings
 
 
 def test_not_timed_against_eager():
-    judgement = judge(structs.replace(profiled(), bench=None))
-    assert (judgement.answer, judgement.speedup) == ("cannot tell", None)
-    assert "not timed against eager" in judgement.sentence
+    judgment = judge(structs.replace(profiled(), bench=None))
+    assert (judgment.answer, judgment.speedup) == ("cannot tell", None)
+    assert "not timed against eager" in judgment.sentence
 
 
 def test_the_answer_is_for_the_whole_iteration():
@@ -138,9 +138,9 @@ def test_the_answer_is_for_the_whole_iteration():
 
 def test_copies_of_inputs_count():
     # 26 us, of which the events take one.
-    judgement = judge(profiled(inputs=[InputCopy("input x", 1 << 20, 26 * US)]))
-    assert judgement.with_copies == pytest.approx(300 / 125)
-    assert judgement.findings == ()
+    judgment = judge(profiled(inputs=[InputCopy("input x", 1 << 20, 26 * US)]))
+    assert judgment.with_copies == pytest.approx(300 / 125)
+    assert judgment.findings == ()
 
 
 @pytest.mark.parametrize(("eager", "copy"), [(300.0, 120.0), (110.0, 15.0)])

@@ -1,4 +1,4 @@
-"""Names that a reader recognises; hostile ones cost nothing."""
+"""Names that a reader recognizes; hostile ones cost nothing."""
 
 from __future__ import annotations
 

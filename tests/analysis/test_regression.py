@@ -165,7 +165,7 @@ def test_simulated_half_a_percent_is_found_between_pairs_and_no_change_is_not(sp
 
 @pytest.mark.usefixtures("_no_forecast")
 @pytest.mark.parametrize("alike", [0.0, 0.2])
-def test_simulated_neighbours_that_are_alike_widen_the_interval_of_pairs(alike):
+def test_simulated_neighbors_that_are_alike_widen_the_interval_of_pairs(alike):
     rng = np.random.default_rng(6)
     alarms = 0
     for _ in range(1000):

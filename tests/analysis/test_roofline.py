@@ -144,20 +144,20 @@ def test_nothing_recorded_is_nothing_known():
 
 def test_a_graph_that_the_host_cannot_launch_fast_enough():
     recorded = profiled([kernel(1000)], replay_ns=2000.0, launch_ns=(5000, 6000, 7000))
-    judgement = judged(recorded)
-    assert judgement.kind == "launch"
-    assert judgement.sentence == (
+    judgment = judged(recorded)
+    assert judgment.kind == "launch"
+    assert judgment.sentence == (
         "Forward is launch-bound: the host takes 6.00 us to launch 2.00 us of GPU work."
     )
 
 
 def test_a_graph_at_the_memory_roof():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
-    judgement = judged(profiled([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
-    assert judgement.kind == "memory"
-    assert judgement.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
-    assert judgement.at_roofs_ns == pytest.approx(900, abs=1)
-    assert judgement.sentence == (
+    judgment = judged(profiled([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
+    assert judgment.kind == "memory"
+    assert judgment.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
+    assert judgment.at_roofs_ns == pytest.approx(900, abs=1)
+    assert judgment.sentence == (
         "Forward is memory-bound: 67% of its time is in nodes near peak memory bandwidth, and at "
         "peak bandwidth and FLOP/s its 1.50 us would take 900 ns."
     )
@@ -166,15 +166,15 @@ def test_a_graph_at_the_memory_roof():
 def test_gaps_count_as_latency():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
     nodes = [kernel(1000, 0), kernel(250, 1, blocks=66, active=1)]
-    judgement = judged(profiled(nodes, calls, replay_ns=3000.0))
-    assert judgement.kind == "latency"
-    assert judgement.filled == pytest.approx(0.5)
-    assert judgement.sentence.startswith(
+    judgment = judged(profiled(nodes, calls, replay_ns=3000.0))
+    assert judgment.kind == "latency"
+    assert judgment.filled == pytest.approx(0.5)
+    assert judgment.sentence.startswith(
         "Forward is latency-bound: kernels fill 50% of the GPU, gaps between nodes take 58% of the "
     )
 
 
 def test_what_is_not_known_is_not_judged():
-    judgement = judged(profiled([kernel(1000, None)], replay_ns=1100.0))
-    assert (judgement.kind, judgement.at_roofs_ns) == (None, None)
-    assert judgement.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")
+    judgment = judged(profiled([kernel(1000, None)], replay_ns=1100.0))
+    assert (judgment.kind, judgment.at_roofs_ns) == (None, None)
+    assert judgment.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")

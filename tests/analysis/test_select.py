@@ -73,7 +73,7 @@ def test_several_must_all_hold() -> None:
         ("module=", "is not FIELD=PATTERN"),
         ("=x", "is not FIELD=PATTERN"),
         ("", "is not FIELD=PATTERN"),
-        ("colour=red", "there is no field 'colour'"),
+        ("color=red", "there is no field 'color'"),
         ("type=kernel,modul=a", "there is no field 'modul'"),
         ("line=model.py", "is not FILE:LINE"),
         ("line=model.py:x", "is not FILE:LINE"),

@@ -43,7 +43,7 @@ def test_a_sample_against_itself_is_exactly_one(values):
     assert stats.ratio_interval(values, values) == (1.0, 1.0)
 
 
-def test_of_an_even_count_neither_side_of_the_middle_is_favoured():
+def test_of_an_even_count_neither_side_of_the_middle_is_favored():
     values = [1.0, 6.0, 2.0, 5.0, 3.0, 4.0]
     low, high = stats.ratio_interval(values, [1.0] * 6)
     mirrored = stats.ratio_interval([7 - value for value in values], [1.0] * 6)

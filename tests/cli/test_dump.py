@@ -158,7 +158,7 @@ def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
     [
         (["--dot", "--svg"], 2, "--dot and --svg cannot be used together"),
         (["--json", "--raw", "--png"], 2, "cannot be used together"),
-        (["--select", "colour=red"], 2, "there is no field 'colour'"),
+        (["--select", "color=red"], 2, "there is no field 'color'"),
         (["--select", "module=none"], 2, "no node matches"),
         (["--graph", "sideways"], 2, "the capture has forward, backward"),
         (["--raw", "--select", "type=kernel"], 2, "which --select cannot filter"),
@@ -202,7 +202,7 @@ def test_no_such_file_and_no_such_thing(run, tmp_path: Path) -> None:
         assert str(target) in done.err
 
 
-def test_colour_by_time_where_there_are_times(run, tmp_path: Path) -> None:
+def test_color_by_time_where_there_are_times(run, tmp_path: Path) -> None:
     recorded = nested()
     graph = recorded.graphs[0]
     nodes = tuple(msgspec.structs.replace(node, duration_ns=1500) for node in graph.nodes)

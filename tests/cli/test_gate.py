@@ -563,8 +563,8 @@ def base_of(replay_us: float, runs: int) -> Base:
     return Base(Path("base.json"), measure([capture]).values)
 
 
-def verdict_of(judgement: tuple[Judged, object], metric: str) -> str:
-    return next(verdict.verdict for verdict in judgement[0].verdicts if verdict.metric == metric)
+def verdict_of(judgment: tuple[Judged, object], metric: str) -> str:
+    return next(verdict.verdict for verdict in judgment[0].verdicts if verdict.metric == metric)
 
 
 def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
@@ -578,9 +578,9 @@ def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
 def test_a_time_is_measured_until_it_is_decided() -> None:
     for now, verdict in ((30.0, PASS), (31.5, FAIL), (36.0, FAIL)):
         measuring = FakeMeasuring(now, 0.004)
-        judgement = judged(measuring, Budgets(), base_of(30, 10))
-        assert verdict_of(judgement, "replay-us") == verdict
-        assert verdict_of(judgement, "nodes") == PASS
+        judgment = judged(measuring, Budgets(), base_of(30, 10))
+        assert verdict_of(judgment, "replay-us") == verdict
+        assert verdict_of(judgment, "nodes") == PASS
         assert 3 <= len(measuring.runs) <= 12
 
 
@@ -590,35 +590,35 @@ def test_times_that_must_not_be_compared_are_not_measured_again() -> None:
         base.values, environment=msgspec.structs.replace(base.values.environment, torch="2.8.0")
     )
     measuring = FakeMeasuring(60, 0.004)
-    judgement = judged(measuring, Budgets(), Base(base.path, values))
-    assert verdict_of(judgement, "replay-us") == UNKNOWN
+    judgment = judged(measuring, Budgets(), Base(base.path, values))
+    assert verdict_of(judgment, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 1
 
 
 def test_it_stops_at_the_limit_and_says_so() -> None:
     measuring = FakeMeasuring(30, 0.01, max_runs=4)
-    judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
-    assert verdict_of(judgement, "replay-us") == UNKNOWN
+    judgment = judged(measuring, from_options({"max-replay-us": ["30"]}))
+    assert verdict_of(judgment, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 4
-    assert "undecided after 4 runs, and --max-runs allows no more" in judgement[0].notes[-1]
+    assert "undecided after 4 runs, and --max-runs allows no more" in judgment[0].notes[-1]
     measuring = FakeMeasuring(30, 0.01)
     measuring.max_seconds = 0
-    judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
+    judgment = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert len(measuring.runs) == 1
-    assert "--max-seconds" in judgement[0].notes[-1]
+    assert "--max-seconds" in judgment[0].notes[-1]
 
 
 def test_a_run_on_a_disturbed_gpu_is_made_again_and_left_out() -> None:
     shared = Clock((1980,), other_processes=1)
     measuring = FakeMeasuring(30, 0.002, clocks=[shared])
-    judgement = judged(measuring, from_options({"max-replay-us": ["30.5"]}))
-    assert verdict_of(judgement, "replay-us") == PASS
+    judgment = judged(measuring, from_options({"max-replay-us": ["30.5"]}))
+    assert verdict_of(judgment, "replay-us") == PASS
     assert len(measuring.runs) > 1
-    assert "1 of 5 runs are left out of the times: 1 other process" in judgement[0].notes[-1]
-    assert {sample.run for sample in judgement[1].values.samples} == set(range(4))
+    assert "1 of 5 runs are left out of the times: 1 other process" in judgment[0].notes[-1]
+    assert {sample.run for sample in judgment[1].values.samples} == set(range(4))
     measuring = FakeMeasuring(30, 0.002, clocks=[shared] * 99)
-    judgement = judged(measuring, from_options({"max-replay-us": ["29"]}))
-    assert verdict_of(judgement, "replay-us") == UNKNOWN
+    judgment = judged(measuring, from_options({"max-replay-us": ["29"]}))
+    assert verdict_of(judgment, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 12
 
 
@@ -659,18 +659,18 @@ def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.Monke
 
 def test_what_needs_no_times_is_not_timed() -> None:
     measuring = FakeMeasuring(30, 0.005)
-    judgement = judged(measuring, from_options({"max-nodes": ["30"]}))
+    judgment = judged(measuring, from_options({"max-nodes": ["30"]}))
     assert measuring.runs == ["capture"]
-    assert verdict_of(judgement, "nodes") == PASS
+    assert verdict_of(judgment, "nodes") == PASS
 
 
 def test_without_a_gpu_the_rest_is_still_judged() -> None:
     measuring = FakeMeasuring(30, 0.005, gpu=False)
-    judgement = judged(measuring, from_options({"max-replay-us": ["30"], "max-nodes": ["17"]}))
+    judgment = judged(measuring, from_options({"max-replay-us": ["30"], "max-nodes": ["17"]}))
     assert measuring.runs == ["capture"]
-    assert verdict_of(judgement, "nodes") == PASS
-    assert verdict_of(judgement, "replay-us") == UNKNOWN
-    assert "needs a GPU" in judgement[0].verdicts[0].text
+    assert verdict_of(judgment, "nodes") == PASS
+    assert verdict_of(judgment, "replay-us") == UNKNOWN
+    assert "needs a GPU" in judgment[0].verdicts[0].text
 
 
 def test_a_fault_of_the_users_code_is_not_a_missing_gpu() -> None:

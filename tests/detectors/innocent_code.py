@@ -492,12 +492,12 @@ def custom_backward(device):
 def running_statistics(device):
     mean = torch.zeros(8, device=device)
 
-    def normalise(x):
+    def normalize(x):
         with torch.no_grad():
             mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
         return x - mean
 
-    return normalise, (rows(device),)
+    return normalize, (rows(device),)
 
 
 def record_stream_of_what_lives_on(device):

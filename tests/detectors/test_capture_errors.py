@@ -71,7 +71,7 @@ def test_every_refusal_has_a_code(text):
     assert page(explain(raised(text), "capture forward").code) is not None
 
 
-def test_a_library_error_in_eager_mode_is_not_late_initialisation():
+def test_a_library_error_in_eager_mode_is_not_late_initialization():
     text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
     assert explain(raised(text), "warm-up") is None
 

@@ -12,7 +12,7 @@ from tests.findings.suite import command_of, marks_of, pages_for, run
 
 CATEGORIES = {"capture-failure", "wrong-numbers", "memory", "hang", "no-speedup", "misuse"}
 MISSED_SIMULATED: set[str] = set()
-"""Not recognised yet; docs/findings/README.md says so too."""
+"""Not recognized yet; docs/findings/README.md says so too."""
 
 
 @pytest.mark.parametrize("code", codes())
@@ -60,7 +60,7 @@ def test_the_wrong_example_is_found_without_a_gpu(code, outcomes):
     outcome = outcomes[code, "wrong"].result()
     if code in MISSED_SIMULATED:
         assert not outcome.ok, "found now: take it off the list of the missed"
-        pytest.xfail("not recognised yet")
+        pytest.xfail("not recognized yet")
     assert outcome.ok, outcome
 
 

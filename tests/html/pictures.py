@@ -1,7 +1,7 @@
 """Small pictures of views, compared with those that were looked at.
 
 Fonts differ from machine to machine, so a picture is made so small that letters are a shade of
-grey, and a few of its pixels may differ. Blank views, other colours and other places are found.
+gray, and a few of its pixels may differ. Blank views, other colors and other places are found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page's colours by arithmetic: text can be read, and the colour-blind can tell ops apart."""
+"""The page's colors by arithmetic: text can be read, and the color-blind can tell ops apart."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SIGHTS = {
         (0.004733, 0.691367, 0.303900),
     ),
 }
-"""What a colour becomes, by rows. Source: Machado, Oliveira and Fernandes 2009, severity 1."""
+"""What a color becomes, by rows. Source: Machado, Oliveira and Fernandes 2009, severity 1."""
 _APART = 10.0
-"""Distance in CIELAB: 2.3 can just be seen where two colours touch."""
+"""Distance in CIELAB: 2.3 can just be seen where two colors touch."""
 
 
 def _schemes() -> dict[str, dict[str, Color]]:
-    """The colours of ``style.css``, light and dark."""
+    """The colors of ``style.css``, light and dark."""
     text = (Path(cgtool.html.__file__).parent / "assets" / "style.css").read_text()
     light, dark = re.findall(r'^:root(?:\[data-theme="dark"\])? \{(.*?)^\}', text, re.S | re.M)
     found = {}

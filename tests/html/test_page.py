@@ -256,15 +256,15 @@ def test_text_that_is_cut_stays_in_its_box(transformer):
     assert overlaps == []
 
 
-def test_neighbours_are_told_apart(transformer):
+def test_neighbors_are_told_apart(transformer):
     transformer.show("graph")
     transformer("state.selectNode(84)")
     nodes = [node for graph in recorded("profile-transformer").graphs for node in graph.nodes]
-    boxes = transformer.page.locator("aside .neighbour")
+    boxes = transformer.page.locator("aside .neighbor")
     for box, node in zip(boxes.all(), (nodes[83], nodes[85]), strict=True):
         assert box.locator("text.more").text_content() == time_text(node.duration_ns)
         assert box.locator("title").text_content().startswith(f"node {node.id}\n")
-    size = "11 * document.querySelector('.neighbours').getScreenCTM().a"
+    size = "11 * document.querySelector('.neighbors').getScreenCTM().a"
     assert transformer(size) >= 10.5
     boxes.first.focus()
     transformer.page.keyboard.press(" ")
@@ -527,7 +527,7 @@ def test_shares_of_lines_are_those_of_all_nodes(opened):
         assert row.split("\t")[1] in by_line
 
 
-def test_where_the_system_chooses_the_colours_legends_and_choices_keep_theirs(browser, transformer):
+def test_where_the_system_chooses_the_colors_legends_and_choices_keep_theirs(browser, transformer):
     with browser.new_context(forced_colors="active") as context:
         page = context.new_page()
         page.goto(f"{transformer.url}#graph")
@@ -664,7 +664,7 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     assert "cuBLAS workspace" in transformer.page.inner_text("aside")
 
 
-def test_what_holds_the_memory_has_a_colour(opened):
+def test_what_holds_the_memory_has_a_color(opened):
     """In the convnet these are two ops that take little time."""
     page = opened(read(SAMPLES[0].with_name("convnet.cgt")))
     legend = "[...document.querySelectorAll('[data-view=%s] .legend .entry')].map((entry) => "
@@ -710,7 +710,7 @@ def test_the_replays_of_a_run_are_drawn_where_they_were(opened):
     assert page(shares, {**entry, "first": None}) == []
 
 
-def test_the_colours_of_a_run_are_printed_with_what_they_mean(opened):
+def test_the_colors_of_a_run_are_printed_with_what_they_mean(opened):
     page = opened(serving())
     page.show("run")
     toolbar = page.page.locator("[data-view=run] .toolbar")
@@ -926,7 +926,7 @@ def test_modules_with_the_names_of_an_objects_properties(opened):
     assert "__proto__" in page.page.inner_text("[data-view=tables]")
 
 
-def test_a_colour_of_the_legend_selects_what_has_it(transformer):
+def test_a_color_of_the_legend_selects_what_has_it(transformer):
     transformer("state.clear()")
     transformer.show("memory")
     transformer.page.select_option("[data-view=memory] select[aria-label='color by']", "op")
@@ -963,7 +963,7 @@ def test_marks_of_a_ruler_are_told_apart(transformer, time, step, text):
     assert transformer("([time, step]) => markText(time, step)", [time, step]) == text
 
 
-def test_a_capture_of_which_only_times_differ_is_coloured_by_time(opened):
+def test_a_capture_of_which_only_times_differ_is_colored_by_time(opened):
     a = recorded("profile-transformer")
     graph = a.graphs[0]
     slow = msgspec.structs.replace(graph.nodes[7], duration_ns=9 * graph.nodes[7].duration_ns)
@@ -1034,7 +1034,7 @@ def test_a_large_screen_has_larger_plots(browser, opened):
     page.page.set_viewport_size({"width": 1280, "height": 800})
 
 
-def test_what_is_printed_keeps_its_proportions_and_colours(opened):
+def test_what_is_printed_keeps_its_proportions_and_colors(opened):
     page = opened(recorded("profile-transformer"))
     page.show("tables")
     page.page.emulate_media(media="print")
@@ -1194,7 +1194,7 @@ def test_a_match_is_chosen_by_keyboard(opened):
     page.show("graph")
     node = page("state.nodes[0]")
     page(f"state.selectNode({node})")
-    page.page.focus("aside .neighbour")
+    page.page.focus("aside .neighbor")
     page.page.keyboard.press("Enter")
     assert page("state.nodes.length") == 1
     assert page("state.nodes[0]") != node

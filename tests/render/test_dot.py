@@ -114,7 +114,7 @@ def test_a_simulated_capture_says_so() -> None:
     assert "simulated device (ops on CPU tensors, no kernels)" in html.unescape(picture)
 
 
-def test_colours() -> None:
+def test_colors() -> None:
     recorded = small()
     text = render(recorded, views(recorded), color="type")
     assert dot.TYPES["memcpy"][0] in text
@@ -140,7 +140,7 @@ def test_colours() -> None:
     assert dot.HEAT[-1][0] in longest[0]
 
 
-def test_more_modules_than_colours_share_one_that_says_so() -> None:
+def test_more_modules_than_colors_share_one_that_says_so() -> None:
     origins = tuple(Origin("aten::add", f"m{number}") for number in range(20))
     nodes = tuple(Node(number, "kernel", number) for number in range(20))
     recorded = capture([Graph("step", "step", nodes=nodes, edges=chain(20))], origins=origins)
@@ -172,7 +172,7 @@ def test_unusual_nodes_say_what_they_are_and_run() -> None:
     check("unusual.dot", render(recorded, views(recorded)))
 
 
-def test_the_legend_names_a_colour_once() -> None:
+def test_the_legend_names_a_color_once() -> None:
     head = render(unusual(), views(unusual())).splitlines()[1]
     assert "alloc, free</TD>" in head
     assert "other types</TD>" in head

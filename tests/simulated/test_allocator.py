@@ -50,7 +50,7 @@ def test_a_large_block_keeps_a_small_rest():
     assert block.bytes == 20 * MIB
 
 
-def test_neighbours_merge():
+def test_neighbors_merge():
     pool = PrivatePool(0)
     blocks = [pool.allocate(512) for _ in range(3)]
     for block in (blocks[0], blocks[2], blocks[1]):
@@ -85,6 +85,6 @@ def test_live_blocks_never_overlap_and_segments_are_covered(steps):
         blocks = pool.blocks(segment)
         for left, right in itertools.pairwise(blocks):
             assert left.address + left.bytes == right.address
-            assert left.used or right.used, "two free neighbours were not merged"
+            assert left.used or right.used, "two free neighbors were not merged"
         used += sum(block.bytes for block in blocks if block.used)
     assert used == sum(block.bytes for block in live)

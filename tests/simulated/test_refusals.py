@@ -576,14 +576,14 @@ def test_scalars_of_the_host_and_what_kernels_make_are_fine(function):
         captured(device, function, torch.ones(2, 4, device="cuda"))
 
 
-@torch.library.custom_op("tests::centre", mutates_args=())
-def centre(x: torch.Tensor) -> torch.Tensor:
+@torch.library.custom_op("tests::center", mutates_args=())
+def center(x: torch.Tensor) -> torch.Tensor:
     return x - x.sum() / (torch.ones((), device=x.device) * x.numel())
 
 
 def test_a_custom_op_names_the_device_of_its_tensor():
     with SimulatedDevice("test").active() as device:
-        captured(device, centre, torch.ones(4, device="cuda"))
+        captured(device, center, torch.ones(4, device="cuda"))
 
 
 def test_an_observer_names_the_device_of_a_tensor():

@@ -232,7 +232,7 @@ def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
 
 
 class Wrapped(torch.Tensor):
-    """A weight that is made of another tensor, as quantised ones are."""
+    """A weight that is made of another tensor, as quantized ones are."""
 
     @staticmethod
     def __new__(cls, inner):

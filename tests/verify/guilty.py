@@ -78,11 +78,11 @@ def clock(device):
 def host_tensors(device):
     history = torch.zeros(8)
 
-    def normalise(x):
+    def normalize(x):
         scale = 1 + history.mul_(0.9).add_(0.1).mean().item()  # <- cpu-work-in-region
         return x * scale
 
-    return normalise, (torch.randn(8, device=device),)
+    return normalize, (torch.randn(8, device=device),)
 
 
 def host_argument(device):

@@ -478,7 +478,7 @@ def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
     assert [finding.code for finding in missed.findings_of(recorder, certain_only=sure)] == codes
 
 
-class Quantised(torch.Tensor):
+class Quantized(torch.Tensor):
     """A weight as libraries write them: a wrapper subclass around the tensor that has memory."""
 
     @staticmethod
@@ -493,17 +493,17 @@ class Quantised(torch.Tensor):
 
     @staticmethod
     def __tensor_unflatten__(inner, context, size, stride):
-        return Quantised(inner["inner"])
+        return Quantized(inner["inner"])
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plain = [arg.inner if isinstance(arg, Quantised) else arg for arg in args]
+        plain = [arg.inner if isinstance(arg, Quantized) else arg for arg in args]
         return func(*plain, **(kwargs or {}))
 
 
 def test_a_wrapped_weight_is_set_back_through_the_tensor_inside():
     inner = torch.ones(2)
-    wrapped = Quantised(inner)
+    wrapped = Quantized(inner)
     holder = {"weight": wrapped}
 
     def change(x):

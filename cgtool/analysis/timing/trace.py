@@ -151,7 +151,7 @@ def _levels(place: Place) -> Iterator[Level]:
 
 
 def _nested(nodes: Sequence[Span], levels: Mapping[int | None, Sequence[Level]]) -> list[Span]:
-    """Neighbours with the same module, line and op share the spans of those."""
+    """Neighbors with the same module, line and op share the spans of those."""
     spans: list[Span] = []
     opened: list[tuple[Hashable, Span]] = []
     end = 0

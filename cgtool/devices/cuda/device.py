@@ -33,7 +33,7 @@ _MOST_BLOCKS = 4096
 
 
 class CudaDevice(Device):
-    """One CUDA device. CUDA is initialised by the first use of ``index``, never before the user's
+    """One CUDA device. CUDA is initialized by the first use of ``index``, never before the user's
     file was loaded."""
 
     def __init__(self, factory_device: str = "cuda") -> None:

@@ -15,7 +15,7 @@ from cgtool.model.capture import Environment
 
 
 def environment(index: int) -> Environment:
-    """Of the device with this index. Initialises CUDA."""
+    """Of the device with this index. Initializes CUDA."""
     properties: Any = torch.cuda.get_device_properties(index)
     code, number = cu.cuDriverGetVersion()
     return Environment(

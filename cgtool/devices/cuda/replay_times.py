@@ -1,6 +1,6 @@
 """GPU times of a program that runs (``cgtool run --times``): by CUPTI, else by CUDA events.
 
-CUPTI is used from the moment on that the program initialises CUDA, because it may fork before. It
+CUPTI is used from the moment on that the program initializes CUDA, because it may fork before. It
 is given up while PyTorch's profiler runs, which replaces the callbacks of others.
 """
 

@@ -1,6 +1,6 @@
 """What ``torch.cuda`` and ``torch.accelerator`` return on the simulated device.
 
-Of memory, only the pools of graphs are modelled; what is outside captures counts as 0 bytes.
+Of memory, only the pools of graphs are modeled; what is outside captures counts as 0 bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class _Properties:
-    """The result of ``torch.cuda.get_device_properties``: an H200, the GPU that is modelled."""
+    """The result of ``torch.cuda.get_device_properties``: an H200, the GPU that is modeled."""
 
     name = "simulated"
     major, minor = 9, 0

@@ -1,4 +1,4 @@
-"""The simulated device: a GPU modelled on CPU tensors, and what jobs do on it.
+"""The simulated device: a GPU modeled on CPU tensors, and what jobs do on it.
 
 A method imports what it needs: a capture does not wait for the rules of ``check``.
 """

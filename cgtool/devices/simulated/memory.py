@@ -201,14 +201,14 @@ class PrivatePool:
         return block
 
     def free(self, block: PoolBlock) -> None:
-        """Free a block and merge it with free neighbours."""
+        """Free a block and merge it with free neighbors."""
         block.used, block.requested = False, 0
         free = self._free.setdefault((block.stream, block.small), [])
-        for neighbour in (block.next, block.previous):
-            if neighbour is None or neighbour.used:
+        for neighbor in (block.next, block.previous):
+            if neighbor is None or neighbor.used:
                 continue
-            free.remove((neighbour.bytes, neighbour.address))
-            first, second = (block, neighbour) if neighbour is block.next else (neighbour, block)
+            free.remove((neighbor.bytes, neighbor.address))
+            first, second = (block, neighbor) if neighbor is block.next else (neighbor, block)
             first.bytes += second.bytes
             first.next = second.next
             if second.next is not None:

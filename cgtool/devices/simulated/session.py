@@ -66,7 +66,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
 
     def follow_lifetimes(self, annotations: Annotations) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
-        Those that are alive at the end are labelled: outputs and gradients."""
+        Those that are alive at the end are labeled: outputs and gradients."""
         recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
         for phase in self.phases():
             with user_errors(phase.part, "warm-up", explain), recorder:

@@ -214,7 +214,7 @@ class Capture {
   // --- edges
 
   /** The nodes that a node waits for, and those that wait for it: `[before, after]`. */
-  neighbours(node) {
+  neighbors(node) {
     const { before, after } = this.links(this.graphOf[node]);
     return [before(node), after(node)];
   }

@@ -2,7 +2,7 @@
 // The panel beside every view: all of the selected node, or the sum of the selected nodes.
 
 const NEAR_LINES = 3; // shown around a line
-const MOST_NEIGHBOURS = 6;
+const MOST_NEIGHBORS = 6;
 const MOST_ROWS_OF_A_SUM = 8;
 
 class Details {
@@ -127,13 +127,13 @@ class Details {
     ];
   }
 
-  // --- neighbours
+  // --- neighbors
 
   around(capture, node) {
-    const [before, after] = capture.neighbours(node).map((nodes) => [...nodes]);
+    const [before, after] = capture.neighbors(node).map((nodes) => [...nodes]);
     const other = capture.counterparts(node);
     const parts = [];
-    if (before.length || after.length) parts.push(drawNeighbours(capture, node, before, after));
+    if (before.length || after.length) parts.push(drawNeighbors(capture, node, before, after));
     const unneeded = before.filter((each) => capture.isUnneeded(each, node));
     const needless = after.filter((each) => capture.isUnneeded(node, each));
     if (unneeded.length) parts.push(make("p", {}, unneededText(capture, node, unneeded)));
@@ -263,13 +263,13 @@ function neededByNoneText(capture, targets) {
   return `False dependency (dashed): ${names} waits for this node and does not use what it writes. Click ${targets.length === 1 ? "it" : "one"} for the reason.`;
 }
 
-function drawNeighbours(capture, node, before, after) {
-  const shown = [before, after].map((nodes) => nodes.slice(0, MOST_NEIGHBOURS));
+function drawNeighbors(capture, node, before, after) {
+  const shown = [before, after].map((nodes) => nodes.slice(0, MOST_NEIGHBORS));
   const rows = Math.max(1, shown[0].length, shown[1].length);
   const [wide, high, gap, step] = [88, 34, 18, 40];
   const height = rows * step + 14;
   const middle = (rows * step) / 2;
-  const picture = svg("svg", { viewBox: `0 0 ${3 * wide + 2 * gap} ${height}`, class: "neighbours", role: "group" });
+  const picture = svg("svg", { viewBox: `0 0 ${3 * wide + 2 * gap} ${height}`, class: "neighbors", role: "group" });
   const box = (each, x, y, name) => {
     const text = capture.op(each) ?? capture.title(each);
     const time = capture.durationOf[each];
@@ -294,7 +294,7 @@ function drawNeighbours(capture, node, before, after) {
       const [a, b] = side ? [middle, y + high / 2] : [y + high / 2, middle];
       const pair = side ? [node, each] : [each, node];
       picture.append(svg("path", { class: capture.isUnneeded(...pair) ? "unneeded" : "needed", d: `M${from} ${a}C${from + gap / 2} ${a} ${to - gap / 2} ${b} ${to} ${b}` }));
-      box(each, x, y, "neighbour");
+      box(each, x, y, "neighbor");
     });
     const all = side ? after : before;
     if (all.length > nodes.length) {

@@ -4,7 +4,7 @@
 const CHANGE_COLORS = { changed: 2, moved: 4, removed: 1, added: 0 }; // of the series; others as a band
 const SIDE_GAP = 46; // between the lanes of A and of B
 const MOST_RIBBONS = 4000;
-const SLOWER = 1.1; // another time than this much more or less is not coloured
+const SLOWER = 1.1; // another time than this much more or less is not colored
 
 /** Which node of one capture is which of the other. */
 class Difference {

@@ -238,15 +238,15 @@ class GraphView {
     const { starts, ends, first } = layout;
     this.areas.push({ y, height: tall, row, layout });
     const { of, colors: full, dim } = colors;
-    // A single node gets a frame and its links; several nodes stand out by their colours.
+    // A single node gets a frame and its links; several nodes stand out by their colors.
     const mask = state.lead < 0 ? state.mask : null;
     const { critical } = capture;
     const onPath = this.extras.critical;
     const [scale, x0, x1] = [plot.scale, plot.x0, plot.x1];
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
-    // Nodes of less than two pixels: each pixel gets the colour of its longest node, and
-    // neighbouring pixels of one colour are drawn at once.
+    // Nodes of less than two pixels: each pixel gets the color of its longest node, and
+    // neighboring pixels of one color are drawn at once.
     let [pixel, best, bestLength, bestLit] = [-1, -1, -1, false];
     let [runFrom, runTo, runColor] = [0, -1, ""];
     const endRun = () => {
@@ -377,7 +377,7 @@ class GraphView {
       if (x < 0 || before > plot.width || Math.abs(x - marked) < 3) continue;
       marked = x;
       const [a, b] = [this.spot(source), this.spot(target)];
-      // Between neighbours a curve would hardly be seen.
+      // Between neighbors a curve would hardly be seen.
       if (a && b && a[2] === b[2] && x - before < 24) {
         context.fillStyle = theme.bad;
         context.fillRect((before + x) / 2 - 1, a[2] - 3, 2, this.row + 6);
@@ -394,7 +394,7 @@ class GraphView {
     context.lineWidth = 2;
     const [left, right] = [this.near(spot[0]), this.near(spot[1])];
     context.strokeRect(left - 1, spot[2] - 1, Math.max(3, right - left + 1), this.row + 2);
-    const [before, after] = this.capture.neighbours(node);
+    const [before, after] = this.capture.neighbors(node);
     context.lineWidth = 1.5;
     context.strokeStyle = theme.ink;
     for (const source of before.slice(0, 64)) this.curve(context, source, node);
@@ -477,7 +477,7 @@ class GraphView {
     this.plot.move(from - margin, to - from + 2 * margin);
   }
 
-  /** Selects the neighbour of the selected node in its row. */
+  /** Selects the neighbor of the selected node in its row. */
   step(by) {
     const layouts = this.visible();
     if (state.lead < 0) {

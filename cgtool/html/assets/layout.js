@@ -116,7 +116,7 @@ class GraphLayout {
     return firstWhere(row.length, (at) => this.stop(row[at]) >= x);
   }
 
-  /** By depth, the visits to modules: neighbours with the same first names of their path. */
+  /** By depth, the visits to modules: neighbors with the same first names of their path. */
   bands(sorted) {
     const { capture } = this;
     const paths = capture.prefixes ??= modulePrefixes(capture);

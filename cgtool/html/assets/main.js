@@ -102,7 +102,7 @@ class Page {
       this.search.input.focus();
     } else if (event.key === "?") {
       showKeys();
-    } else if (toNeighbour(event)) {
+    } else if (toNeighbor(event)) {
       // The arrow meant the button next to this one, not the plot.
     } else if (this.names[Number(event.key) - 1]) {
       state.show(this.names[Number(event.key) - 1]);
@@ -154,7 +154,7 @@ function showKeys() {
 }
 
 /** In a row of tabs or of choices, the arrows go to the next one. */
-function toNeighbour({ key, target }) {
+function toNeighbor({ key, target }) {
   const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
   const group = by && target.closest("[role=tablist], [role=radiogroup]");
   if (!group) return false;

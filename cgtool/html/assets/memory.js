@@ -131,7 +131,7 @@ class MemoryView {
     this.plot.redraw();
   }
 
-  /** The nodes whose blocks cover the most of the plot have a colour: that of the other views, if
+  /** The nodes whose blocks cover the most of the plot have a color: that of the other views, if
       they have one there. */
   coloring() {
     const usual = coloring(this.capture, state.color);
@@ -148,7 +148,7 @@ class MemoryView {
     return colors;
   }
 
-  /** The colours with their bytes in use at the chosen event. */
+  /** The colors with their bytes in use at the chosen event. */
   legendRows() {
     const { node, bytes } = this.capture.blocks;
     const { of } = coloredBy(this.capture, state.color);
@@ -263,7 +263,7 @@ class MemoryView {
     const least = 8 + this.most / 1e5;
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
-    const boxes = new Map(); // by colour: setting one for each block takes longer than drawing it
+    const boxes = new Map(); // by color: setting one for each block takes longer than drawing it
     const texts = [];
     for (const block of this.members) {
       const end = to[block] < 0 ? last : to[block];

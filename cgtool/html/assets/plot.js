@@ -6,7 +6,7 @@ const FASTEST = 0.5; // of the width, for a step of a key
 const TEXT = 13; // pixels of the page's text on a common screen
 const PAPER = [1000, 500]; // units of a plot on a sheet of paper
 
-/** Colours of the page, as the canvas needs them. */
+/** Colors of the page, as the canvas needs them. */
 let theme = {};
 
 function readTheme() {
@@ -285,10 +285,10 @@ function showTooltip(event, rows) {
   tooltip.style.top = `${Math.max(4, y)}px`;
 }
 
-// --- colours of nodes
+// --- colors of nodes
 
-/** Colours of all nodes by the way that was chosen: `{of, colors, dim, legend}`: by node the
-    number of a colour, the colours, and those of what is not selected. */
+/** Colors of all nodes by the way that was chosen: `{of, colors, dim, legend}`: by node the
+    number of a color, the colors, and those of what is not selected. */
 function coloring(capture, way) {
   const key = `color ${way} ${theme.page}`;
   if (!capture.groupings.has(key)) {
@@ -297,7 +297,7 @@ function coloring(capture, way) {
   return capture.groupings.get(key);
 }
 
-/** The groups of nodes that have a colour each. */
+/** The groups of nodes that have a color each. */
 function coloredBy(capture, way) {
   return capture.grouping({ module: "layer", time: "type" }[way] ?? way);
 }
@@ -309,7 +309,7 @@ function colorByGroup(capture, way) {
   return coloringOf(of, names, weights);
 }
 
-/** The groups with the most weight get a colour. One that is in `kept`, by group, keeps it. */
+/** The groups with the most weight get a color. One that is in `kept`, by group, keeps it. */
 function coloringOf(of, names, weights, kept = new Map()) {
   const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]);
   const slots = new Int32Array(names.length).fill(theme.series.length);
@@ -345,7 +345,7 @@ function colorByTime(capture) {
   return { of, colors, dim: colors.map(dimmed), legend };
 }
 
-/** What nodes are coloured by, in all views. */
+/** What nodes are colored by, in all views. */
 function colorPicker(capture) {
   const ways = ["op", "module", "kernel", "type", ...(capture.timed ? ["time", "bound"] : [])];
   const pick = make("select", { "aria-label": "color by", onchange: () => state.colorBy(pick.value) },
@@ -356,7 +356,7 @@ function colorPicker(capture) {
   return make("label", {}, "Color by ", pick);
 }
 
-/** The colours with what has them: a click selects it. `shares` says of what the shares are. */
+/** The colors with what has them: a click selects it. `shares` says of what the shares are. */
 function showLegend(capture, { legend }, element, shares = capture.timed ? "Share of time:" : "Share of nodes:") {
   const total = legend.reduce((sum, [, , weight]) => sum + (weight ?? 0), 0);
   const { of } = coloredBy(capture, state.color);
@@ -371,14 +371,14 @@ function showLegend(capture, { legend }, element, shares = capture.timed ? "Shar
   }));
 }
 
-/** A colour with its name, which is cut where there is no room, and what is said of it. */
+/** A color with its name, which is cut where there is no room, and what is said of it. */
 function legendEntry(tag, attributes, color, name, text = null) {
   const swatch = make("span.swatch");
   swatch.style.background = color;
   return make(tag, attributes, swatch, make("span.name", {}, name), text && make("span.muted", {}, text));
 }
 
-/** A colour mixed with the page's own. */
+/** A color mixed with the page's own. */
 function dimmed(color) {
   const [a, b] = [color, theme.page].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
   return `rgb(${a.map((value, at) => Math.round(value * 0.22 + b[at] * 0.78)).join(" ")})`;

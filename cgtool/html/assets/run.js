@@ -21,7 +21,7 @@ function slicesOf({ first, last, replays, moments }) {
 }
 
 const KINDS = [
-  // name, colour, whether an entry is of this kind: the first that holds
+  // name, color, whether an entry is of this kind: the first that holds
   ["failed", 1, (entry) => entry.failure !== null],
   ["captured again", 2, (entry) => entry.because !== null],
   ["never replayed", 4, (entry) => entry.unused],

@@ -78,7 +78,7 @@ class SourceView {
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
       make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not found)")));
     if (used) {
-      // The heavier the line, the stronger its colour.
+      // The heavier the line, the stronger its color.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));
       row.addEventListener("click", (event) => event.target.closest("button") || this.choose(used));
     }

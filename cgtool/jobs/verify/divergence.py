@@ -15,7 +15,7 @@ from cgtool.jobs.verify.raw_tensors import is_finite
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
-from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, Record
 
 _TRIES = 3
@@ -53,7 +53,7 @@ def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Findi
     for _ in range(_TRIES):
         second = _eager(runner, trial, 0)
         for (call, values), (_, others) in zip(first.results, second.results, strict=False):
-            if not call.name.startswith(UNINITIALISED) and _apart(values, others, others, 0.0):
+            if not call.name.startswith(UNINITIALIZED) and _apart(values, others, others, 0.0):
                 return at_call(finding, call, first.record)
     return finding
 
@@ -92,7 +92,7 @@ class Divergence:
                     _described(eager_call, number, eager.record),
                     f"eager runs {eager_call.name}, the capture ran {call.name}",
                 )
-            if call.name.startswith(UNINITIALISED) or not values:
+            if call.name.startswith(UNINITIALIZED) or not values:
                 continue
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
@@ -106,7 +106,7 @@ class Divergence:
     def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
         """The first op of a replay whose results are not finite, as in ``find``."""
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
-            if not call.name.startswith(UNINITIALISED) and not all(map(is_finite, values)):
+            if not call.name.startswith(UNINITIALIZED) and not all(map(is_finite, values)):
                 return _described(call, number, self.probe.record)
         return None
 

@@ -13,7 +13,7 @@ from cgtool.jobs.verify.evidence import Run
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.raw_tensors import unchanged
 from cgtool.jobs.verify.runner import ReplayFailedError, Subject
-from cgtool.jobs.verify.uninitialised import reads_uninitialised
+from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.program.boundary import first_line
@@ -31,14 +31,14 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     log, runner, liveness = subject.log, subject.runner, subject.liveness
     facts = verdicts[-1].evidence.facts
     differing = [verdict for verdict in verdicts if verdict.differing]
-    uninitialised: list[Finding] = []
+    uninitialized: list[Finding] = []
     if liveness.uses_empty:
         log.progress("fill empty memory")
-        uninitialised = reads_uninitialised(runner, subject.trial)
+        uninitialized = reads_uninitialized(runner, subject.trial)
     log.progress("look for the reason" if differing else "look for values that the graph keeps")
     reasons: list[Finding] = []
     if differing:
-        reasons = _reasons(subject, differing[0], facts.frozen, uninitialised)
+        reasons = _reasons(subject, differing[0], facts.frozen, uninitialized)
     consecutive = causes.consecutive(runner, subject.trial)
     if not differing:
         # These replays may be right by chance: a branch that is rarely taken, a draw of a coin.
@@ -53,7 +53,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     }
     written = [name for name, _ in runner.inputs if name in changed]
     log.add(*liveness.joined([*reasons, *consecutive], reasons))
-    log.add(*(finding for finding in uninitialised if finding not in reasons))
+    log.add(*(finding for finding in uninitialized if finding not in reasons))
     if written:
         log.add(*causes.written_inputs(written, consecutive))
     # Finding such work runs the code again, from the state of the capture.
@@ -73,7 +73,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
                 phase="replay",
             )
         )
-    if facts.is_noisy and not uninitialised:
+    if facts.is_noisy and not uninitialized:
         log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
     known = {finding.frames[:1] for finding in log.findings}
@@ -95,7 +95,7 @@ def explain_failed_replay(subject: Subject, error: ReplayFailedError) -> None:
 
 
 def _reasons(
-    subject: Subject, first: Verdict, frozen: Sequence[Finding], uninitialised: list[Finding]
+    subject: Subject, first: Verdict, frozen: Sequence[Finding], uninitialized: list[Finding]
 ) -> list[Finding]:
     """The findings of the first cause that applies to the first trial that differs."""
     runner, trial = subject.runner, first.evidence.trial
@@ -103,7 +103,7 @@ def _reasons(
     causes_in_order: list[Callable[[], Iterable[Finding]]] = [
         lambda: causes.branches_on_capturing(runner, subject.queries, subject.trial),
         lambda: frozen or causes.frozen(runner, trial, iteration, subject.trial),
-        lambda: uninitialised,
+        lambda: uninitialized,
         lambda: _unwritten(first.evidence.replay),
         lambda: randomness.frozen(runner, trial),
         lambda: _unlike_itself(subject, first),

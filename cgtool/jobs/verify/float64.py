@@ -24,7 +24,7 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.raw_tensors import raw, write
-from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
+from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import has_shape, key_of
 from cgtool.program.boundary import first_line
@@ -208,7 +208,7 @@ class Float64Recorder(OpRecorder):
             self.failure is not None
             or schema_of(func) is None
             or effect_of(func).view
-            or call.name.startswith((*_COLLECTIVE, *UNINITIALISED))
+            or call.name.startswith((*_COLLECTIVE, *UNINITIALIZED))
             or not any(map(_has_numbers, leaves))
         ):
             return self.run(func, args, kwargs)

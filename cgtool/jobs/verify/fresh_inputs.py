@@ -147,7 +147,7 @@ def _anchor(values: torch.Tensor) -> float:
 
 
 def _other_steps(values: torch.Tensor, axis: int, generator: torch.Generator) -> torch.Tensor:
-    """The steps between neighbours of sorted numbers in another order: the first and the last
+    """The steps between neighbors of sorted numbers in another order: the first and the last
     number stay (offsets, edges of bins)."""
     steps = values.diff(dim=axis)
     order = torch.randperm(steps.shape[axis], generator=generator)

@@ -18,7 +18,7 @@ from cgtool.findings import code
 from cgtool.jobs.verify.iterations import autocast_caches, observed_iteration
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.finding import Finding
-from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
+from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import has_memory, on_host, strided, tensors_in
@@ -73,7 +73,7 @@ class LivenessRecorder(OpRecorder):
         # Held until the op has run, so that no new storage gets the identity of one of them.
         arguments = {storage_address(tensor): tensor for tensor in strided((args, kwargs))}
         output = self.run(func, args, kwargs)
-        self.uses_empty |= call.name.startswith(UNINITIALISED)
+        self.uses_empty |= call.name.startswith(UNINITIALIZED)
         for tensor in strided(output):
             if storage_address(tensor) not in arguments:
                 # The reference keeps the identity from being reused.

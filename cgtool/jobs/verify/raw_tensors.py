@@ -108,7 +108,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _sentinel(tensor: torch.Tensor) -> float | bool | None:
-    """NaN or the smallest number, which a replay is unlikely to write; None for quantised types."""
+    """NaN or the smallest number, which a replay is unlikely to write; None for quantized types."""
     if tensor.is_floating_point() or tensor.is_complex():
         return float("nan")
     if tensor.dtype == torch.bool:

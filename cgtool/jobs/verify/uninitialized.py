@@ -1,4 +1,4 @@
-"""Results that depend on uninitialised memory (``torch.empty``)."""
+"""Results that depend on uninitialized memory (``torch.empty``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cgtool.jobs.verify.iterations import observed_iteration
 from cgtool.jobs.verify.raw_tensors import copies, fill_sentinel
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.finding import Finding
-from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import strided
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -42,7 +42,7 @@ class SpoilRecorder(OpRecorder):
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         output = self.run(func, args, kwargs)
-        if call.name.startswith(UNINITIALISED):
+        if call.name.startswith(UNINITIALIZED):
             for tensor in strided(output):
                 if self.only is None or self.only == len(self.calls):
                     fill_sentinel(tensor)
@@ -63,8 +63,8 @@ def _largest_difference(first: Results, second: Results) -> float:
     return worst
 
 
-def reads_uninitialised(runner: TrialRunner, trial: Trial) -> list[Finding]:
-    """A finding for the first uninitialised allocation that results depend on, if any.
+def reads_uninitialized(runner: TrialRunner, trial: Trial) -> list[Finding]:
+    """A finding for the first uninitialized allocation that results depend on, if any.
 
     Eager gets new memory from the allocator each time, often zeros; a graph gets the memory of its
     last replay. So eager runs again with that memory filled: results that change depend on it.

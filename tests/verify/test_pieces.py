@@ -20,7 +20,6 @@ from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.raw_tensors import same_bits, write
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
-from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Workload, WorkloadPart
 
@@ -399,7 +398,7 @@ def test_noise_is_not_taken_for_uninitialized_memory(target):
     start = Snapshot(subject.workload, subject.device)
     subject.capture(lambda _text: None)
     runner = TrialRunner(subject, start)
-    found = [reads_uninitialised(runner, Trial("captured inputs")) for _ in range(40)]
+    found = [reads_uninitialized(runner, Trial("captured inputs")) for _ in range(40)]
     assert not any(found)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 
 import cgtool
 from cgtool.analysis.eager_breaks import breaks_of
+from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
     Capture,
@@ -368,7 +369,6 @@ def merge(
             for way in process.breaks
             if way.before in places and way.after in places
         )
-        names = Counter[str]()
         alike: dict[bytes, int] = {}
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
@@ -377,7 +377,7 @@ def merge(
                 if entry.owner == CALLABLES and not entry.key:
                     key = _phase(contents[0], origins)
                     entry = msgspec.structs.replace(entry, key=key)
-                graph = _graph(entry, captured, contents, tables, names, len(processes) > 1)
+                graph = _graph(entry, captured, contents, tables)
                 graphs.append(graph)
                 same = alike.setdefault(_topology(graph), len(entries))
                 entry = msgspec.structs.replace(
@@ -389,7 +389,7 @@ def merge(
             entries.append(entry)
     found = (each.environment for each in processes if each.environment is not None)
     environment = max(found, key=lambda each: bool(each.torch), default=Environment(device=""))
-    return Capture(
+    capture = Capture(
         entry=Entry(spec=shlex.join(command.command), kind="program"),
         environment=environment,
         created=created,
@@ -421,25 +421,37 @@ def merge(
             lost=tuple(dict.fromkeys(reasons)),
         ),
     )
+    return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
 
 
-def _graph(
-    entry: LedgerGraph,
-    captured: Captured,
-    contents: Contents,
-    tables: _Tables,
-    names: Counter[str],
-    several: bool,
-) -> Graph:
-    """A graph that was read. ``names`` counts the graphs of each owner; ``several`` processes."""
+def _named(capture: Capture) -> Iterator[Graph]:
+    """The graphs with their names: what captured each, what it is called or else its size, and a
+    number."""
+    assert capture.ledger is not None
+    sizes = sizes_of(capture, capture.ledger)
+    several = len(capture.ledger.processes) > 1
+    entries = [entry for entry in capture.ledger.graphs if entry.graph is not None]
+    names = [
+        (entry.process, f"{entry.owner or 'graph'} {entry.key or sizes.get(at, '')}".rstrip())
+        for at, entry in enumerate(entries)
+    ]
+    total, before = Counter(names), Counter[tuple[int, str]]()
+    for at, name in enumerate(names):
+        # A size alone tells most graphs apart.
+        is_enough = at in sizes and total[name] == 1
+        text = name[1] if is_enough else f"{name[1]} {before[name]}"
+        before[name] += 1
+        text += f", process {name[0]}" if several else ""
+        yield msgspec.structs.replace(capture.graphs[at], name=text)
+
+
+def _graph(entry: LedgerGraph, captured: Captured, contents: Contents, tables: _Tables) -> Graph:
+    """A graph that was read, without its name."""
     pool = None
     if captured.pool is not None:
         pool = tables.pool_index(entry.process, captured.pool)
-    owner = " ".join(filter(None, (entry.owner or "graph", entry.key)))
-    name = f"{owner} {names[owner]}" + (f", process {entry.process}" if several else "")
-    names[owner] += 1
     return Graph(
-        name=name,
+        name="",
         phase="step",
         pool=pool,
         nodes=contents[0],

@@ -20,10 +20,11 @@ from cgtool.analysis.ledger_findings import (
     reserved_text,
 )
 from cgtool.analysis.ledger_notes import Note, notes_of
+from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
 from cgtool.analysis.units import count_text, percent_text, time_text, total_of
-from cgtool.model.capture import Capture, Caveat, Frame, Node
+from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
 
@@ -44,6 +45,10 @@ class LedgerRow:
     graphs: int
     nodes: tuple[int, ...]
     """The fewest and the most of a graph; one number if they are equal."""
+    kernels: tuple[int, ...]
+    """The same for the nodes that are kernels, and for the copies; empty on the simulated device,
+    whose nodes are ops."""
+    copies: tuple[int, ...]
     capture_ns: int
     reserved_bytes: int | None
     overlaps: int
@@ -62,6 +67,12 @@ class LedgerRow:
     """Between two replays of one graph."""
     replayed_at: str | None
     """The line that replays most of them."""
+    replay_lines: dict[str, int]
+    """All of these, with how often each was seen: the line is looked up for the first 16 replays of
+    a graph, and for every 31st."""
+    first_replay_ns: int | None
+    """This and the next count from the start of the command."""
+    last_replay_ns: int | None
     end: str | None
     """Of one graph: ``reset``, ``freed``, or the error that ended its capture."""
     findings: tuple[str, ...]
@@ -125,12 +136,12 @@ def ledger_report(capture: Capture) -> LedgerReport:
         raise ValueError("not a capture of a program")
     groups = by_line(capture, ledger)
     findings = explain_findings(ledger_findings(capture))
+    sizes = sizes_of(capture, ledger)
     lines: list[LedgerRow] = []
     graphs: list[tuple[LedgerGraph, LedgerRow]] = []
     for group in groups:
         for line, entries in group.by_caller():
             lines.append(_row(capture, group.owner, line, entries, findings))
-            sizes = _distinguishing_sizes(capture, entries)
             for entry in entries:
                 row = _row(capture, group.owner, line, [entry], findings)
                 size = sizes.get(-1 if entry.graph is None else entry.graph)
@@ -159,33 +170,6 @@ def ledger_report(capture: Capture) -> LedgerReport:
     )
 
 
-_NODES = 64
-"""How many nodes of each graph are compared."""
-
-
-def _distinguishing_sizes(capture: Capture, entries: Sequence[LedgerGraph]) -> dict[int, str]:
-    """What tells the graphs of a line apart where the program has named none, by their numbers:
-    ``float32[8,4]`` or ``grid 8,1,1``, of the node in which most of them differ."""
-    numbers = [each.graph for each in entries if each.graph is not None]
-    if len(numbers) < 2 or any(each.key for each in entries):
-        return {}
-    sizes = [list(map(_size, capture.graphs[number].nodes[:_NODES])) for number in numbers]
-    best: Sequence[str] = ()
-    for texts in zip(*sizes, strict=False):
-        if "" not in texts and len(set(texts)) > max(len(set(best)), 1):
-            best = texts
-    return dict(zip(numbers, best, strict=True)) if best else {}
-
-
-def _size(node: Node) -> str:
-    if node.shape is not None:
-        return node.shape
-    if node.kernel is not None:
-        return f"grid {','.join(map(str, node.kernel.grid))}"
-    work = node.copy or node.fill
-    return "" if work is None else f"{work.bytes:,} B"
-
-
 def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:
     for group in groups:
         errors = Counter(each.failure for each in group.entries if each.diagnosis is None)
@@ -206,7 +190,9 @@ def _row(
     numbers = {each.graph for each in entries}
     about = [finding.code for finding in findings if not numbers.isdisjoint(finding.graphs)]
     causes = [each.diagnosis.code for each in entries if each.diagnosis is not None]
-    sizes = [len(capture.graphs[each.graph].nodes) for each in entries if each.graph is not None]
+    nodes = [capture.graphs[each.graph].nodes for each in entries if each.graph is not None]
+    types = [Counter(node.type for node in of_graph) for of_graph in nodes]
+    types = [] if capture.environment.simulated else types
     places: Counter[str] = Counter()
     for each in entries:
         for replay in each.replayed_at:
@@ -231,7 +217,9 @@ def _row(
         size=None,
         number=only.graph if only else None,
         graphs=sum(each.failure is None for each in entries),
-        nodes=tuple(sorted({min(sizes), max(sizes)})) if sizes else (),
+        nodes=_range(map(len, nodes)),
+        kernels=_range(each["kernel"] for each in types),
+        copies=_range(each["memcpy"] for each in types),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=total_of(each.reserved_bytes for each in entries),
         overlaps=sum(each.overlaps for each in entries),
@@ -244,6 +232,9 @@ def _row(
         ),
         mean_interval_ns=sum(span for span, _ in spans) // intervals if intervals else None,
         replayed_at=places.most_common(1)[0][0] if places else None,
+        replay_lines=dict(places.most_common()),
+        first_replay_ns=min(_known(each.first_replay_ns for each in entries), default=None),
+        last_replay_ns=max(_known(each.last_replay_ns for each in entries), default=None),
         end=(only.failure or only.end) if only else None,
         gpu_ns=replay_ns // timed if timed else None,
         gpu_share=replay_ns / gpu_ns if timed and gpu_ns else None,
@@ -261,7 +252,17 @@ def _row(
     )
 
 
+def _range(counts: Iterable[int]) -> tuple[int, ...]:
+    """The fewest and the most; one number if they are equal."""
+    known = set(counts)
+    return tuple(sorted({min(known), max(known)})) if known else ()
+
+
 _Value = TypeVar("_Value")
+
+
+def _known(values: Iterable[_Value | None]) -> Iterator[_Value]:
+    return (value for value in values if value is not None)
 
 
 def _common(values: Iterable[_Value | None]) -> _Value | None:

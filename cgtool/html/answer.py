@@ -21,11 +21,12 @@ from cgtool.analysis.units import (
     share_text,
     total_of,
 )
-from cgtool.html.screens import tables
+from cgtool.html.screens import page_table, tables
 from cgtool.html.sources import Sources
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import Ledger, LedgerGraph
 from cgtool.render import ledger_table, profile_table, summary_table
+from cgtool.render.table import Table
 
 NumberFrame = Callable[[Frame | None], int]
 """The number of a frame in the page."""
@@ -193,13 +194,16 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
 def _tables(report: LedgerReport) -> list[dict[str, Any]]:
     """By line, by graph, and whatever else the screens have."""
     by_line_, *notes = tables(ledger_table.render(report)) or [{}]
-    by_graph = tables(ledger_table.render(report, graphs=True))[:1]
+    graphs = ledger_table.render(report, graphs=True)
+    by_graph = tables(graphs)[:1]
     if not by_graph:
         return []
+    where = [part for part in graphs.parts if type(part) is Table and part.name == "where"]
     numbers = [-1 if row.number is None else row.number for row in report.graphs]
     return [
         {**by_line_, "title": "By line"},
         {**by_graph[0], "title": "By graph", "graphs": numbers},
+        *({**page_table(table), "title": "Where", "graphs": numbers} for table in where),
         *tables(ledger_table.render_times(report)),
         *notes,
     ]

@@ -7,7 +7,7 @@ from msgspec import structs
 from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.model.capture import Capture, Frame
-from cgtool.model.ledger import COMPILE, LedgerGraph
+from cgtool.model.ledger import COMPILE, LedgerGraph, ReplayPlace
 from tests.builders import program
 
 FRAMES = (
@@ -77,3 +77,18 @@ def test_graphs_without_a_name_have_a_size_that_tells_them_apart() -> None:
     assert sizes(("[4]",), ("[4]",)) == [None, None]
     assert sizes(("[1]",), ("[2]",), key="batch 1") == [None, None]
     assert sizes(("[1]",), ()) == [None, None]
+
+
+def test_the_rows_of_json_have_what_the_table_has_no_room_for() -> None:
+    capture = captured((0, 1, 3), (0, 1, 4))
+    assert capture.ledger is not None
+    places = (ReplayPlace((3,), 5), ReplayPlace((4,), 2))
+    times = {"first_replay_ns": 30, "last_replay_ns": 90, "replayed_at": places}
+    entries = tuple(structs.replace(each, **times) for each in capture.ledger.graphs)
+    ledger = structs.replace(capture.ledger, graphs=entries)
+    (row,) = ledger_report(structs.replace(capture, ledger=ledger)).lines
+    types = [node.type for node in capture.graphs[0].nodes]
+    assert row.kernels == (types.count("kernel"),)
+    assert row.copies == (types.count("memcpy"),)
+    assert (row.first_replay_ns, row.last_replay_ns) == (30, 90)
+    assert row.replay_lines == {"main.py:7": 10, "main.py:8": 4}

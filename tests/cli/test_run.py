@@ -124,6 +124,9 @@ def test_each_graph_has_its_nodes_replays_and_lines(engine) -> None:
         assert [each.replays for each in graphs] == [50, 49, 0, 0]
         assert [each.owner for each in graphs] == ["Engine.capture"] * 3 + ["main"]
         contents = [capture.graphs[each.graph] for each in graphs[:3] if each.graph is not None]
+        assert [graph.name for graph in contents] == [
+            f"Engine.capture float32[{batch},8], process {process}" for batch in (1, 2, 4)
+        ]
         assert [len(graph.nodes) for graph in contents] == [3, 3, 3]
         assert [len(graph.edges) for graph in contents] == [2, 2, 2]
         origins = [capture.origins[node.origin or 0] for node in contents[0].nodes]

@@ -20,6 +20,7 @@ from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.raw_tensors import same_bits, write
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Workload, WorkloadPart
 

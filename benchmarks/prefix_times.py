@@ -79,13 +79,13 @@ class Part:
     """The first nodes of a graph, in the order of their creation, as a graph of its own."""
 
     def __init__(self, graph: Any, first: int) -> None:
-        from cgtool.devices.cuda.driver import check, cu
-        from cgtool.devices.cuda.nodes import nodes_of
+        from cgtool.devices.cuda.driver import check, cu, graph_nodes
 
         template = cu.CUgraph(graph.raw_cuda_graph())
         clone = check("cuGraphClone", cu.cuGraphClone(template))
-        for node in reversed(nodes_of(template)[first:]):
-            copy = check("cuGraphNodeFindInClone", cu.cuGraphNodeFindInClone(node, clone))
+        for node in reversed(graph_nodes(int(template))[first:]):
+            original = cu.CUgraphNode(node)
+            copy = check("cuGraphNodeFindInClone", cu.cuGraphNodeFindInClone(original, clone))
             check("cuGraphDestroyNode", cu.cuGraphDestroyNode(copy))
         self._check, self._cu = check, cu
         self._executable = check("cuGraphInstantiate", cu.cuGraphInstantiate(clone, 0))

@@ -34,7 +34,7 @@ def pool_sizes(pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
     """What these pools have from each device, by stream."""
     sums: dict[tuple[tuple[int, int], int, int], list[int]] = {}
     for segment in memory_segments():
-        first, second = segment.get("segment_pool_id", (0, 0))
+        first, second = segment["segment_pool_id"]
         if (first, second) in pools:
             key = (first, second), segment["device"], segment["stream"]
             sizes = sums.setdefault(key, [0, 0, 0])

@@ -57,17 +57,6 @@ def _bindings(_torch: Any) -> str:
     return version_of("cuda-bindings") or ""
 
 
-def keeps_graphs(torch: Any) -> bool:
-    """Whether a captured graph keeps a template that nodes can be read from."""
-    return hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
-
-
-def _keep_graph(torch: Any) -> str:
-    if not keeps_graphs(torch):
-        raise Missing("no nodes can be read", "torch 2.8 or newer", "absent")
-    return "CUDAGraph.raw_cuda_graph"
-
-
 def _exec_handle(torch: Any) -> str:
     if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec"):
         raise Missing("no upload time is shown", "torch 2.9 or newer")
@@ -167,7 +156,6 @@ TESTS: tuple[tuple[str, Callable[[Any], str], bool], ...] = (
     ("torch", _torch, False),
     ("GPU", _gpu, False),
     ("cuda-bindings", _bindings, True),
-    ("captured template", _keep_graph, True),
     ("executable handle", _exec_handle, True),
     ("node callbacks (CUPTI)", _node_callbacks, True),
     ("node times (cupti-python)", _node_times, True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 import torch
@@ -13,8 +12,8 @@ import torch
 import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import node_times
-from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.cupti import CuptiUnavailable
+from cgtool.devices.cuda.driver import graph_nodes
 from cgtool.devices.cuda.memory import (
     AddressBook,
     cublas_workspaces,
@@ -27,13 +26,21 @@ from cgtool.devices.cuda.nodes import (
     GraphContents,
     GraphReader,
     debug_dot,
-    nodes_of,
 )
 from cgtool.devices.cuda.provenance import Joined, join
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.device import CaptureWithDot, Device
-from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
-from cgtool.model.failure import CgtoolError, machine, user_code
+from cgtool.model.capture import (
+    Allocation,
+    Capture,
+    Caveat,
+    Graph,
+    Memory,
+    Stream,
+    Tensor,
+    created_now,
+)
+from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import watch as watch_annotations
@@ -81,13 +88,7 @@ def capture(
 
 
 def open_session(device: Device, workload: Workload, options: CaptureOptions) -> CudaSession:
-    """A session with its own stream. Raises CgtoolError if this PyTorch lacks a feature."""
-    if not keeps_graphs(torch):
-        raise machine(
-            f"PyTorch {torch.__version__} cannot keep a captured graph",
-            why="cgtool reads the nodes of the template that CUDAGraph(keep_graph=True) keeps",
-            fix="install torch 2.8 or later",
-        )
+    """A session with its own stream."""
     torch.cuda.set_device(device.index)
     priority = {"normal": 0, "high": -1}[options.stream]
     stream = torch.cuda.Stream(device.index, priority=priority)
@@ -162,7 +163,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
     """
     table = OriginTable(session.workload.frame)
     templates = [graph.template for graph in session.graphs]
-    handles = [[int(node) for node in nodes_of(template)] for template in templates]
+    handles = [graph_nodes(int(template)) for template in templates]
     named = zip(session.graphs, handles, strict=True)
     empty = [graph.name for graph, nodes in named if not nodes]
     # Described before provenance is joined, which may run the workload again and replace tensors.
@@ -216,7 +217,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
     capture = Capture(
         entry=described.entry,
         environment=session.device.environment(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created_now(),
         cgtool=cgtool.__version__,
         graphs=tuple(graphs),
         frames=table.frames,

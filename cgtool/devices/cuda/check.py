@@ -264,13 +264,9 @@ def check(
     open_session(device, workload, options)
     seed_all(options.seed)
     side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-
     dry_run = partial(_dry_run, dry, workload, side, progress)
-    with watch_annotations(options.annotations) as annotations:
-        with torch.cuda.stream(side):
-            looked = check_entry(dry, workload, options, progress, annotations, dry_run)
-        torch.cuda.current_stream().wait_stream(side)
+    with watch_annotations(options.annotations) as annotations, device.eager_stream(side):
+        looked = check_entry(dry, workload, options, progress, annotations, dry_run)
     captured: CaptureWithDot | None = None
     if not lists_memory():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.

@@ -89,7 +89,7 @@ def read(
                     stream=streams.get(raw["stream"]),
                     size_class=raw["segment_type"],
                     blocks=_blocks(raw),
-                    expandable=bool(raw.get("is_expandable", False)),
+                    expandable=raw["is_expandable"],
                 )
             )
     trace = Trace(
@@ -108,18 +108,15 @@ def read(
 
 
 def _pool_of(raw: dict[str, Any]) -> PoolId:
-    first, second = raw.get("segment_pool_id", (0, 0))
+    first, second = raw["segment_pool_id"]
     return first, second
 
 
 def _blocks(raw: dict[str, Any]) -> tuple[Block, ...]:
-    # Sizes say where blocks begin on every release; the key "address" is newer.
-    blocks = []
-    address = raw["address"]
-    for block in raw["blocks"]:
-        blocks.append(Block(address, block["size"], block.get("requested_size", 0), block["state"]))
-        address += block["size"]
-    return tuple(blocks)
+    return tuple(
+        Block(block["address"], block["size"], block["requested_size"], block["state"])
+        for block in raw["blocks"]
+    )
 
 
 def _follow(

@@ -24,9 +24,9 @@ import torch
 
 from cgtool.devices.cuda import profiler_times
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
-from cgtool.devices.cuda.driver import cu
+from cgtool.devices.cuda.driver import graph_nodes
 from cgtool.devices.cuda.event_times import busy, device_ns, empty_ns
-from cgtool.devices.cuda.nodes import TIMED, nodes_of, type_of
+from cgtool.devices.cuda.nodes import TIMED, type_of
 from cgtool.devices.cuda.profiler_times import Span
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.model.capture import Capture, Caveat, Edge, Graph
@@ -137,7 +137,7 @@ class Tracer:
         what it reads, and only another forward writes that again. Raises CuptiUnavailable, also
         when nothing was recorded.
         """
-        nodes = [nodes_of(cu.CUgraph(graph.raw_cuda_graph())) for graph in graphs]
+        nodes = [graph_nodes(graph.raw_cuda_graph()) for graph in graphs]
         indices = [self._index(nodes_of_graph) for nodes_of_graph in nodes]
         types = [set(map(type_of, nodes_of_graph)) for nodes_of_graph in nodes]
         working = [
@@ -161,12 +161,10 @@ class Tracer:
             for everything, alone in zip(whole, kernels, strict=True)
         ]
 
-    def _index(self, nodes: Sequence[Any]) -> dict[int, int]:
+    def _index(self, nodes: Sequence[int]) -> dict[int, int]:
         """By its number in records, the index of each node of a graph."""
         number_of = self._cupti.get_graph_node_id
-        return {
-            int(self._call(number_of, int(node))) & _LOW: index for index, node in enumerate(nodes)
-        }
+        return {int(self._call(number_of, node)) & _LOW: index for index, node in enumerate(nodes)}
 
     def _executable_numbers(self, graphs: Sequence[Any]) -> dict[int, int] | None:
         """Index of each graph by the number of its executable graph, which is the high half of the

@@ -25,7 +25,6 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
     kernel_params,
-    node_count,
     node_type,
     read_natively,
 )
@@ -53,18 +52,9 @@ TIMED = ("kernel", "memcpy", "memset")
 """Types of nodes that are work of the device: a profiler records them."""
 
 
-def nodes_of(graph: Any) -> list[Any]:
-    """The nodes of a CUgraph, in order of creation. Raises DriverError."""
-    count = node_count(graph)
-    if not count:
-        return []
-    nodes, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
-    return list(nodes[:count])
-
-
-def type_of(node: Any) -> str:
-    """Its type, as in ``Node.type``. Raises DriverError."""
-    number = node_type(int(node))
+def type_of(node: int) -> str:
+    """The type of a node by its handle, as in ``Node.type``. Raises DriverError."""
+    number = node_type(node)
     return NODE_TYPES.get(number, f"type_{number}")
 
 
@@ -98,7 +88,13 @@ class GraphContents:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        return _edges(self._links, self.handles)
+        ids = {handle: position for position, handle in enumerate(self.handles)}
+        return tuple(
+            Edge(ids[source], ids[target])
+            if data == 0
+            else Edge(ids[source], ids[target], data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
+            for source, target, data in self._links
+        )
 
     def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
         """The nodes, to be called once. ``provenance`` has one entry for each."""
@@ -301,21 +297,6 @@ def _end(params: Any, side: str) -> tuple[int, str]:
         if int(code) != 0 or int(value) == _HOST:
             return address, "h"
     return address, "d"
-
-
-def edges(graph: Any, nodes: Iterable[Any]) -> tuple[Edge, ...]:
-    """All edges between ``nodes``. Raises DriverError."""
-    return _edges(graph_edges(int(graph)), map(int, nodes))
-
-
-def _edges(links: Iterable[tuple[int, int, int]], handles: Iterable[int]) -> tuple[Edge, ...]:
-    ids = {handle: position for position, handle in enumerate(handles)}
-    return tuple(
-        Edge(ids[source], ids[target])
-        if data == 0
-        else Edge(ids[source], ids[target], data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
-        for source, target, data in links
-    )
 
 
 RAW_DOT_NODES = 20_000

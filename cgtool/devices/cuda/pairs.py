@@ -161,8 +161,7 @@ def once(entry: Entry, stream: Any, device: Device, options: BenchOptions) -> No
     seed_all(entry.options.seed)
     iterations, _ = warmup_iters(workload, entry.options)
     session = CudaSession(workload, entry.options, device=device, stream=stream, keep_graph=False)
-    stream.wait_stream(torch.cuda.current_stream(device.index))
-    with torch.cuda.stream(stream):
+    with device.eager_stream(stream):
         session.run_eagerly(iterations, quiet, explain)
     device.synchronize()
     session.capture_phases()

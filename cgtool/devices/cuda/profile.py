@@ -18,10 +18,10 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import bench, node_times
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
-from cgtool.devices.cuda.driver import DriverError, check, cu
+from cgtool.devices.cuda.driver import DriverError, check, cu, graph_nodes
 from cgtool.devices.cuda.event_times import device_ns, empty_ns, once_ns
 from cgtool.devices.cuda.node_times import INSTALL
-from cgtool.devices.cuda.nodes import nodes_of, type_of
+from cgtool.devices.cuda.nodes import type_of
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.device import CaptureWithDot, Device
 from cgtool.model.failure import machine
@@ -106,7 +106,7 @@ def _first_ns(session: CudaSession, graph: CudaPhaseGraph) -> float | None:
     """Wall time of the first launch of a new executable graph, including synchronization, in ns;
     None for a graph that cannot be instantiated twice."""
     template = graph.template
-    if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
+    if any(type_of(node) in _ONE_EXEC for node in graph_nodes(int(template))):
         return None
     stream = cu.CUstream(session.stream.cuda_stream)
     try:

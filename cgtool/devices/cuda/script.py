@@ -10,22 +10,21 @@ import torch
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import run
-from cgtool.devices.cuda.driver import DriverError, captured_nodes, cu, kernel_params
-from cgtool.devices.cuda.nodes import (
-    FunctionTable,
-    arguments_of,
-    asked,
-    edges,
-    nodes_of,
-    type_of,
+from cgtool.devices.cuda.driver import (
+    DriverError,
+    captured_nodes,
+    graph_edges,
+    graph_nodes,
+    kernel_params,
 )
+from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, asked, type_of
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import on_host, place_of, tensors_in
-from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.allocator import pool_sizes
 from cgtool.torch_compat.private import CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
 
@@ -55,11 +54,7 @@ class _Device:
         return ref.expired()
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
-        return sum(
-            int(segment["total_size"])
-            for segment in memory_segments()
-            if tuple(segment.get("segment_pool_id", ())) == pool
-        )
+        return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))
 
     def reset_frees_workspaces(self) -> bool:
         stream = torch.cuda.Stream()
@@ -125,10 +120,9 @@ def _contents(handle: int) -> Hashable:
 
     Equal as long as nobody edits it. Raises DriverError.
     """
-    graph = cu.CUgraph(handle)
-    nodes = nodes_of(graph)
     functions = FunctionTable()
-    return tuple(_node(node, functions) for node in nodes), edges(graph, nodes)
+    nodes = tuple(_node(node, functions) for node in graph_nodes(handle))
+    return nodes, tuple(graph_edges(handle))
 
 
 _PARAMETERS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
@@ -150,17 +144,15 @@ _PARAMETERS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
 """By type of node: the getter of its parameters, and the numbers among them."""
 
 
-def _node(node: Any, functions: FunctionTable) -> Hashable:
+def _node(node: int, functions: FunctionTable) -> Hashable:
     kind = type_of(node)
     if kind not in _PARAMETERS:
-        return int(node), kind
+        return node, kind
     getter, names = _PARAMETERS[kind]
-    params = getter(int(node))
+    params = getter(node)
     numbers = tuple(int(getattr(params, name) or 0) for name in names)
-    if kind != "kernel":
-        return int(node), kind, numbers
-    function = functions.resolve(params)
+    function = functions.resolve(params) if kind == "kernel" else None
     if function is None:
-        return int(node), kind, numbers
+        return node, kind, numbers
     layout = functions.layout(function) or ()
-    return int(node), kind, numbers, function, tuple(arguments_of(params, layout))
+    return node, kind, numbers, function, tuple(arguments_of(params, layout))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
 import msgspec
@@ -20,33 +19,6 @@ from cgtool.torch_compat.private import pytree
 from cgtool.torch_compat.storages import StorageRef
 
 
-@dataclass(frozen=True)
-class Description:
-    """A workload that was captured, as plain data."""
-
-    entry: Entry
-    modules: tuple[Module, ...]
-    tensors: list[Tensor]
-    """The workload's own memory, each range once under its first name."""
-    caveats: list[Caveat]
-
-
-def describe(
-    run: WorkloadRun,
-    storage_of: Callable[[torch.Tensor], int | None],
-    empty: Sequence[str],
-    wanted: Callable[[torch.Tensor], bool] = lambda _tensor: True,
-) -> Description:
-    """Describe a workload whose graphs named ``empty`` have no nodes.
-
-    ``storage_of``: the number of a tensor's storage in ``Graph.calls``. ``wanted``: whether a
-    tensor is described.
-    """
-    tensors, unnamed = _tensors_of(run.workload, storage_of, wanted)
-    entry = entry_of(run.workload, run.options)
-    return Description(entry, _modules_of(run.workload), tensors, unnamed + _caveats_of(run, empty))
-
-
 def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
     """The entry point and the capture options."""
     return Entry(
@@ -61,7 +33,7 @@ def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
     )
 
 
-def _modules_of(workload: Workload) -> tuple[Module, ...]:
+def modules_of(workload: Workload) -> tuple[Module, ...]:
     """Every module, by the path that ``Origin.module`` has."""
     types: dict[str, str] = {}
     for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
@@ -95,12 +67,13 @@ def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | No
     )
 
 
-def _tensors_of(
+def tensors_of(
     workload: Workload,
     storage_of: Callable[[torch.Tensor], int | None],
-    wanted: Callable[[torch.Tensor], bool],
+    wanted: Callable[[torch.Tensor], bool] = lambda _tensor: True,
 ) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory, and caveats on tensors that have none."""
+    """The workload's own memory, each range once under its first name, and caveats on tensors that
+    have none. ``storage_of``: the number of a tensor's storage in ``Graph.calls``."""
     described: dict[tuple[int, int], Tensor] = {}
     caveats: list[Caveat] = []
     for name, kind, value in named_tensors(workload):
@@ -150,7 +123,7 @@ def named_results(run: WorkloadRun) -> Iterator[tuple[str, str, torch.Tensor]]:
                 yield "gradient", f"{where}gradient of {name}", gradient
 
 
-def _caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
+def caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
     caveats = [Caveat("note", note) for note in run.workload.notes]
     if generators := generators_of(run.workload):

@@ -132,8 +132,6 @@ class Kernels:
 
 
 class OpKernel:
-    """The kernel of one op."""
-
     def __init__(self, name: str, kernel: Kernel) -> None:
         self.name = name
         self.kernel = kernel

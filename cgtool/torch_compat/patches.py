@@ -142,8 +142,6 @@ class Patches(contextlib.ExitStack):
 
 
 class _StandIn:
-    """Stands in for a function or a method, and is equal to it."""
-
     def __init__(self, original: Any, call: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
         self._original = original

@@ -29,8 +29,6 @@ __all__ = ["TorchDispatchMode", "is_traceable_wrapper_subclass", "pytree"]
 
 
 class PrivateName(NamedTuple):
-    """One private name of PyTorch."""
-
     path: str
     """``torch._C._current_autograd_node``."""
     part: str

@@ -19,8 +19,6 @@ from cgtool.model.finding import Capability
 
 
 class Missing(Exception):
-    """A feature is missing."""
-
     def __init__(self, how: str, remedy: str | None = None, state: str = "degraded") -> None:
         """The state, as in ``Capability``."""
         super().__init__(how)

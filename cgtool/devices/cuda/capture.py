@@ -49,9 +49,12 @@ from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import first_line
 from cgtool.program.description import (
     address_of,
-    describe,
+    caveats_of,
     describe_tensor,
+    entry_of,
     labels_of,
+    modules_of,
+    tensors_of,
 )
 from cgtool.program.load import seed_all
 from cgtool.program.phases import warmup_iters
@@ -167,8 +170,9 @@ def assemble(session: CudaSession) -> CaptureWithDot:
     named = zip(session.graphs, handles, strict=True)
     empty = [graph.name for graph, nodes in named if not nodes]
     # Described before provenance is joined, which may run the workload again and replace tensors.
-    described = describe(session, session.accesses.number_of, empty, _on_gpu)
-    tensors = [*described.tensors, *_incoming_gradients(session)]
+    modules, notes = modules_of(session.workload), caveats_of(session, empty)
+    tensors, unnamed = tensors_of(session.workload, session.accesses.number_of, _on_gpu)
+    tensors += _incoming_gradients(session)
     labels = labels_of(session, _on_gpu)
     joined = join(session, handles, table)
     workspaces = cublas_workspaces(session.device.index, session.pools)
@@ -215,7 +219,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         _add_bodies(reader, graphs, read, index)
     in_capture = any(graph.exact is not None for graph in session.graphs)
     capture = Capture(
-        entry=described.entry,
+        entry=entry_of(session.workload, session.options),
         environment=session.device.environment(),
         created=created_now(),
         cgtool=cgtool.__version__,
@@ -223,7 +227,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         frames=table.frames,
         origins=table.origins,
         argument_lists=session.accesses.argument_lists(),
-        modules=described.modules,
+        modules=modules,
         functions=tuple(reader.functions.functions),
         streams=tuple(
             Stream(handle, "capture stream" if index == 0 else f"stream {index}")
@@ -235,11 +239,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
         warmup_iters=session.warmup_iters,
         warmup_ns=session.warmup_ns,
         recorder="in-capture" if in_capture else "node-callbacks",
-        caveats=(
-            *session.caveats,
-            *described.caveats,
-            *_caveats(session, joined),
-        ),
+        caveats=(*session.caveats, *unnamed, *notes, *_caveats(session, joined)),
     )
     dead = sum(use.is_certain for use in freed_uses(capture))
     if dead:

@@ -57,7 +57,6 @@ class ReplayTimes:
             self._times.follow(graph, number)
 
     def finish(self) -> None:
-        """The recording ends."""
         self._is_over = True
         if self._times is not None and self._is_ours:
             self._times.finish()

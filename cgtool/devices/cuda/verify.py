@@ -37,8 +37,6 @@ SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 
 
 class CudaVerifyTarget(VerifyTarget):
-    """Verification on a GPU."""
-
     session: CudaSession
 
     def __init__(self, device: Device, workload: Workload, options: CaptureOptions) -> None:

@@ -17,7 +17,7 @@ from torch import Generator  # the class itself: a script sees torch.Generator r
 
 from cgtool.detectors.script.run import run
 from cgtool.devices.simulated.device_model import Stream
-from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
+from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
@@ -58,7 +58,7 @@ class ScriptRecorder(CaptureRecorder):
         pool: PrivatePool,
         generators: set[int],
     ) -> None:
-        super().__init__({}, annotations, device, RandomStates())
+        super().__init__({}, annotations, device, {})
         self.modules = RootedModuleStack(Chains())
         self._pool = pool
         self._generators = generators
@@ -198,7 +198,10 @@ class CUDAGraph:
         recorder = self.recorder
         if recorder is None or device.current is not self._stream:
             raise self._refused(
-                "Capture must end on the same stream it began on.", CAPTURE_ENDED_ELSEWHERE
+                "Capture must end on the same stream it began on.",
+                CAPTURE_ENDED_ELSEWHERE,
+                "the capture was ended on another stream than it began on (903)",
+                "use the context manager torch.cuda.graph",
             )
         try:
             if not device.invalid:
@@ -286,23 +289,18 @@ class CUDAGraph:
     def get_graph_data(self) -> dict[str, Any]:
         raise self._no_handle()
 
-    def _refused(self, sentence: str, code: Code = API_ORDER_MISUSE) -> RuntimeError:
+    def _refused(
+        self,
+        sentence: str,
+        code: Code = API_ORDER_MISUSE,
+        reason: str = "the methods of CUDAGraph were called in the wrong order",
+        fix: str = "capture, then instantiate (with keep_graph=True), then replay; capture each "
+        "graph once",
+    ) -> RuntimeError:
         """PyTorch's error for a call in the wrong order; its finding is collected."""
-        self.device.findings.add(
-            Finding(
-                code,
-                "the methods of CUDAGraph were called in the wrong order"
-                if code == API_ORDER_MISUSE
-                else "the capture was ended on another stream than it began on (903)",
-                here(3),
-                phase="script",
-                fix="capture, then instantiate (with keep_graph=True), then replay; capture each "
-                "graph once"
-                if code == API_ORDER_MISUSE
-                else "use the context manager torch.cuda.graph",
-                evidence=(f"RuntimeError: {sentence}",),
-            )
-        )
+        evidence = (f"RuntimeError: {sentence}",)
+        finding = Finding(code, reason, here(3), phase="script", fix=fix, evidence=evidence)
+        self.device.findings.add(finding)
         return known(RuntimeError(sentence))
 
     @staticmethod

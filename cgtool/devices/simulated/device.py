@@ -43,14 +43,12 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
-from cgtool.program.description import describe
+from cgtool.program.description import caveats_of, entry_of, modules_of, tensors_of
 from cgtool.program.load import seed_all
 from cgtool.program.workload import Workload
 
 
 class SimulatedDevice(Device):
-    """The simulated GPU."""
-
     factory_device = "cuda"
     index = 0
 
@@ -140,17 +138,16 @@ class SimulatedDevice(Device):
             for index, graph in enumerate(session.graphs)
         )
         empty = [graph.name for graph in session.graphs if not graph.graph.nodes]
-        described = describe(session, session.accesses.number_of, empty)
+        tensors, unnamed = tensors_of(session.workload, session.accesses.number_of)
         simulated = Caveat(
             "simulated",
             f"simulated on CPU tensors ({self.simulated_because}): ops and their order are real, "
             "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
         )
-        tensors = tuple(described.tensors)
         # Before the tables are read: blocks of memory have origins of their own.
-        memory = predict(session.lifetimes, graphs, separate, table, streams, tensors)
+        memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
         return Capture(
-            entry=described.entry,
+            entry=entry_of(session.workload, session.options),
             environment=self.environment(),
             created=created_now(),
             cgtool=cgtool.__version__,
@@ -158,13 +155,18 @@ class SimulatedDevice(Device):
             frames=table.frames,
             origins=table.origins,
             argument_lists=session.accesses.argument_lists(),
-            modules=described.modules,
+            modules=modules_of(session.workload),
             streams=tuple(Stream(index, name) for name, index in streams.items()),
             memory=memory,
             warmup_iters=session.warmup_iters,
             warmup_ns=session.warmup_ns,
             recorder="simulated",
-            caveats=(simulated, *session.model.uncompiled, *described.caveats),
+            caveats=(
+                simulated,
+                *session.model.uncompiled,
+                *unnamed,
+                *caveats_of(session, empty),
+            ),
         )
 
     def eager_stream(self, stream: Any = None) -> AbstractContextManager[object]:

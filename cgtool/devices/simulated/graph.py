@@ -51,8 +51,6 @@ class SimulatedNode(LaneNode):
 
 @dataclass(eq=False)
 class SimulatedGraph:
-    """A captured graph."""
-
     steps: list[Step] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
     stream_names: list[str] = field(default_factory=list)
@@ -112,20 +110,9 @@ def _shape(tensors: list[torch.Tensor]) -> str:
     )
 
 
-class RandomStates:
-    """Generator states that a replay saves and restores (activation checkpointing)."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, torch.Tensor] = {}
-        self.alive: list[torch.Tensor] = []
-        """Kept alive, so that ids stay unique."""
-
-    def saved(self, key: int) -> None:
-        self._kept[key] = torch.get_rng_state()
-
-    def restored(self, key: int) -> None:
-        if key in self._kept:
-            torch.set_rng_state(self._kept[key])
+RandomStates = dict[int, torch.Tensor]
+"""Generator states that replays save and restore (activation checkpointing), by the ``id`` of the
+state that the captured code did this with."""
 
 
 class CaptureRecorder(OpRecorder):
@@ -201,6 +188,14 @@ class CaptureRecorder(OpRecorder):
             self.graph.repeated_state = begin
 
     def _random_state(self, action: str, state: torch.Tensor) -> None:
-        run = self._random.saved if action == "saved" else self._random.restored
-        self._random.alive.append(state)
-        self.graph.steps.append(Step(run, (id(state),), {}, []))
+        states = self._random
+
+        def save(state: torch.Tensor) -> None:
+            states[id(state)] = torch.get_rng_state()
+
+        def restore(state: torch.Tensor) -> None:
+            if id(state) in states:
+                torch.set_rng_state(states[id(state)])
+
+        # The step keeps the state alive, so that no other one gets its id.
+        self.graph.steps.append(Step(save if action == "saved" else restore, (state,), {}, []))

@@ -229,8 +229,6 @@ class PrivatePool:
 
 @dataclass(slots=True)
 class Lifetime:
-    """The lifetime of one storage that an op allocated."""
-
     call: OpCall
     graph: int
     bytes: int

@@ -315,18 +315,11 @@ def _index_put(
     return call_op(run, (tensor, indices, values, *args), {})
 
 
-def _pack_padded_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
-    # The batch sizes are on the host, on a GPU too.
+def _pack_or_pad(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
+    # The batch sizes or lengths are on the host, on a GPU too.
     data, sizes = call_op(run, args, kwargs)
     put(sizes, HOST)
     return data, sizes
-
-
-def _pad_packed_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
-    # The lengths are on the host, on a GPU too.
-    padded, lengths = call_op(run, args, kwargs)
-    put(lengths, HOST)
-    return padded, lengths
 
 
 def _pin_memory(_place: str, _run: Run, tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -346,8 +339,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "aten::dropout": _dropout,
     "aten::histc": _histc,
     "aten::index_put": _index_put,
-    "aten::_pack_padded_sequence": _pack_padded_sequence,
-    "aten::_pad_packed_sequence": _pad_packed_sequence,
+    "aten::_pack_padded_sequence": _pack_or_pad,
+    "aten::_pad_packed_sequence": _pack_or_pad,
     "aten::pin_memory": _pin_memory,
     "aten::is_pinned": _is_pinned,
 }

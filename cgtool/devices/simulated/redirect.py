@@ -37,7 +37,6 @@ from cgtool.observe.tensors import (
     storage_place,
 )
 from cgtool.torch_compat import control_flow, private
-from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
 
@@ -162,22 +161,16 @@ _FROM_TENSORS = (
 tensor for, before they call an op."""
 
 
-def _make_from_data(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
-    # Of tensors in a list, the numbers are read.
-    is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
-    return _make_of(placement, args[:1] if is_tensor else (), original, args, kwargs)
-
-
-def _make_from_tensors(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
-    return _make_of(placement, args, original, args, kwargs)
-
-
-def _make_of(placement: Placement, data: Any, original: Any, args: Args, kwargs: Kwargs) -> Any:
+def _make_from(
+    placement: Placement, reads_lists: bool, original: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """``reads_lists``: of tensors in a list, the numbers are read."""
     device = _named(kwargs.get("device"))
     if device is None:
         device = private.current_device()
-    names_gpu = is_cuda_device(device)
-    if not names_gpu and (device is not None or all(map(on_host, listed_tensors(data)))):
+    is_read = reads_lists and not (args and isinstance(args[0], torch.Tensor))
+    on_cpu = is_read or all(map(on_host, listed_tensors(args)))
+    if not is_cuda_device(device) and (device is not None or on_cpu):
         return original(*args, **kwargs)
     with placement.inside(DEVICE):
         # Not None: `with torch.device("cuda")` would take its place.
@@ -422,7 +415,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))
         for name in _FROM_DATA:
-            wrap(torch, name, functools.partial(_make_from_data, placement))
+            wrap(torch, name, functools.partial(_make_from, placement, True))
         for owner, name in (*((torch, name) for name in _FROM_TENSORS), private.NESTED_TENSOR):
-            wrap(owner, name, functools.partial(_make_from_tensors, placement))
+            wrap(owner, name, functools.partial(_make_from, placement, False))
         yield

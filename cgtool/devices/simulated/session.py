@@ -45,8 +45,6 @@ from cgtool.torch_compat.storages import StorageRef
 
 @dataclass
 class SimulatedPhaseGraph(PhaseGraph):
-    """One simulated graph."""
-
     graph: SimulatedGraph
 
 
@@ -100,7 +98,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
         """Record every graph of the workload. Raises CgtoolError for what the user's code
         raises."""
         self.stream = self.model.stream_class(name="capture stream")
-        states = RandomStates()
+        states: RandomStates = {}
 
         @contextlib.contextmanager
         def observe(graph: SimulatedPhaseGraph) -> Iterator[CaptureRecorder]:

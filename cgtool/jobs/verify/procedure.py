@@ -47,8 +47,6 @@ REFUSED_VALUES = "refused-values"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verification."""
-
     findings: tuple[Finding, ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[Caveat, ...]

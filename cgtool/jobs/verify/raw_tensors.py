@@ -117,7 +117,6 @@ def _sentinel(tensor: torch.Tensor) -> float | bool | None:
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:
-    """Fill with the sentinel."""
     if (sentinel := _sentinel(tensor)) is not None:
         _distinct(tensor).fill_(sentinel)
 

@@ -24,7 +24,6 @@ from cuda.bindings import driver as cu
 from cgtool.devices.cuda import capture as cuda_capture
 from cgtool.devices.cuda.device import CudaDevice
 from cgtool.model.options import CaptureOptions
-from cgtool.observe.annotations import watch
 from cgtool.program.load import load
 from cgtool.program.phases import call, differentiable, flatten_outputs, grads
 from cgtool.program.workload import Workload, WorkloadPart
@@ -223,12 +222,12 @@ def recorder() -> list[dict[str, object]]:
         plain_s.append(time.perf_counter() - clock)
         del graph
         gc.collect()
-        session = cuda_capture.open_session(CudaDevice(), workload, CaptureOptions())
-        with watch() as ranges:
-            clock = time.perf_counter()
-            session.warm_up(1, ranges, quiet)
-            warm_s.append(time.perf_counter() - clock)
-            session.capture(ranges)
+        options = CaptureOptions(warmup_iters=1)
+        session = cuda_capture.open_session(CudaDevice(), workload, options)
+        clock = time.perf_counter()
+        session.warm_up(quiet)
+        warm_s.append(time.perf_counter() - clock)
+        session.capture()
         watched_s.append(session.graphs[0].capture_ns / 1e9)
         clock = time.perf_counter()
         capture, _ = cuda_capture.assemble(session)

@@ -24,7 +24,6 @@ from cgtool.model.capture import Capture, Caveat, Environment
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
@@ -173,9 +172,11 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
     stream: Any = field(init=False)
     """The capturing stream."""
 
-    def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
-        """Run eager iterations. Raises CgtoolError for what the user's code raises."""
-        self.run_eagerly(iterations, progress, explain)
+    def warm_up(self, progress: Progress) -> None:
+        """Seed, and run eager iterations. Raises CgtoolError for what the user's code raises."""
+        seed_all(self.options.seed)
+        self.warmup_iters, _ = warmup_iters(self.workload, self.options)
+        self.run_eagerly(self.warmup_iters, progress, explain)
 
     @abstractmethod
     def new_graph(self, phase: Phase) -> GraphT:
@@ -334,14 +335,6 @@ class VerifyTarget(ABC):
         """Replays run kernels, which may round differently from those of eager, and graphs that
         share a pool overwrite each other's memory."""
 
-    def warm_up(self, progress: Progress) -> int:
-        """Run eager iterations; how many. Raises CgtoolError for what the user's code raises."""
-        seed_all(self.options.seed)
-        iterations, _ = warmup_iters(self.workload, self.options)
-        with watch_annotations(self.options.annotations) as annotations:
-            self.session.warm_up(iterations, annotations, progress)
-        return iterations
-
     def eager_stream(self) -> AbstractContextManager[object]:
         """The stream of an eager iteration: that of the graphs, once there are some. Code may keep
         memory or a table for each stream, and only then does eager read and write those that the
@@ -356,7 +349,7 @@ class VerifyTarget(ABC):
 
     @abstractmethod
     def capture(self, progress: Progress) -> None:
-        """Capture every graph of the workload. Raises CgtoolError."""
+        """Capture every graph of the workload, so that it can be replayed. Raises CgtoolError."""
 
     @abstractmethod
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:

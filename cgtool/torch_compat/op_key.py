@@ -488,7 +488,7 @@ def place(placer: Placer) -> Iterator[None]:
         _kernels.replace(None)
     before, _placer = _placer, placer
     try:
-        with place_thread(), _kernels_for_fake_tensors():
+        with _key_on(), _kernels_for_fake_tensors():
             yield
     finally:
         _placer = before
@@ -506,11 +506,6 @@ def prepare(let_through: Iterable[str] = (), native: Any = None) -> None:
         _kernels.replace(native.Kernel)
     else:
         _kernels.register_all(_IS_ABOVE_PYTHON)
-
-
-def place_thread() -> contextlib.AbstractContextManager[None]:
-    """Ops of this thread go through the placer of ``place`` too."""
-    return _key_on()
 
 
 _with_kernel: set[str] = set()

@@ -51,57 +51,44 @@ def run_program(
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    settings = Settings(home, str(folder), device, _flag(times), _flag(eager_breaks))
+    flags = ("yes" if is_set else "" for is_set in (times, eager_breaks))
+    settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    with _signals() as received:
+    with _signals() as pass_on_to:
         try:
             process = subprocess.Popen(command, env=environment)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot run {command[0]}: {reason}") from None
-        received.pass_on_to(process)
+        pass_on_to(process)
         threading.Thread(target=meanwhile).start()
         status = process.wait()
     return status if status >= 0 else _BY_SIGNAL - status
 
 
-def _flag(is_set: bool) -> str:
-    return "yes" if is_set else ""
-
-
-class _Received:
-    """The signals that this process gets instead of the program."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    def __call__(self, number: int, _frame: object) -> None:
-        if self._process is None:
-            self._early.append(number)
-        else:
-            self._process.send_signal(number)
-
-    def pass_on_to(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        for number in self._early:
-            process.send_signal(number)
-
-
 @contextlib.contextmanager
-def _signals() -> Iterator[_Received]:
-    """Signals that would end this process go to the program, and its report is still written."""
-    received = _Received()
+def _signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Signals that would end this process go to the program, and its report is still written. To
+    be called with the program's process, which then gets those that came before it."""
+    early: list[int] = []
+    pass_on: Callable[[int], None] = early.append
+
+    def pass_on_to(process: subprocess.Popen[bytes]) -> None:
+        nonlocal pass_on
+        pass_on = process.send_signal
+        for number in early:
+            pass_on(number)
+
     # Handlers, because a signal that is ignored would be ignored in the program too.
-    handlers = dict.fromkeys(_PASSED_ON, received) | dict.fromkeys(
-        _FROM_THE_TERMINAL, lambda _number, _frame: None
-    )
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {
+        **{each: signal.signal(each, lambda each, _: pass_on(each)) for each in _PASSED_ON},
+        **{each: signal.signal(each, lambda *_: None) for each in _FROM_THE_TERMINAL},
+    }
     try:
-        yield received
+        yield pass_on_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -116,12 +116,12 @@ def test_every_name_is_one_of_the_bindings(uses: dict[str, Uses]) -> None:
 
 def test_calls_have_the_arguments_and_the_results_of_the_bindings(uses: dict[str, Uses]) -> None:
     calls = [(file, *call) for file, found in uses.items() for call in found.arguments]
-    assert ("cgtool/devices/cuda/nodes.py", "cuGraphGetNodes", 2) in calls
+    assert ("cgtool/devices/cuda/driver.py", "cuGraphGetNodes", 2) in calls
     for file, name, count in calls:
         least, most = parameters(name)
         assert least <= count <= most, (file, name)
     unpacked = [(file, *call) for file, found in uses.items() for call in found.unpacked]
-    assert ("cgtool/devices/cuda/nodes.py", "cuGraphGetNodes", 3, False) in unpacked
+    assert ("cgtool/devices/cuda/driver.py", "cuGraphGetNodes", 3, False) in unpacked
     for file, name, count, is_open in unpacked:
         returned = 1 + len(results(name))
         assert count <= returned if is_open else count == returned, (file, name)
@@ -225,7 +225,7 @@ class Library:
 def answer(monkeypatch: pytest.MonkeyPatch) -> Any:
     def answer(**values: Any) -> None:
         made = Driver(**values)
-        for module in (driver, nodes, script):
+        for module in (driver, nodes):
             monkeypatch.setattr(module, "cu", made)
 
     answer()

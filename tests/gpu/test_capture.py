@@ -271,7 +271,7 @@ def test_a_generator_that_the_code_reaches_is_registered_and_advances():
     target = CudaDevice().verify_target(
         Workload("test", "callable", (WorkloadPart("draw", draw, (x,)),)), CaptureOptions()
     )
-    target.warm_up(quiet)
+    target.session.warm_up(quiet)
     target.capture(quiet)
     (graph,) = target.session.graphs
     drawn = []

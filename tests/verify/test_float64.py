@@ -17,7 +17,7 @@ from tests.verify import rounding
 def reference(target, spec, trial=None):
     """(the workload, eager, the float64 run, its recorder)"""
     subject = target(spec)
-    subject.warm_up(lambda _text: None)
+    subject.session.warm_up(lambda _text: None)
     start = Snapshot(subject.workload, subject.device)
     subject.capture(lambda _text: None)
     runner, trial = TrialRunner(subject, start), trial or Trial("three", 3)

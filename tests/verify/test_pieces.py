@@ -302,7 +302,7 @@ def test_what_shares_memory_is_written_once():
 
 def staged(target):
     start = Snapshot(target.workload, target.device)
-    target.warm_up(lambda _text: None)
+    target.session.warm_up(lambda _text: None)
     target.capture(lambda _text: None)
     return TrialRunner(target, start)
 

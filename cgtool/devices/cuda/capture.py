@@ -43,7 +43,6 @@ from cgtool.model.capture import (
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
-from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import first_line
@@ -56,8 +55,6 @@ from cgtool.program.description import (
     modules_of,
     tensors_of,
 )
-from cgtool.program.load import seed_all
-from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.op_key import may_have_python_kernel
 
@@ -111,13 +108,8 @@ def prepare(
     Raises CgtoolError, also when there is nothing ``to_measure``.
     """
     session = open_session(device, workload, options)
-    seed_all(options.seed)
-    iterations, note = warmup_iters(workload, options)
-    if note is not None:
-        session.caveats.append(Caveat("warm-up", note))
-    with watch_annotations(options.annotations) as ranges:
-        session.warm_up(iterations, ranges, progress)
-        session.capture(ranges, progress)
+    session.warm_up(progress)
+    session.capture(progress)
     session.require_nodes(to_measure=to_measure)
     session.instantiate(progress)
     return session

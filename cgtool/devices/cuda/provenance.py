@@ -17,7 +17,6 @@ import msgspec
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, Stamp
 from cgtool.model.failure import CgtoolError
-from cgtool.observe.annotations import watch
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.origins import OriginTable
 
@@ -149,8 +148,7 @@ def _capture_again(
     )
     again.accesses = session.accesses
     try:
-        with watch(session.options.annotations) as ranges:
-            again.capture(ranges)
+        again.capture()
     except (CgtoolError, RuntimeError):
         return
     for provenance, graph, second, numbers in zip(

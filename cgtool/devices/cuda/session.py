@@ -30,11 +30,20 @@ from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.generated import GeneratedCode
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.description import generators_of
-from cgtool.program.phases import Phase, call, differentiable, flatten_outputs, grads
+from cgtool.program.load import seed_all
+from cgtool.program.phases import (
+    Phase,
+    call,
+    differentiable,
+    flatten_outputs,
+    grads,
+    warmup_iters,
+)
 from cgtool.program.workload import WorkloadPart
 from cgtool.torch_compat.patches import Patches
 
@@ -110,16 +119,18 @@ class CudaSession(Session[CudaPhaseGraph]):
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
 
-    def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
-        """Warm up on a side stream; the last iteration of each callable is recorded.
-
-        Raises CgtoolError for what the user's code raises.
-        """
-        self.warmup_iters = iterations
+    def warm_up(self, progress: Progress) -> None:
+        """Warm up on a side stream; the last iteration of each callable is recorded."""
+        seed_all(self.options.seed)
+        self.warmup_iters, note = warmup_iters(self.workload, self.options)
+        if note is not None:
+            self.caveats.append(Caveat("warm-up", note))
         begin = time.perf_counter_ns()
-        with Patches() as patches, self.device.eager_stream():
+        ranges = watch_annotations(self.options.annotations)
+        with ranges as annotations, Patches() as patches, self.device.eager_stream():
             self.generated_code = GeneratedCode(patches)
-            self.run_eagerly(iterations, progress, explain, partial(self._record, annotations))
+            last = partial(self._record, annotations)
+            self.run_eagerly(self.warmup_iters, progress, explain, last)
         with user_errors(self.workload.parts[-1], "warm-up", explain):
             self.device.synchronize()
         self.warmup_ns = time.perf_counter_ns() - begin
@@ -166,14 +177,15 @@ class CudaSession(Session[CudaPhaseGraph]):
             capture_error_mode=self.options.capture_error_mode,
         )
 
-    def capture(self, annotations: Annotations, progress: Progress = quiet) -> None:
+    def capture(self, progress: Progress = quiet) -> None:
         """Capture every phase, its nodes stamped and the allocator's events recorded.
 
         Raises CgtoolError for what the user's code raises.
         """
         gc.collect()
         memory.start(self.device.index)
-        self.capture_phases(partial(self._observe, annotations), progress)
+        with watch_annotations(self.options.annotations) as annotations:
+            self.capture_phases(partial(self._observe, annotations), progress)
         for graph in self.graphs:
             handles = [stamp.stream for stamp in graph.stamps]
             handles += [

@@ -23,7 +23,6 @@ from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided_parts
@@ -44,8 +43,7 @@ class CudaVerifyTarget(VerifyTarget):
         self._pools: list[range] = []
 
     def capture(self, progress: Progress) -> None:
-        with watch_annotations(self.options.annotations) as annotations:
-            self.session.capture(annotations, progress)
+        self.session.capture(progress)
         if not self.session.is_empty():
             self.session.instantiate(progress)
         self._pools = [

@@ -80,10 +80,10 @@ class SimulatedDevice(Device):
         captures: list[CaptureWithDot] = []
         seed_all(options.seed)
 
-        def dry_run(annotations: Annotations, options: CaptureOptions) -> Sequence[OpCall]:
+        def dry_run(_ranges: Annotations, options: CaptureOptions) -> Sequence[OpCall]:
             session.options = options
-            session.follow_lifetimes(annotations)
-            session.capture(annotations, progress)
+            session.follow_lifetimes()
+            session.capture(progress)
             for graph in session.graphs:
                 for finding in findings_of_graph(graph.graph.nodes, session.record):
                     self.model.findings.add(finding)

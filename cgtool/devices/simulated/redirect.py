@@ -367,7 +367,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
             (torch.cuda, memory_calls(device)),
             (torch.cuda.memory, memory_calls(device)),
             (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
-            (getattr(torch, "accelerator", None), accelerator_calls(device)),
+            (torch.accelerator, accelerator_calls(device)),
             (torch.Tensor, _SAYS_ITS_DEVICE),
         ):
             for name, value in names.items():

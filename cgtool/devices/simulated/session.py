@@ -29,7 +29,6 @@ from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
-from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import Record
@@ -62,15 +61,16 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     def __post_init__(self) -> None:
         stale_nodes.mark_stale(self.workload, self.model)
 
-    def follow_lifetimes(self, annotations: Annotations) -> None:
+    def follow_lifetimes(self) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
         Those that are alive at the end are labeled: outputs and gradients."""
-        recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
-        for phase in self.phases():
-            with user_errors(phase.part, "warm-up", explain), recorder:
-                phase.result = phase.work()
-            recorder.sweep()
-            recorder.graph += 1
+        with watch_annotations(self.options.annotations) as annotations:
+            recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
+            for phase in self.phases():
+                with user_errors(phase.part, "warm-up", explain), recorder:
+                    phase.result = phase.work()
+                recorder.sweep()
+                recorder.graph += 1
         labels = labels_of(self)
         for life in recorder.lives:
             if life.died is None:
@@ -94,7 +94,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
             self.model.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.model.streams]
 
-    def capture(self, annotations: Annotations, progress: Progress = quiet) -> None:
+    def capture(self, progress: Progress = quiet) -> None:
         """Record every graph of the workload. Raises CgtoolError for what the user's code
         raises."""
         self.stream = self.model.stream_class(name="capture stream")
@@ -107,7 +107,8 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
             recorder.record, recorder.graph = self.record, graph.graph
             yield recorder
 
-        self.capture_phases(observe, progress)
+        with watch_annotations(self.options.annotations) as annotations:
+            self.capture_phases(observe, progress)
 
     def is_empty(self) -> bool:
         return not any(graph.graph.nodes for graph in self.graphs)
@@ -132,12 +133,11 @@ def prepare(
     seed_all(options.seed)
     session.warmup_iters, _ = warmup_iters(workload, options)
     begin = time.perf_counter_ns()
-    with watch_annotations(options.annotations) as annotations:
-        session.run_eagerly(max(0, session.warmup_iters - 1), progress, explain)
-        gc.collect()
-        session.follow_lifetimes(annotations)
-        session.warmup_ns = time.perf_counter_ns() - begin
-        session.capture(annotations, progress)
+    session.run_eagerly(max(0, session.warmup_iters - 1), progress, explain)
+    gc.collect()
+    session.follow_lifetimes()
+    session.warmup_ns = time.perf_counter_ns() - begin
+    session.capture(progress)
     session.require_nodes()
     return session
 
@@ -155,8 +155,7 @@ class SimulatedVerifyTarget(VerifyTarget):
     def capture(self, progress: Progress) -> None:
         model = self.session.model
         model.follows_generator = True
-        with watch_annotations(self.options.annotations) as annotations:
-            self.session.capture(annotations, progress)
+        self.session.capture(progress)
         model.follows_generator = False
         for graph in self.session.graphs:
             for step in graph.graph.steps:
@@ -177,8 +176,7 @@ class SimulatedVerifyTarget(VerifyTarget):
 
     def probe(self) -> Probe:
         again = SimulatedSession(self.workload, self.options, model=self.session.model)
-        with watch_annotations(self.options.annotations) as annotations:
-            again.capture(annotations)
+        again.capture()
 
         def replay() -> OpResults:
             results: OpResults = []

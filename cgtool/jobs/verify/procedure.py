@@ -103,8 +103,8 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
 def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject:
     """Warm up, observe one iteration, and capture."""
     cold = copies(state_of(target.workload))
-    iterations = target.warm_up(log.progress)
-    log.looked_at.append(f"{iterations} eager iterations as warm-up")
+    target.session.warm_up(log.progress)
+    log.looked_at.append(f"{target.session.warmup_iters} eager iterations as warm-up")
     log.progress("observe one iteration")
     liveness = Liveness(target)
     if autocast_caches():

@@ -14,11 +14,10 @@ import torch
 from cgtool.jobs.verify import randomness
 from cgtool.jobs.verify.differences import difference, nearest, spread
 from cgtool.jobs.verify.evidence import EagerFacts, Evidence, Iteration, Run, Trial
-from cgtool.jobs.verify.iterations import static_inputs
 from cgtool.jobs.verify.judge import judge
 from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.raw_tensors import same_bits, write
-from cgtool.jobs.verify.runner import TrialRunner
+from cgtool.jobs.verify.runner import TrialRunner, static_inputs
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.options import VerifyOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,7 @@ from cgtool.detectors.preflight import (
     stepping_optimizers,
 )
 from cgtool.jobs.verify.evidence import Trial
-from cgtool.jobs.verify.iterations import eager_iteration
-from cgtool.jobs.verify.runner import Queries, TrialRunner
+from cgtool.jobs.verify.runner import TrialRunner, eager_iteration
 from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR, NOTE, WARNING, Finding
 from cgtool.observe.annotations import watch as watch_annotations
@@ -34,6 +33,8 @@ from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches, without_collector
 
+Queries = Sequence[Frames]
+"""Call chains that queried whether a stream is capturing, innermost first."""
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 

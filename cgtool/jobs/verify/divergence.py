@@ -10,9 +10,8 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, ResultRecorder
 from cgtool.jobs.verify.differences import difference, magnitude
 from cgtool.jobs.verify.evidence import Trial
-from cgtool.jobs.verify.iterations import observed_iteration
 from cgtool.jobs.verify.raw_tensors import is_finite
-from cgtool.jobs.verify.runner import TrialRunner
+from cgtool.jobs.verify.runner import TrialRunner, observed_iteration
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
+from cgtool.detectors.reporting import FindingLog
+from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
 from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
-from cgtool.jobs.verify.evidence import Run
+from cgtool.jobs.verify.evidence import Run, Trial
 from cgtool.jobs.verify.judge import Verdict
+from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.raw_tensors import unchanged
-from cgtool.jobs.verify.runner import ReplayFailedError, Subject
+from cgtool.jobs.verify.runner import ReplayFailedError, TrialRunner
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
+from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
+from cgtool.model.options import Progress, VerifyOptions
 from cgtool.program.boundary import first_line
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
@@ -24,6 +32,47 @@ INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 RNG_FROZEN_SEED = code("rng-frozen-seed")
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+
+
+@dataclass
+class Log:
+    """What the report will say."""
+
+    progress: Progress
+    entry: Frame | None
+    """Where the entry point is defined: for findings that have no line."""
+    findings: FindingLog = field(default_factory=FindingLog)
+    notes: list[Caveat] = field(default_factory=list)
+    looked_at: list[str] = field(default_factory=list)
+
+    def add(self, *findings: Finding) -> None:
+        for finding in findings:
+            frames = finding.frames or ((self.entry,) if self.entry is not None else ())
+            self.findings.add(replace(finding, frames=frames))
+
+    def note(self, code: str, text: str) -> None:
+        if (caveat := Caveat(code, text)) not in self.notes:
+            self.notes.append(caveat)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A captured workload, and what was observed before and during the capture."""
+
+    target: VerifyTarget
+    options: VerifyOptions
+    runner: TrialRunner
+    liveness: Liveness
+    queries: causes.Queries
+    trial: Trial
+    """Run with the inputs of the capture."""
+    log: Log
+
+    @property
+    def other_kernels(self) -> bool:
+        """The replay may run other kernels than eager. The simulated device runs the same ones,
+        unless the code asks whether it is being captured."""
+        return self.target.has_kernels or bool(self.queries)
 
 
 def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:

@@ -15,7 +15,7 @@ from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAME
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, VerifyTarget
 from cgtool.findings import code
-from cgtool.jobs.verify.iterations import autocast_caches, observed_iteration
+from cgtool.jobs.verify.runner import autocast_caches, observed_iteration
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by

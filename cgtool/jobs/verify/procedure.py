@@ -13,14 +13,19 @@ from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
 from cgtool.jobs.verify.evidence import EagerFacts, Evidence, Run, Trial
-from cgtool.jobs.verify.explanation import explain, explain_failed_replay
+from cgtool.jobs.verify.explanation import Log, Subject, explain, explain_failed_replay
 from cgtool.jobs.verify.float64 import NO_MEMORY
 from cgtool.jobs.verify.fresh_inputs import fresh, reordered
-from cgtool.jobs.verify.iterations import autocast_caches, eager_iteration
 from cgtool.jobs.verify.judge import Verdict, judge
 from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.raw_tensors import copies, raw, unchanged
-from cgtool.jobs.verify.runner import DeviceLostError, Log, ReplayFailedError, Subject, TrialRunner
+from cgtool.jobs.verify.runner import (
+    DeviceLostError,
+    ReplayFailedError,
+    TrialRunner,
+    autocast_caches,
+    eager_iteration,
+)
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError

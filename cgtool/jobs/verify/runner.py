@@ -1,22 +1,20 @@
-"""Runs trials of a captured workload: eager iterations, or as many replays, that begin in the same
-state."""
+"""Runs a captured workload: single eager iterations, and trials: several eager iterations, or as
+many replays, that begin in the same state."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
-from msgspec.structs import replace
 
-from cgtool.detectors.reporting import FindingLog
-from cgtool.devices.device import VerifyTarget
+from cgtool.detectors.capture_errors import explain
+from cgtool.devices.device import RecorderT, VerifyTarget
 from cgtool.jobs.verify.evidence import Iteration, Key, Results, Run, Trial
 from cgtool.jobs.verify.float64 import Float64Recorder
-from cgtool.jobs.verify.iterations import eager_iteration, results_of, static_inputs
-from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.raw_tensors import (
     copies,
     fill_sentinel,
@@ -26,16 +24,111 @@ from cgtool.jobs.verify.raw_tensors import (
     write,
 )
 from cgtool.jobs.verify.state import Snapshot, state_of
-from cgtool.model.capture import Caveat, Frame, Frames
-from cgtool.model.finding import Finding
-from cgtool.model.options import Progress, VerifyOptions
-from cgtool.program.boundary import first_line
-from cgtool.program.workload import reachable_from
+from cgtool.model.failure import user_code
+from cgtool.observe.tensors import whole_or_parts
+from cgtool.program.boundary import first_line, user_errors
+from cgtool.program.description import named_results
+from cgtool.program.phases import WorkloadRun
+from cgtool.program.workload import Named, inputs_of, reachable_from
 
-Queries = Sequence[Frames]
-"""Call chains that queried whether a stream is capturing, innermost first."""
 Values = Mapping[int, torch.Tensor]
 """By identity of the tensor."""
+
+
+# --- one iteration
+
+
+def results_of(run: WorkloadRun) -> Results:
+    """Outputs and gradients of all parts under one name each."""
+    return {
+        (kind, part_name): part
+        for kind, name, tensor in named_results(run)
+        for part_name, part in _readable([(name, tensor)])
+    }
+
+
+def _readable(named: Sequence[Named]) -> Iterator[Named]:
+    """What can be compared of some tensors. Raises CgtoolError (exit 4) for a tensor whose memory
+    is unknown."""
+    for name, tensor in named:
+        parts = whole_or_parts(tensor)
+        if not parts:
+            raise user_code(
+                f"cgtool cannot read the memory of {name}, a {type(tensor).__name__}",
+                why="it wraps other tensors, and does not say which",
+                fix="give it __tensor_flatten__ and __tensor_unflatten__, or use the tensors that "
+                "it wraps as inputs and outputs",
+            )
+        for suffix, part in parts:
+            yield f"{name}{suffix}", part
+
+
+def eager_iteration(
+    target: VerifyTarget,
+    watch: contextlib.AbstractContextManager[object] | None = None,
+    *,
+    keep_casts: bool = False,
+    hold: list[torch.Tensor] | None = None,
+) -> Results:
+    """One eager iteration, with the incoming gradients of the graphs.
+
+    ``watch`` is entered around the user's code only, once per phase. The incoming gradients are
+    appended to ``hold``; without it they are freed with the iteration.
+    """
+    if autocast_caches() and not keep_casts:
+        # As leaving the outermost autocast does, once an iteration.
+        torch.clear_autocast_cache()
+    run = WorkloadRun(target.workload, target.options)
+    graphs = target.session.backwards
+    with target.eager_stream():
+        for phase in run.phases():
+            if phase.kind == "backward":
+                incoming = run.backwards[phase.index].incoming
+                static = graphs[phase.index].incoming if phase.index in graphs else ()
+                for gradient, static_gradient in zip(incoming, static, strict=False):
+                    if gradient.shape == static_gradient.shape:
+                        gradient.copy_(static_gradient)
+                if hold is not None:
+                    hold.extend(incoming)
+            activity = f"eager {phase.kind}"
+            with user_errors(phase.part, activity, explain), watch or contextlib.nullcontext():
+                phase.result = phase.work()
+    return results_of(run)
+
+
+def observed_iteration(
+    target: VerifyTarget, make_recorder: Callable[..., RecorderT], **options: Any
+) -> tuple[Results, RecorderT]:
+    """One eager iteration under a recorder, which is made of root modules and named ranges."""
+    with target.recording(make_recorder) as recorder:
+        results = eager_iteration(target, recorder, **options)
+    target.device.synchronize()
+    return results, recorder
+
+
+def autocast_caches() -> bool:
+    """True when autocast is on and caches its casts of weights."""
+    return bool(torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled())
+
+
+def static_inputs(target: VerifyTarget) -> list[Named]:
+    """The static inputs: tensors among the arguments, and the incoming gradients."""
+    workload = target.workload
+    inputs: list[Named] = []
+    ids: set[int] = set()
+    for part in workload.parts:
+        for name, tensor in _readable(inputs_of(part)):
+            if id(tensor) not in ids:
+                ids.add(id(tensor))
+                inputs.append((f"{part.prefix}{name}", tensor))
+    for index, backward in target.session.backwards.items():
+        where = workload.parts[index].prefix
+        for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
+            inputs.append((f"{where}incoming gradient of {output}", tensor))
+    return inputs
+
+
+# --- trials
 
 
 class DeviceLostError(Exception):
@@ -194,44 +287,3 @@ class TrialRunner:
             if start is None or not unchanged(start, tensor):
                 changed["state", name] = tensor
         return Iteration(before, {**before, **copy(changed)})
-
-
-@dataclass
-class Log:
-    """What the report will say."""
-
-    progress: Progress
-    entry: Frame | None
-    """Where the entry point is defined: for findings that have no line."""
-    findings: FindingLog = field(default_factory=FindingLog)
-    notes: list[Caveat] = field(default_factory=list)
-    looked_at: list[str] = field(default_factory=list)
-
-    def add(self, *findings: Finding) -> None:
-        for finding in findings:
-            frames = finding.frames or ((self.entry,) if self.entry is not None else ())
-            self.findings.add(replace(finding, frames=frames))
-
-    def note(self, code: str, text: str) -> None:
-        if (caveat := Caveat(code, text)) not in self.notes:
-            self.notes.append(caveat)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A captured workload, and what was observed before and during the capture."""
-
-    target: VerifyTarget
-    options: VerifyOptions
-    runner: TrialRunner
-    liveness: Liveness
-    queries: Queries
-    trial: Trial
-    """Run with the inputs of the capture."""
-    log: Log
-
-    @property
-    def other_kernels(self) -> bool:
-        """The replay may run other kernels than eager. The simulated device runs the same ones,
-        unless the code asks whether it is being captured."""
-        return self.target.has_kernels or bool(self.queries)

@@ -70,10 +70,10 @@ class Device(ABC):
         if self.simulated_because is not None:
             raise machine(f"{command} needs a GPU ({self.simulated_because})", fix=fix)
 
-    @abstractmethod
     def active(self) -> AbstractContextManager[object]:
         """``torch.cuda`` is this device while entered; to be entered before the user's file is
         loaded."""
+        return contextlib.nullcontext()
 
     def observable(self) -> AbstractContextManager[object]:
         """What the user's file makes while entered can be observed later: its streams and threads;
@@ -117,13 +117,13 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Wait for all submitted work. Raises RuntimeError for the errors of that work."""
 
-    @abstractmethod
     def get_rng_state(self) -> list[torch.Tensor]:
-        """The states of the host's and the device's generators."""
+        """The states of the host's generator and, if it has one, of the device's."""
+        return [torch.get_rng_state()]
 
-    @abstractmethod
     def set_rng_state(self, states: list[torch.Tensor]) -> None:
         """Restore what ``get_rng_state`` returned."""
+        torch.set_rng_state(states[0])
 
     @abstractmethod
     def is_host_work(self, values: Any) -> bool:

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from cgtool.devices.cuda.environment import environment
-from cgtool.devices.device import (
-    CaptureWithDot,
-    Checked,
-    Device,
-    VerifyTarget,
-)
+from cgtool.devices.device import CaptureWithDot, Checked, Device, VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
@@ -39,9 +33,6 @@ class CudaDevice(Device):
     def __init__(self, factory_device: str = "cuda") -> None:
         """``factory_device``: ``cuda`` or ``cuda:N``."""
         self.factory_device = factory_device
-
-    def active(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def observable(self) -> Iterator[None]:
@@ -102,10 +93,10 @@ class CudaDevice(Device):
         torch.cuda.synchronize(self.index)
 
     def get_rng_state(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), torch.cuda.get_rng_state(self.index)]
+        return [*super().get_rng_state(), torch.cuda.get_rng_state(self.index)]
 
     def set_rng_state(self, states: list[torch.Tensor]) -> None:
-        torch.set_rng_state(states[0])
+        super().set_rng_state(states)
         torch.cuda.set_rng_state(states[1], self.index)
 
     def is_host_work(self, values: Any) -> bool:

@@ -58,7 +58,7 @@ def type_of(node: int) -> str:
     return NODE_TYPES.get(number, f"type_{number}")
 
 
-def asked(getter: str, node: int) -> Any:
+def read_node(getter: str, node: int) -> Any:
     """What a getter of the driver returns for a node, by its handle. Raises DriverError."""
     return check(getter, getattr(cu, getter)(cu.CUgraphNode(node)))
 
@@ -211,7 +211,7 @@ class GraphReader:
         return tuple(pointers), None
 
     def _memcpy(self, handle: int, place_of: PlaceOf) -> NodeFields:
-        params = asked("cuGraphMemcpyNodeGetParams", handle)
+        params = read_node("cuGraphMemcpyNodeGetParams", handle)
         source, source_kind = _end(params, "src")
         destination, destination_kind = _end(params, "dst")
         source_allocation, source_tensor = place_of(source) or (None, None)
@@ -229,7 +229,7 @@ class GraphReader:
         return {"copy": copy}
 
     def _memset(self, handle: int, place_of: PlaceOf) -> NodeFields:
-        params = asked("cuGraphMemsetNodeGetParams", handle)
+        params = read_node("cuGraphMemsetNodeGetParams", handle)
         allocation, tensor = place_of(int(params.dst)) or (None, None)
         fill = Fill(
             bytes=int(params.elementSize) * int(params.width) * max(1, int(params.height)),
@@ -241,15 +241,11 @@ class GraphReader:
         return {"fill": fill}
 
     def _host(self, handle: int, _place_of: PlaceOf) -> NodeFields:
-        params = asked("cuGraphHostNodeGetParams", handle)
+        params = read_node("cuGraphHostNodeGetParams", handle)
         return {"detail": f"host function at {int(params.fn):#x}"}
 
     def _child(self, handle: int, _place_of: PlaceOf) -> NodeFields:
-        inner = check(
-            "cuGraphChildGraphNodeGetGraph",
-            cu.cuGraphChildGraphNodeGetGraph(cu.CUgraphNode(handle)),
-        )
-        return {"graph": inner}
+        return {"graph": read_node("cuGraphChildGraphNodeGetGraph", handle)}
 
     def _conditional(self, _handle: int, _place_of: PlaceOf) -> NodeFields:
         return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}

@@ -17,7 +17,7 @@ from cgtool.devices.cuda.driver import (
     graph_nodes,
     kernel_params,
 )
-from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, asked, type_of
+from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, read_node, type_of
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -132,12 +132,12 @@ _PARAMETERS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
          "sharedMemBytes"),
     ),
     "memcpy": (
-        partial(asked, "cuGraphMemcpyNodeGetParams"),
+        partial(read_node, "cuGraphMemcpyNodeGetParams"),
         ("srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost",
          "dstXInBytes", "dstY", "dstZ", "WidthInBytes", "Height", "Depth"),
     ),
     "memset": (
-        partial(asked, "cuGraphMemsetNodeGetParams"),
+        partial(read_node, "cuGraphMemsetNodeGetParams"),
         ("dst", "pitch", "value", "elementSize", "width", "height"),
     ),
 }  # fmt: skip

@@ -175,12 +175,6 @@ class SimulatedDevice(Device):
     def synchronize(self) -> None:
         """Nothing to wait for: every op has run when its call returns."""
 
-    def get_rng_state(self) -> list[torch.Tensor]:
-        return [torch.default_generator.get_state()]
-
-    def set_rng_state(self, states: list[torch.Tensor]) -> None:
-        torch.default_generator.set_state(states[0])
-
     def is_host_work(self, values: Any) -> bool:
         return self.model.on_host
 

@@ -46,9 +46,9 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
                 "of it alive",
                 f"delete `{path}` before the capture, or recompute it {_ELSEWHERE}",
             )
-            for held in _accumulating([tensor]):
-                if id(held.variable) not in of_side_streams:
-                    held.metadata[_HELD] = why
+            for node in _accumulating([tensor]):
+                if id(node.variable) not in of_side_streams:
+                    node.metadata[_HELD] = why
         elif (
             tensor.requires_grad
             and type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -58,8 +58,8 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
             with unintercepted(), torch.enable_grad():
                 # If there is no node, one is made here, which nothing keeps.
                 use = tensor.view_as(tensor) if has_shape(tensor) else tensor.clone()
-            for held in _accumulating([use]):
-                held.metadata.setdefault(_HELD, why)
+            for node in _accumulating([use]):
+                node.metadata.setdefault(_HELD, why)
 
 
 @contextlib.contextmanager
@@ -69,8 +69,8 @@ def refused(model: DeviceModel, entry: Frame | None) -> Iterator[None]:
 
     def run(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if model.capturing:
-            held = (node.metadata.get(_HELD) for node in _accumulating(tensors_in(outputs)))
-            if (why := next(filter(None, held), None)) is not None:
+            reasons = (node.metadata.get(_HELD) for node in _accumulating(tensors_in(outputs)))
+            if (why := next(filter(None, reasons), None)) is not None:
                 frames = () if entry is None else (entry,)
                 model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
         return call_user(original, outputs, *args, **kwargs)

@@ -182,9 +182,9 @@ def _unlike_itself(subject: Subject, first: Verdict) -> list[Finding]:
     replay, again = first.evidence.replay, subject.runner.replay(first.evidence.trial)
     names = [
         key[1]
-        for one, other in zip(replay.iterations, again.iterations, strict=True)
-        for key, tensor in one.changed().items()
-        if key in other.after and not unchanged(tensor, other.after[key])
+        for iteration, repeated in zip(replay.iterations, again.iterations, strict=True)
+        for key, tensor in iteration.changed().items()
+        if key in repeated.after and not unchanged(tensor, repeated.after[key])
     ]
     return [
         Finding(

@@ -288,8 +288,8 @@ def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
             for _ in range(count)
         ]
         if any(sets):
-            what = f"{count} sets of {means} back to back for {len(sets[0])} tensors"
-            alternatives.append(Trial("fresh inputs", count, sets, what, seed=_ANOTHER_SEED))
+            text = f"{count} sets of {means} back to back for {len(sets[0])} tensors"
+            alternatives.append(Trial("fresh inputs", count, sets, text, seed=_ANOTHER_SEED))
     if alternatives:
         yield alternatives
 

@@ -64,3 +64,9 @@ def test_counts_of_the_ledger_are_compared_and_not_judged() -> None:
     assert {row.kind: (row.a, row.b) for row in report.program}["replays"] == (1, 40)
     # Of its pools a run keeps nothing, which is not the same as no bytes.
     assert report.memory == ()
+
+
+def test_a_function_with_another_name_captures_the_same_graphs() -> None:
+    a = run(("Engine", ["[8]"]), ("Engine", ["[4]"]))
+    b = run(("Runner", ["[4]"]), ("Runner", ["[2]"]))
+    assert changes(a, b) == {"Runner [4]": "same", "Engine [8]": "removed", "Runner [2]": "added"}

@@ -150,11 +150,12 @@ def _by_phase(capture: Capture) -> _Keys:
 
 def _by_owner(capture: Capture, reader: Reader) -> _Keys:
     """Of a program, which captures its graphs in any order: owner, key, file, function and nodes,
-    in the same process; the same in another; the same with other nodes."""
+    in the same process; the same in another; the same with other nodes; the same nodes from a file
+    or a function with another name."""
     assert capture.ledger is not None
     # Graphs that only hold a pool are alike.
     keys: _Keys = {
-        entry.graph: (entry.process, COMPILE, None)
+        entry.graph: (entry.process, COMPILE, None, None)
         for entry in capture.ledger.graphs
         if entry.graph is not None and entry.holds_a_pool
     }
@@ -166,13 +167,13 @@ def _by_owner(capture: Capture, reader: Reader) -> _Keys:
                 facts = reader.facts(capture.graphs[entry.graph]).of
                 who = entry.owner, entry.key, where
                 work = tuple((fact.op, fact.type, fact.name, fact.sizes) for fact in facts)
-                keys[entry.graph] = (entry.process, who, work), (who, work), who
+                keys[entry.graph] = (entry.process, who, work), (who, work), who, (entry.key, work)
     return keys
 
 
 def _partners(ours: _Keys, theirs: _Keys) -> dict[int, int]:
     """The graphs of ``a`` by those of ``b`` that they are: in order by the first of their keys, the
-    rest by the second, and by a third key only where one graph on each side has it."""
+    rest by the second, by a third key only where one graph on each side has it, and by a fourth."""
     partner: dict[int, int] = {}
     for level in range(max(map(len, theirs.values()), default=0)):
         taken = set(partner.values())
@@ -184,7 +185,7 @@ def _partners(ours: _Keys, theirs: _Keys) -> dict[int, int]:
         counts = Counter(left.values())
         for graph, key in left.items():
             same = waiting[key]
-            if same and (level < 2 or len(same) == counts[key] == 1):
+            if same and (level != 2 or len(same) == counts[key] == 1):
                 partner[graph] = same.popleft()
     return partner
 

@@ -81,6 +81,9 @@ _AS_RECORDED = set(Captured.__struct_fields__).intersection(LedgerGraph.__struct
 """What the record of a capture and the ledger have in common."""
 
 
+_NOT_ENDED = "the process ended during the capture"
+
+
 @dataclass
 class _Tables:
     """The lists of the capture, each entry once."""
@@ -156,7 +159,7 @@ class _ProcessLedger:
                         mode=record.mode,
                         stream=record.stream,
                         began_ns=self._since(record.time_ns),
-                        failure="the process ended during the capture",
+                        failure=_NOT_ENDED,
                     )
                 case Captured():
                     self._captured(record)
@@ -296,6 +299,11 @@ class _ProcessLedger:
                 replay_host_ns=host,
                 replayed_at=tuple(ReplayPlace(frames, seen) for frames, seen in places.items()),
             )
+        for number, graph in self.graphs.items():
+            # The record of its end may be one of those that were lost.
+            if graph.failure == _NOT_ENDED and (graph.replays or counters.lost):
+                failure = None if graph.replays else "the end of the capture was not recorded"
+                self._change(number, failure=failure)
         for number, (first_host, timed, gpu) in enumerate(counters.times):
             if first_host or timed:
                 self._change(

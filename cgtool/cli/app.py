@@ -66,7 +66,7 @@ class Command(TyperCommand):
         """Put ``--`` where the program begins, so that its options stay its own.
 
         The program begins at the first word that is not an option of this command. A saved file
-        there is not a program.
+        there is not a program, nor is the folder of an unfinished run.
         """
         flags = {
             name for param in self.params for name in param.opts if getattr(param, "is_flag", 0)
@@ -76,7 +76,7 @@ class Command(TyperCommand):
             takes_value = args[at] not in (*flags, "-h", "--help") and "=" not in args[at]
             at += 2 if takes_value else 1
         words = args[at:]
-        if words and words[0].endswith(".cgt"):
+        if words and (words[0].endswith(".cgt") or os.path.isdir(words[0])):  # noqa: PTH112
             return args
         return [*args[:at], "--", *words]
 

@@ -58,7 +58,7 @@ def command(*arguments: object) -> list[str]:
 
 def merge(journals: Path, target: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*CGTOOL_RUN, "-o", target, journals],
+        [*CGTOOL_RUN, journals, "-o", target],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -278,6 +278,9 @@ def test_a_full_disk(folder: Path) -> None:
     assert found.graphs[0].replays == 8
     (lost,) = found.lost
     assert "records could not be written" in lost
+    ends = {each.failure for each in found.graphs}
+    assert ends <= {None, "the end of the capture was not recorded"}
+    assert all(each.failure is None for each in found.graphs if each.replays)
 
 
 def test_replays_that_could_not_be_counted_are_not_none(folder: Path) -> None:

@@ -315,6 +315,30 @@ def test_random_results_are_compared_by_what_they_are_drawn_from(target):
     assert list(randomness.frozen(stage, trial)) == []
 
 
+@pytest.mark.parametrize(
+    "shift, seeds",
+    [
+        pytest.param(lambda seed: 0.0, 12, id="equal"),
+        pytest.param(lambda seed: 1e-9, 12, id="rounding"),
+        pytest.param(lambda seed: 0.05 if seed < 12 else -0.01, 48, id="by chance"),
+        pytest.param(lambda seed: 0.05, 0, id="another distribution"),
+    ],
+)
+def test_means_that_are_apart_by_chance_are_looked_at_again(monkeypatch, shift, seeds):
+    """Around zero: the mean of eager is rounding alone, with a magnitude of one."""
+
+    def draws(runner, trial, some, *, replayed=False):
+        for seed in some:
+            noise = 0.01 * random.Random(2 * seed + replayed).gauss(0, 1)
+            center = shift(seed) if replayed else 0.0
+            if shift(0) == 1e-9:
+                noise *= 1e-9
+            yield {("output", "output"): torch.tensor([-1.0, 1.0]).double() + noise + center}
+
+    monkeypatch.setattr(randomness, "_draws", draws)
+    assert randomness.alike(None, Trial("one"), {("output", "output")}) == seeds
+
+
 def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
     subject = target("innocent.py:dropout_and_batch_norm")
     stage = staged(subject)

@@ -168,13 +168,13 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
         and subject.other_kernels
         and not evidence.facts.frozen
         and not any(kind == "state" for kind, _ in random)
-        and randomness.alike(subject.runner, trial, random)
+        and (seeds := randomness.alike(subject.runner, trial, random))
     ):
         log.note(
             RNG_SEQUENCE_DIFFERS_FROM_EAGER,
             f"{verdict.differing[0].comparison.name} is random: with the same seed, replay and "
             "eager draw different numbers, of the same mean and magnitude over "
-            f"{randomness.SEEDS} seeds",
+            f"{seeds} seeds",
         )
         verdict = judge(replace(evidence, facts=replace(evidence.facts, random=random)))
     log.looked_at.append(

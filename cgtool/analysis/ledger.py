@@ -227,7 +227,7 @@ class _ProcessLedger:
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
             self.tables.pool_index(self.number, record.pool)  # numbered in order of captures
-        changes = {name: getattr(record, name) for name in _AS_RECORDED}
+        changes = {name: getattr(record, name) for name in _AS_RECORDED} | {"diagnosis": None}
         if (cause := record.diagnosis) is not None:
             frames = self.tables.frame_indices(cause.frames)
             changes["diagnosis"] = Diagnosis(cause.code, cause.reason, cause.fix, frames)

@@ -9,15 +9,18 @@ are counted in the same memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import shutil
+import signal
 import struct
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -304,10 +307,13 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def protected(self) -> Iterator[None]:
-        """A fault of the recorder is noted, and the program goes on."""
+        """A fault of the recorder is noted, and the program goes on. What a signal handler of the
+        program raises meanwhile goes through."""
         try:
             yield
         except Exception as error:
+            if _raised_by_signal_handler(error):
+                raise
             self.lost(f"{type(error).__name__}: {error}")
 
     def lost(self, reason: str) -> None:
@@ -377,6 +383,20 @@ class JournalWriter:
         # A file without contents takes no room.
         with contextlib.suppress(OSError):
             self._log.with_suffix(LOST).touch()
+
+
+def _raised_by_signal_handler(error: Exception) -> bool:
+    codes: set[object] = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        function = getattr(handler, "__func__", handler)
+        if not hasattr(function, "__code__"):
+            function = getattr(type(handler), "__call__", None)  # noqa: B004
+        codes.add(getattr(function, "__code__", None))
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in codes for frame in frames)
 
 
 class Journal(NamedTuple):

@@ -218,8 +218,16 @@ class GraphFollower(Generic[State]):
             return
         state, error = capture.state, sys.exc_info()[1]
         raised = None if error is capture.handled else error
-        with self._protected():
-            self._subscriber.capture_ends(state, raised)
+        try:
+            with self._protected():
+                self._subscriber.capture_ends(state, raised)
+        except BaseException as error:  # Ctrl-C, or what a signal handler of the program raises
+            try:
+                call_user(original, graph)  # the capture must not go on
+            finally:
+                with self._protected():
+                    self._subscriber.capture_failed(state, error, None)
+            raise
         try:
             call_user(original, graph)
         except BaseException as refused:

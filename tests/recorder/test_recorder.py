@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import threading
 import types
 from collections import Counter
@@ -302,6 +303,36 @@ def test_a_graph_whose_code_has_raised_may_be_replayed(recorded: Recorded) -> No
     assert (second.pool, second.graph) == (None, None)
     assert second.diagnosis is not None
     assert second.diagnosis.code == "exception-in-capture"
+
+
+@pytest.mark.parametrize("error", [TimeoutError("too long"), KeyboardInterrupt()])
+def test_what_a_signal_handler_raises_goes_through(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """While the recorder reads a graph: the program gets its error, and the capture is over."""
+
+    def interrupted(_device: Device) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+
+    def handler(_number: int, _frame: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Device, "free_bytes", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    graph = Graph()
+    graph.capture_begin()
+    try:
+        with pytest.raises(type(error)):
+            graph.capture_end()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not recorded.recorder._captures.is_capturing(threading.get_ident())
+    captured().replay()
+    run = recorded.ledger()
+    assert [each.replays for each in run.graphs] == [0, 1]
+    assert str(run.graphs[0].failure).startswith(type(error).__name__)
+    assert run.lost == ()
 
 
 def test_a_capture_inside_a_capture_of_its_thread(recorded: Recorded) -> None:

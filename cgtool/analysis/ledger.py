@@ -331,8 +331,9 @@ class _ProcessLedger:
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
-                f"the capture of {count_text(unseen, 'graph')} was not seen: made before the "
-                "recording began, or not by torch.cuda.CUDAGraph; the replays are counted"
+                f"the capture of {count_text(unseen, 'graph')} was not recorded: it began "
+                "before the recording, or was not made by torch.cuda.CUDAGraph; the replays "
+                "are counted"
             )
 
 
@@ -363,7 +364,7 @@ def merge(
             reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
     if not processes and not reasons:
         reasons.append(
-            "no process that cgtool could follow has imported PyTorch (python -I, -E and -S cannot "
+            "no process that cgtool can follow imported PyTorch (python -I, -E and -S cannot "
             "be followed)"
         )
     origins = list(tables.origins)

@@ -160,7 +160,7 @@ def _break_even(balance: _Balance) -> str:
         needed = math.ceil(balance.cost_ns / balance.saving_ns)
         return (
             f"the code takes at most {code} of host time, a replay {replay}: a capture pays "
-            f"after at least {count_text(needed, 'replay')}"
+            f"off after at least {count_text(needed, 'replay')}"
         )
     if balance.gpu_ns > balance.code_ns:
         return (

@@ -46,20 +46,18 @@ _RERECORDED: Sequence[tuple[str, Code, str]] = (
     (
         "static input data pointer changed",
         RERECORDED_STATIC_INPUT,
-        "a parameter, a buffer or another static input was at another address than when the graph "
-        "was recorded",
+        "a parameter, a buffer or another static input was at a different address than at the "
+        "capture",
     ),
     (
         "cudagraph managed tensor data pointer changed",
         RERECORDED_GRAPH_INPUT,
-        "an input that another graph wrote was at another address than when this graph was "
-        "recorded",
+        "an input that another graph wrote was at a different address than at the capture",
     ),
     (
         "expected dead indices before graph are live",
         RERECORDED_LIVE_OUTPUT,
-        "an output of an earlier graph was still referenced, but was not when this graph was "
-        "recorded",
+        "an output of an earlier graph was still referenced, but was not at the capture",
     ),
 )
 """What ``CheckInvariantStatus`` of Inductor's graph trees says, and what it means."""
@@ -67,8 +65,8 @@ _RERECORDED: Sequence[tuple[str, Code, str]] = (
 _SKIPS: Sequence[tuple[str, str]] = (
     ("mutated inputs", "return the new value instead of writing to the input, or copy the input"),
     ("cpu device", "create the tensor on the GPU, or move the op out of the compiled function"),
-    ("multiple devices", "compile the part of each device by itself"),
-    ("re-recording limit", "remove the cause of the recordings before it"),
+    ("multiple devices", "compile the part for each device separately"),
+    ("re-recording limit", "remove the cause of the earlier recordings"),
     ("caching allocator", "leave PyTorch's caching allocator enabled"),
     ("incompatible op", "move the op out of the compiled function"),
     ("dynamic shape", "compile with dynamic=False, or pad the inputs to a few sizes"),
@@ -229,7 +227,7 @@ def _empty(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
 
 
 def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
-    """Graphs that graph trees recorded again, by the reason that they give."""
+    """Graphs that graph trees captured again, by the reason that they give."""
     for words, name, reason in _RERECORDED:
         again = [each for each in line.entries if each.because and each.because.startswith(words)]
         if not again:
@@ -242,7 +240,7 @@ def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
         yield _about(
             again,
             name,
-            f"torch.compile recorded {count_text(len(again), 'graph')} again here: {reason}",
+            f"torch.compile captured {count_text(len(again), 'graph')} again here: {reason}",
             line,
             *evidence,
         )
@@ -415,8 +413,8 @@ def _of_one_topology(capture: Capture, line: LineGraphs, alike: set[int]) -> Ite
         yield _about(
             again,
             GRAPHS_OF_ONE_TOPOLOGY,
-            f"{line.some(again, 'has', 'have')} the nodes and dependencies of an earlier graph, "
-            "which is still there",
+            f"{line.some(again, 'has', 'have')} the nodes and dependencies of an earlier "
+            "graph, which still exists",
             line,
             f"{time_text(sum(each.instantiate_ns or 0 for each in again))} to instantiate "
             + ("it" if len(again) == 1 else "them")

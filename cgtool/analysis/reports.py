@@ -154,8 +154,8 @@ def noise_findings(report: Report) -> tuple[Finding, ...]:
     return (
         Finding(
             EAGER_VS_GRAPH_NUMERIC_NOISE,
-            f"two eager runs are not equal: {worst.name} differs by up to {worst.noise:.3g}, and "
-            "the replay by no more than that allows",
+            f"two eager runs are not equal: {worst.name} differs by up to {worst.noise:.3g}, "
+            "and the replay differs by no more than that allows",
             evidence=(f"{len(within)} of {len(report.comparisons)} comparisons, {worst.trial}",),
         ),
     )

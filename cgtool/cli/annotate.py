@@ -62,8 +62,10 @@ def annotate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a pickle of what PyTorch's export_chrome_trace takes as "
-            "`cuda_graph_annotations=`, for other traces of the same process.",
+            help=(
+                "Write a pickle for `cuda_graph_annotations=` of PyTorch's export_chrome_trace, "
+                "for other traces of the same process."
+            ),
         ),
     ] = None,
     torch_annotations: Annotated[
@@ -96,7 +98,7 @@ def annotate(
     if capture.environment.simulated:
         raise usage(
             f"{with_} was captured on the simulated device, whose nodes are ops, not kernels",
-            fix="capture on the GPU that the trace is of",
+            fix="capture on the GPU that was traced",
         )
     if not capture.graphs:
         raise usage(
@@ -132,7 +134,7 @@ def annotate(
             raise usage(
                 f"{for_one[0]} is for one process; {trace} has graphs of several",
                 why="each process numbers the nodes of its graphs itself",
-                fix="annotate the trace of each process by itself",
+                fix="annotate the trace of each process separately",
             )
         if annotations is not None:
             write_bytes(_pickled(trace, for_pytorch(launches, capture)), annotations)

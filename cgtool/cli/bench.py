@@ -91,7 +91,7 @@ def bench(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Time ENTRY eager and replayed, interleaved, with a 95% interval on the speed-up.
+    """Time ENTRY eager and replayed, interleaved, with a 95% interval on the speedup.
 
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
@@ -100,7 +100,7 @@ def bench(
     from cgtool.render.bench_table import render
 
     if baseline is not None and against is not None:
-        raise usage("--baseline and --against cannot be used together", fix="give one of them")
+        raise usage("--baseline and --against cannot be used together", fix="give only one of them")
     if max_regression is not None and baseline is None and against is None:
         raise usage(
             "--max-regression needs something to compare with",

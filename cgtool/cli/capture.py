@@ -115,11 +115,13 @@ def profile(
     replays: Annotated[
         int,
         typer.Option(
-            metavar="N", min=3, help="Replays of each graph to trace, and to time untraced."
+            metavar="N",
+            min=3,
+            help="Replays of each graph to trace; as many again are timed without a profiler.",
         ),
     ] = 20,
     rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Interleaved rounds of eager against replay.")
+        int, typer.Option(metavar="N", min=1, help="Interleaved rounds of eager and replay.")
     ] = 12,
     max_seconds: Annotated[
         float,
@@ -197,7 +199,7 @@ def _without(target: str, capture: Capture, absent: str) -> CgtoolError:
         return usage(
             f"{target} has {absent}",
             why="`cgtool run` does not time the nodes of a program's graphs",
-            fix="cgtool profile path/to/file.py:name, of the code that is captured",
+            fix="cgtool profile path/to/file.py:name, for the captured code",
         )
     simulated = capture.environment.simulated
     return machine(

@@ -62,7 +62,7 @@ def report(
     capture: opt.CaptureOrEntry,
     other: Annotated[
         str | None,
-        typer.Argument(metavar="B", help="a second one, to compare CAPTURE with"),
+        typer.Argument(metavar="B", help="a second capture, to compare with the first"),
     ] = None,
     output: Annotated[
         Path,

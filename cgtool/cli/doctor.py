@@ -84,7 +84,7 @@ def _build() -> None:
         raise machine(
             "the op recorder in C++ was not compiled",
             why=lines[-1] if lines else f"the compilation ended with {process.returncode}",
-            fix="cgtool run works without it; its captures take longer",
+            fix="cgtool run works without it, but its captures take longer",
         )
 
 

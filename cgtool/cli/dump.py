@@ -42,7 +42,7 @@ def dump(
         bool,
         typer.Option(
             "--raw",
-            help="The driver's own debug_dump text; only it has the bodies of conditional nodes.",
+            help="The driver's own debug_dump text; only this has the bodies of conditional nodes.",
         ),
     ] = False,
     select: Annotated[
@@ -219,7 +219,8 @@ def pools(
         typer.Option(metavar="NAME", help="Only this pool; repeatable. All by default."),
     ] = None,
     by: Annotated[
-        Literal["graph", "stream", "module", "line"], typer.Option(help="Split each pool by this.")
+        Literal["graph", "stream", "module", "line"],
+        typer.Option(help="Group each pool's allocations by this."),
     ] = "graph",
     depth: Annotated[
         int, typer.Option(metavar="N", min=1, help="Module levels that --by module keeps.")

@@ -95,8 +95,10 @@ def gate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=N|N%",
-            help="How much worse than the baseline a metric may be; repeatable. Counts 0, times "
-            "1% by default.",
+            help=(
+                "How much worse than the baseline a metric may be; repeatable. By default, 0 for "
+                "counts and 1% for times."
+            ),
         ),
     ] = None,
     max_regression: Annotated[
@@ -269,7 +271,7 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
                 fix=", ".join(KINDS),
             )
         if equals and not file:
-            raise usage(f"--format {text}: no file is named")
+            raise usage(f"--format {text}: the file name is missing")
         chosen.append((kind, Path(file) if equals else None))
     plain = [kind for kind, file in chosen if file is None]
     if output is not None:
@@ -281,7 +283,7 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
         return [(kind, file or output) for kind, file in chosen]
     if (len(plain) > 1 and not set(plain) <= _TOGETHER) or len(plain) != len(set(plain)):
         raise usage(
-            f"--format {' and '.join(plain)}: not both on standard output",
+            f"--format {' and '.join(plain)}: cannot both go to standard output",
             fix="name a file for one: --format junit=gate.xml",
         )
     return chosen

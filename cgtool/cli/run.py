@@ -57,11 +57,13 @@ def run(
     only: opt.OnlyTable = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="simulated; a GPU if there is one."),
+        typer.Option(metavar="DEVICE", help="simulated; by default, a GPU if there is one."),
     ] = None,
     times: Annotated[
         bool,
-        typer.Option("--times", help="Time replays on the GPU, and all that runs outside graphs."),
+        typer.Option(
+            "--times", help="Time replays on the GPU, and everything that runs outside graphs."
+        ),
     ] = False,
     eager_breaks: Annotated[
         bool,
@@ -69,7 +71,7 @@ def run(
             "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
         ),
     ] = False,
-    graphs: Annotated[bool, typer.Option("--graphs", help="A row for each graph.")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
     rows: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),

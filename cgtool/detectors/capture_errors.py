@@ -265,14 +265,14 @@ RULES = (
     Rule(
         RNG_NEW_GENERATOR,
         r"Cannot construct a new CUDAGeneratorImpl",
-        "a CUDA generator is created when a stream is capturing",
+        "a CUDA generator is created while a stream is capturing",
     ),
     Rule(
         RNG_UNREGISTERED_GENERATOR,
         r"Attempt to increase offset for a CUDA generator not in capture mode",
         "random numbers come from a generator that is not registered with the graph",
-        "call graph.register_generator_state(generator) before the capture; cgtool does so for "
-        "those that an ENTRY holds in variables, attributes and arguments",
+        "call graph.register_generator_state(generator) before the capture; cgtool does this "
+        "for generators that an ENTRY holds in variables, attributes and arguments",
     ),
     Rule(
         code("failed-capture-poisons-process"),
@@ -282,7 +282,7 @@ RULES = (
     Rule(
         RNG_STATE_ACCESS,
         r"CUDAGeneratorImpl::|set_state_index method during capturing",
-        "the random state is read or set when a stream is capturing",
+        "the random state is read or set while a stream is capturing",
     ),
     Rule(
         code("conditional-node-limits"),

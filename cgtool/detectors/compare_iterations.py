@@ -393,15 +393,15 @@ def _fix_of_number(op: str, number: Any) -> str | None:
     if is_factory:
         return (
             f"`{op}` takes only numbers: make the tensor once, and select from it or change it on "
-            "the device (in place of a length, `torch.arange(n) < length`), or capture a graph for "
+            "the device (instead of a length, `torch.arange(n) < length`), or capture a graph for "
             "each value"
         )
     if "number" in types:
         return None
     instead = (
-        "in place of a dropout rate, `torch.rand_like(x) < keep`"
+        "instead of a dropout rate, `torch.rand_like(x) < keep`"
         if isinstance(number, float)
-        else "in place of a slice, `index_copy_` or `index_select` with a tensor of positions"
+        else "instead of a slice, `index_copy_` or `index_select` with a tensor of positions"
     )
     return (
         f"`{op}` takes only numbers: keep the value in a tensor on the device and use ops that "

@@ -149,7 +149,7 @@ def note_pinning(region: CapturedRegion, op: str = "") -> None:
     region.note(
         PIN_MEMORY_DURING_CAPTURE,
         "pinned host memory is allocated during the capture: the host fills it only once, and "
-        "every replay copies what it holds by then",
+        "every replay copies what it holds at that time",
     )
 
 

@@ -45,15 +45,16 @@ _REPEATS = (
 )
 _RECOMPUTES = (
     "the random state of another graph is restored here, as `torch.utils.checkpoint` does: that "
-    "has no effect in a replay, and what is recomputed draws other numbers than the forward did"
+    "has no effect in a replay, and the recomputation draws different numbers than the forward"
 )
 _IN_ONE_GRAPH = (
     "capture forward and backward in one graph (a step that calls `backward()`), or pass "
-    "`preserve_rng_state=False` if what is recomputed draws no random numbers"
+    "`preserve_rng_state=False` if the recomputed part draws no random numbers"
 )
 _RECOMPUTES_AFTER = (
-    "the state of another graph is set here (`torch.utils.checkpoint` does so): a replay draws the "
-    "numbers of that graph again only if that was the last one replayed that draws"
+    "the state of another graph is set here (`torch.utils.checkpoint` does so): a replay "
+    "repeats the numbers of that graph only if no other graph that draws was replayed in "
+    "between"
 )
 
 

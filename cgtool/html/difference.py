@@ -64,8 +64,8 @@ def _time(figures: Sequence[Figure]) -> str | None:
         return f"The nodes of the graphs in both take {time_text(a)} in A and in B."
     return (
         f"The nodes of the graphs in both take {time_text(a)} in A and {time_text(b)} in B, "
-        f"{abs(share):.1%} {'more' if b > a else 'less'}. `cgtool gate` tells whether such a "
-        "difference is chance."
+        f"{abs(share):.1%} {'more' if b > a else 'less'}. `cgtool gate` can tell whether such "
+        "a difference is due to chance."
     )
 
 

@@ -40,7 +40,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(simulated|cuda(:[0-9]{1,4})?)\Z")] | None,
         Meta(
-            description="cuda, cuda:N or simulated; a GPU if there is one.",
+            description="cuda, cuda:N or simulated; by default, a GPU if there is one.",
             extra={"metavar": "DEVICE", "expected": "cuda, cuda:N or simulated"},
         ),
     ] = None

@@ -114,7 +114,7 @@ def _graph(graph: Graph) -> Iterator[str]:
     if calls and max(calls) >= len(graph.calls):
         yield f"{graph.name}: a node has call {max(calls)}, but the graph has {len(graph.calls)}"
     if topological(len(nodes), graph.edges) is None:
-        yield f"{graph.name}: its edges make a cycle"
+        yield f"{graph.name}: its edges form a cycle"
 
 
 def _nesting(capture: Capture) -> Iterator[str]:

@@ -81,7 +81,7 @@ class ImportIsolation:
             raise usage(
                 f"{' and '.join(self._folders)} cannot run in one process: each needs its own "
                 f"module {name}",
-                why=f"Python keeps one module of a name: {self._current} means {own}, and {loaded} "
+                why=f"Python keeps one module per name: {self._current} means {own}, and {loaded} "
                 "is loaded",
                 fix="save a baseline of one with `cgtool bench --runs 10 --save FILE`, and give it "
                 "to the other with --baseline FILE",

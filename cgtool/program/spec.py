@@ -314,6 +314,6 @@ def parse_inputs(texts: tuple[str, ...]) -> tuple[InputSpec, ...]:
         missing = next(i for i in range(len(positions)) if i not in positions)
         raise usage(
             f"--input gives position {positions[-1]} but not {missing}",
-            fix="positions start at 0 and leave none out; or use the parameters' names",
+            fix="positions start at 0, without gaps; or use the parameters' names",
         )
     return specs

@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--cudagraph-no-times",
         action="store_true",
-        help="do not time replays: budgets for times and the speed-up are not judged",
+        help="do not time replays: budgets for times and the speedup are not judged",
     )
 
 

@@ -290,6 +290,6 @@ def _of_object(entry: object, root: Path) -> NamedEntry:
 def _unnamed(argument: str, why: str) -> CgtoolError:
     return usage(
         f"cudagraph() was given {argument}",
-        why=f"the capture runs in a process of its own, which imports it by name, and {why}",
+        why=f"the capture runs in a separate process, which imports it by name, and {why}",
         fix='give a function at the top level of a module, or text: "model.py:build"',
     )

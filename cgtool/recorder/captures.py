@@ -266,7 +266,7 @@ class Captures:
         def handled() -> None:
             replace, diagnosis = msgspec.structs.replace, None
             if capture.is_left and failed.diagnosis is not None:
-                reason = f"{failed.diagnosis.reason}, and replays do only what comes before that"
+                reason = f"{failed.diagnosis.reason}, and replays run only what comes before that"
                 diagnosis = replace(failed.diagnosis, reason=reason)
             self._journal.append(replace(failed, pool=pool, failure=None, diagnosis=diagnosis))
             self._write_later(capture)

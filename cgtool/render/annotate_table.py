@@ -32,19 +32,20 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
         lambda row: row.gpu_ns // row.launches,
         time_text,
         priority=1,
-        explanation="mean of a launch, all nodes added up; tracing makes short nodes longer",
+        explanation="mean per launch, the sum over its nodes; tracing makes short nodes longer",
     ),
     _records("by node id", "node id", "the trace names the node, and its kernel has the same name"),
     _records(
         "by order",
         "order",
-        "the launch runs the kernels of this graph alone, with its grids and blocks (but for those "
-        "that Inductor tunes), and its edges leave no doubt which is which",
+        "only this graph has the kernels of the launch, with the same grids and blocks "
+        "(except those that Inductor tunes), and its edges leave no doubt which kernel is "
+        "which node",
     ),
     _records(
         "by neighbors",
         "neighbours",
-        "as by order, for several graphs; the launches before and after say which one it is",
+        "as by order, but several graphs fit; the launches before and after show which one it is",
     ),
     _records("by name", "names", "as by order, but grids or blocks differ: other shapes", WARNING),
     _records(

@@ -39,7 +39,7 @@ def _spread_text(spread: float | None) -> str:
 ROWS: Sequence[Column[BenchRow]] = (
     Column("phase", wrap="never"),
     Column(
-        "speed-up",
+        "speedup",
         "speedup",
         lambda ratio: f"{ratio:.2f}x",
         style=lambda row: GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING,
@@ -50,7 +50,7 @@ ROWS: Sequence[Column[BenchRow]] = (
         lambda row: (row.speedup_low, row.speedup_high),
         lambda ends: f"{ends[0]:.2f}x to {ends[1]:.2f}x",
         parts=("low", "high"),
-        explanation="95% confidence interval of the speed-up",
+        explanation="95% confidence interval of the speedup",
     ),
     Column("eager", "eager_ns"),
     Column("replay", "replay_ns"),
@@ -108,7 +108,7 @@ VERDICTS: Sequence[Column[PhaseVerdict]] = (
         lambda row: row.answer and (row.answer.low, row.answer.high),
         lambda ends: "—" if ends is None else f"{percent(ends[0])} to {percent(ends[1])}",
         parts=("low", "high"),
-        explanation="the change is below it at most 1 time in 200, above it at most 1 in 20",
+        explanation="the change is below it at most 1 time in 200, and above it at most 1 in 20",
     ),
     Column(
         "allowed",

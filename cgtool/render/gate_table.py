@@ -43,13 +43,13 @@ VERDICTS: tuple[Column[Verdict], ...] = (
         wrap="never",
         numeric=True,
         parts=("", "unit"),
-        explanation="a count, or of a time the median of its runs",
+        explanation="a count, or for a time the median of its runs",
     ),
     Column(
         "limit",
         "requirement",
         wrap="never",
-        explanation="a budget, or the baseline and how much worse than it is allowed",
+        explanation="a budget, or the baseline plus what is allowed above it",
     ),
     Column(
         "verdict",

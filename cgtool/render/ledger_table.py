@@ -37,8 +37,10 @@ def _key(priority: int) -> Column[LedgerRow]:
         wrap="cut",
         optional=True,
         priority=priority,
-        explanation="the function that torch.compile compiled, or what was noted for the capture; "
-        "else a shape or the grid of a kernel, in which graphs of the line differ",
+        explanation=(
+            "the function that torch.compile compiled, or what was noted for the capture; "
+            "otherwise a shape or the grid of a kernel in which graphs of the line differ"
+        ),
     )
 
 
@@ -307,7 +309,7 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
         f"{count_text(len(report.pools), 'pool')} with {bytes_text(reserved)}, of which only later "
         f"captures can use {bytes_text(free)}"
         if report.pools
-        else "no memory of a pool was read"
+        else "no pool memory was read"
         if report.unread_pools
         else "no pool existed when a graph or a process ended",
         "bold",

@@ -78,7 +78,7 @@ def _pool_columns(size: Size) -> Sequence[Column[PoolRow]]:
             "minimum",
             "floor_bytes",
             size,
-            explanation="most requested bytes at once: with these lifetimes no pool is smaller",
+            explanation="most requested bytes at once: with these lifetimes no pool can be smaller",
         ),
         Column(
             "never used",

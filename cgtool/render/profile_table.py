@@ -105,7 +105,7 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
             "costs.queued_ns",
             optional=True,
             priority=1,
-            explanation="wall time of one of many replays without a synchronize between",
+            explanation="wall time of one of many replays without a synchronize in between",
         ),
         Column(
             "+ synchronize",
@@ -300,7 +300,7 @@ def _legend(report: ProfileReport) -> Iterator[tuple[str, str]]:
     scales = [(line.name, line.scale) for line in report.replays if line.replay_ns and line.span_ns]
     if scales:
         factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in scales)
-        yield "gaps", f"as traced, times {factors}, which makes them fit a replay without profiler"
+        yield "gaps", f"as traced, times {factors}, to fit a replay without a profiler"
     shown = {row.bound for table in report.tables for row in table.rows}
     for name, meaning in MEANS.items():
         if name in shown:

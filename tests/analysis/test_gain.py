@@ -181,7 +181,7 @@ def test_the_first_replay():
 def test_a_wait_behind_each_replay():
     times = GraphTimes(0, (100 * US,), (), (), 150 * US, (135 * US,), 100 * US)
     result = finding(profiled(times=times), "per-step-sync-around-replay")
-    assert "takes 135 us an iteration instead of 100 us: 35% more" in result.reason
+    assert "takes 135 us per iteration instead of 100 us: 35% more" in result.reason
     # A graph that can be instantiated once only has no first replay of its own.
     once = structs.replace(times, first_ns=None)
     assert codes(profiled(times=once)) == {"per-step-sync-around-replay"}

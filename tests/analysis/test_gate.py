@@ -417,7 +417,7 @@ def test_times_against_a_baseline_have_three_answers() -> None:
     assert verdict(30.0, 6) == (PASS, None)
     assert verdict(33.0, 10) == (FAIL, None)
     assert verdict(30.3, 3)[0] == UNKNOWN
-    # A lower speed-up is worse: the sides are the other way round.
+    # A lower speedup is worse: the sides are the other way round.
     slower = measure([timed(33.0, runs=10, seed=7)])
     worse = only(slower, budgets(max_increase="speedup=3%"), base)
     assert worse.verdict == FAIL

@@ -40,7 +40,7 @@ def test_a_capture_pays_after_as_many_replays_as_it_costs() -> None:
     finding = found(GRAPH)["capture-does-not-pay"]
     assert finding.evidence[0].startswith("127 ms to capture")
     assert "5 replays saved at most 99.8 ms" in finding.evidence[0]
-    assert "pays after at least 7 replays" in finding.evidence[1]
+    assert "pays off after at least 7 replays" in finding.evidence[1]
     later = {"replay_host_ns": 6 * 50_000 + 900_000}
     assert "capture-does-not-pay" not in found(structs.replace(GRAPH, replays=7, **later))
     # Never replayed has a finding of its own.

@@ -55,7 +55,7 @@ def test_a_graph_of_nothing() -> None:
 def test_a_rerecord_has_the_reason_of_graph_trees(because: str, code: str) -> None:
     again = structs.replace(TREE, because=because, capture_ns=3_000_000)
     finding = found(program([TREE, again, again]))[code]
-    assert "recorded 2 graphs again" in finding.reason
+    assert "captured 2 graphs again" in finding.reason
     assert finding.evidence[0] == "2 recordings: 6.00 ms"
 
 

@@ -132,7 +132,7 @@ def test_an_error_is_json_where_the_result_would_be(arguments, exit_code, tmp_pa
 def test_sentences_stay_on_one_line_in_a_pipe(tmp_path):
     capture = Path(__file__).parents[2] / "samples" / "captures" / "profile-transformer.cgt"
     sentence = (
-        "fix: put independent branches of the forward on streams of their own: the backward of an "
+        "fix: put independent branches of the forward on separate streams: the backward of an "
         "op runs on the stream of its forward"
     )
     for command in (["profile", capture], ["profile", capture, "-o", "shown.txt"]):

@@ -146,7 +146,7 @@ def test_a_metric_that_was_not_measured_is_undecided(run) -> None:
         (["--max-nodes", "3", "--min-nodes", "4"], "more than --max-nodes"),
         (["--max-increase", "nodez=1", "--baseline", MLP], "did you mean nodes?"),
         (["--max-nodes", "3", "--format", "jnit"], "did you mean junit?"),
-        (["--max-nodes", "3", "--format", "json=", ], "no file is named"),
+        (["--max-nodes", "3", "--format", "json=", ], "the file name is missing"),
         (["--max-nodes", "3", "--format", "json", "--format", "junit"], "not both"),
         (["--max-nodes", "3", "--format", "json", "--format", "json"], "not both"),
         (["--max-nodes", "3", "--format", "table", "--format", "github", "-o", "x"], "one format"),

@@ -89,5 +89,5 @@ def test_pools_that_were_not_read(run, tmp_path: Path) -> None:
     program(tmp_path, "leaves.py", LEAVES)
     assert run_program("-q", "leaves.py", "busy", folder=tmp_path).returncode == 0
     _, out, _ = run(tmp_path / "leaves-run.cgt")
-    assert out.startswith("no memory of a pool was read\n")
+    assert out.startswith("no pool memory was read\n")
     assert "not recorded  the memory of a pool" in out

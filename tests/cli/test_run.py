@@ -416,7 +416,7 @@ def test_a_graph_whose_code_has_raised_and_one_of_a_class_of_the_program(folder:
     assert (graph.replays, graph.failure) == (5, None)
     (found,) = ledger_findings(capture)
     assert (found.code, found.frames[0].line) == ("exception-in-capture", 7)
-    assert "replays do only what comes before that" in found.reason
+    assert "replays run only what comes before that" in found.reason
     assert [node.shape for node in capture.graphs[0].nodes] == ["float32[3]"]
     assert capture.ledger is not None
     (lost,) = capture.ledger.lost

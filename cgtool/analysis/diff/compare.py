@@ -108,8 +108,8 @@ def compare_nodes(a: Capture, b: Capture, *, names: tuple[str, str]) -> tuple[Di
             "be compared",
             why="the nodes of a graph on a GPU are kernels, copies and fills; on the simulated "
             "device they are ops",
-            fix="capture both on the same: `cgtool capture ENTRY --device simulated` works "
-            "everywhere",
+            fix="capture both on the same kind of device: `cgtool capture ENTRY --device "
+            "simulated` works everywhere",
         )
     # Files of earlier versions have no arguments.
     numbers: ArgumentNumbers | None = {} if a.argument_lists and b.argument_lists else None

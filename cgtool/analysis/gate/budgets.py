@@ -192,7 +192,7 @@ def _limits(source: str, name: str, value: object, joint: str) -> list[Budget]:
             raise usage(
                 f"{label}: {shown!r} is not a number" + (unit or "; it is a count"),
                 why="the unit is in the name" if unit else None,
-                fix="give the number alone",
+                fix="write only the number",
             )
         which = phase_of(label, metric, str(phase))
         budgets.append(Budget(metric.name, which, bound, _limit(label, metric, number), label))
@@ -227,7 +227,7 @@ def phase_of(source: str, metric: Metric, text: str) -> str | None:
     if text == "all":
         return None
     if not metric.phases:
-        raise usage(f"{source}: {metric.name} is known of the whole only, not of a phase")
+        raise usage(f"{source}: {metric.name} is known only for the whole, not for a phase")
     phases = [phase for phase in PHASES if phase != "both" or not metric.exact] + ["all"]
     if text not in phases:
         raise usage(
@@ -355,7 +355,7 @@ def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
             suggestion = nearest(name, [*known, "baseline", "simulated"])
             raise usage(
                 f"{where}: unknown key {name[:80]!r}{suggestion}",
-                fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "
+                fix="`cgtool gate --help` lists the budgets; the table of an entry is named like "
                 'the entry is: [tool.cgtool.gate."model.py:build"]',
             )
     budgets = read_budgets(table.items(), lambda name: f"{where} {name}", joint=".")

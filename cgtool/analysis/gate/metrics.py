@@ -135,8 +135,10 @@ def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool)
         means=means,
         unit="MiB",
         counted=counted,
-        missing="the file has no memory of pools: `cgtool run` reads it when the last graph of a "
-        "pool ends, or its process does",
+        missing=(
+            "the file has no pool memory: `cgtool run` reads it when the last graph of a pool, "
+            "or its process, ends"
+        ),
         evidence=partial(evidence.of_memory, live=live),
         watched=True,
         phases=False,
@@ -240,8 +242,10 @@ METRICS = (
     ),
     Metric(
         name="mismatches",
-        means="tensors that differ between replay and eager, over all trials; where none does, "
-        "errors of `cgtool verify`",
+        means=(
+            "tensors that differ between replay and eager, over all trials; if none does, errors "
+            "of `cgtool verify`"
+        ),
         source="verify",
         reported=_mismatches,
         missing="`cgtool verify` could not compare a replay with eager",

@@ -365,10 +365,10 @@ def _finding(capture: Capture, overlap: Overlap) -> Finding:
     index = graph.nodes[pair.one].origin
     origin = None if index is None else capture.origins[index]
     forward = None if origin is None else origin.forward
-    fix = "put one of the two on a stream of its own, and join it before its result is read"
+    fix = "put one of the two on a separate stream, and join it before its result is read"
     if forward is not None:
         fix = (
-            "put independent branches of the forward on streams of their own: the backward of an "
+            "put independent branches of the forward on separate streams: the backward of an "
             "op runs on the stream of its forward"
         )
     return Finding(

@@ -15,7 +15,7 @@ from cgtool.model.failure import usage
 
 GRAMMAR = """FIELD=PATTERN or FIELD!=PATTERN. PATTERN may contain * ? [abc], and | between
 alternatives. Separate several with commas, or repeat the option; a node must match all of them.
-Fields: module (a module and all inside it), op (aten::add.Tensor or add), type (kernel, memcpy,
+Fields: module (a module and everything in it), op (aten::add.Tensor or add), type (kernel, memcpy,
 memset, ...), kernel (short, demangled or mangled name), file, line (model.py:42 or
 model.py:40-60, anywhere in the call chain), stream, phase, graph, annotation, node (12 or 3-7).
 Examples: 'module=layers.0.*,type=kernel', 'op=mm|addmm'."""

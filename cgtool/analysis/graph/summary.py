@@ -254,8 +254,8 @@ def graph_findings(capture: Capture) -> Iterator[Finding]:
         if host:
             yield Finding(
                 HOST_CALLBACK_DEADLOCK,
-                f"{graph.name} has {count_text(len(host), 'host node')}: every replay waits for a "
-                "function on the host, which may not call CUDA",
+                f"{graph.name} has {count_text(len(host), 'host node')}: every replay waits "
+                "for a function on the host, which must not call CUDA",
                 frames_of(capture, host[0].origin),
                 phase=graph.phase,
             )
@@ -278,8 +278,8 @@ def graph_findings(capture: Capture) -> Iterator[Finding]:
                 sizes[allocation.origin] += allocation.bytes
         yield Finding(
             FRAGMENTATION_UNREACHABLE_RESERVE,
-            f"the pool {row.name} reserves {row.reserved_bytes / 2**20:.0f} MiB where its "
-            f"lifetimes need {needed / 2**20:.0f} MiB at once",
+            f"the pool {row.name} reserves {row.reserved_bytes / 2**20:.0f} MiB, but its "
+            f"allocations need {needed / 2**20:.0f} MiB at once",
             frames_of(capture, sizes.most_common(1)[0][0] if sizes else None),
             evidence=(f"peak of the blocks in use: {row.peak_bytes / 2**20:.0f} MiB",),
         )

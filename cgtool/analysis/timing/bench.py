@@ -172,7 +172,8 @@ def _warnings(bench: Bench, rows: list[BenchRow], levels: Sequence[TwoLevels]) -
     if wide := {name: spread for name, spread in spreads.items() if spread > WIDE_SPREAD}:
         yield (
             f"{', '.join(wide)} varied by {'up to ' * (len(wide) > 1)}±{max(wide.values()):.1%} "
-            "from round to round: another program may use the GPU or the CPU; measure on an idle "
+            "from round to round: another program may be using the GPU or the CPU; measure "
+            "on an idle "
             "machine"
         )
     for side in timed:
@@ -191,7 +192,7 @@ def _warnings(bench: Bench, rows: list[BenchRow], levels: Sequence[TwoLevels]) -
                 )
     clock = bench.clock or Clock()
     if not clock.sm_mhz:
-        yield "the GPU's clock is unknown: `pip install nvidia-ml-py` to have it checked"
+        yield "the GPU's clock is unknown: `pip install nvidia-ml-py` to check it"
     if clock.profiled:
         yield "another profiler was attached, which makes everything slower"
     if clock.throttle_reasons:
@@ -296,7 +297,7 @@ def _gain(row: BenchRow) -> Iterator[Finding]:
             GPU_BOUND_NO_GAIN,
             f"{row.phase}: eager takes {row.eager_ns / 1e3:.0f} us and a replay "
             f"{row.replay_ns / 1e3:.0f} us on the GPU, while the host takes only "
-            f"{row.eager_host_ns / 1e3:.0f} us to launch it: the launches are hidden already",
+            f"{row.eager_host_ns / 1e3:.0f} us to launch it: the launches are already hidden",
             phase=row.phase,
         )
 

@@ -33,9 +33,9 @@ TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
 _GAIN = 1.1
-"""A smaller speed-up is hardly worth a capture."""
+"""A smaller speedup is hardly worth a capture."""
 _COPIES_COST = 0.97
-"""Copies of inputs that leave more of the speed-up than this are not mentioned."""
+"""Copies of inputs that leave more of the speedup than this are not mentioned."""
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Gain(msgspec.Struct, frozen=True):
     speedup_high: float | None = None
     break_even: int | None = None
     with_copies: float | None = None
-    """The speed-up when every input is copied into its static tensor before each replay."""
+    """The speedup when every input is copied into its static tensor before each replay."""
     at_most: float | None = None
     """Eager time divided by the time in which nodes run: the most that a graph can gain."""
     findings: tuple[Finding, ...] = ()
@@ -62,7 +62,7 @@ class Gain(msgspec.Struct, frozen=True):
 
     @property
     def copies_sentence(self) -> str | None:
-        """The speed-up with copies of the inputs, where they cost enough to mention."""
+        """The speedup with copies of the inputs, where they cost enough to mention."""
         copied, speedup = self.with_copies, self.speedup
         if copied is None or speedup is None or copied >= _COPIES_COST * speedup:
             return None
@@ -323,6 +323,6 @@ def _latency(capture: Capture, profile: Profile) -> Iterator[Finding]:
         yield Finding(
             PER_STEP_SYNC_AROUND_REPLAY,
             f"a loop that synchronizes after each replay of {every} (.item(), print, synchronize) "
-            f"takes {time_text(synced)} an iteration instead of {time_text(queued)}: "
+            f"takes {time_text(synced)} per iteration instead of {time_text(queued)}: "
             f"{synced / queued - 1:.0%} more",
         )

@@ -36,8 +36,10 @@ MEANS = {
     MEMORY: "reaches 60% or more of peak memory bandwidth",
     COMPUTE: "reaches 60% or more of peak FLOP/s for its dtype",
     LATENCY: "reaches neither: too few blocks to fill the GPU, or steps that wait for each other",
-    CACHE: "moves more bytes a second than memory delivers: they came from cache, or not all of "
-    "its tensors was touched",
+    CACHE: (
+        "moves more bytes per second than memory delivers: they came from cache, or the op "
+        "touched only part of its tensors"
+    ),
     HOST: "copies between host and device",
 }
 THREADS_PER_WARP = 32

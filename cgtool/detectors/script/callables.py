@@ -57,7 +57,7 @@ class Callables(Detector):
         if graphed.again:
             self.report(
                 GRAPHED_MODULE_MUTATED_IN_PLACE,
-                "the module is graphed already: make_graphed_callables has replaced its forward",
+                "the module is already graphed: make_graphed_callables has replaced its forward",
             )
         for name, child in module.named_modules():
             for finding in hooks_of(name, child) if child is not module else ():
@@ -136,7 +136,7 @@ class Callables(Detector):
             difference = (
                 "parameters whose `requires_grad` has changed since the capture"
                 if now.keys() == graphed.trainable.keys()
-                else "other parameters than at the capture"
+                else "different parameters than at the capture"
             )
             self.report(
                 PARAMETERS_ADDED_OR_REMOVED,
@@ -188,7 +188,8 @@ class Callables(Detector):
     def on_graphed_backward_too_late(self, event: events.GraphedBackwardTooLate) -> None:
         self.report(
             GRAPHED_CALLABLE_CALLED_TWICE,
-            "the callable is called again before the backward of the call before: the second call "
+            "the callable is called again before the backward of the previous call: the "
+            "second call "
             "overwrites what that backward needs",
             self._last_call.get(event.callable),
         )

@@ -275,7 +275,7 @@ class Templates(Detector):
         if now is not None and now != graph.template:
             self.report(
                 MODIFIED_TEMPLATE_NOT_REINSTANTIATED,
-                f"{graph.name} was edited after it was instantiated; the replay runs what was "
-                "instantiated",
+                f"{graph.name} was edited after it was instantiated; the replay runs the "
+                "unedited graph",
                 phase="replay",
             )

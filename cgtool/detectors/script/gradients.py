@@ -104,7 +104,7 @@ class Gradients(Detector):
         if is_none:
             self.report(
                 GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
-                "the gradient that the graph writes is not the `.grad` of its parameter any more; "
+                "the gradient that the graph writes is no longer the `.grad` of its parameter; "
                 "`optimizer.step()` skips the parameter",
                 self._zeroed or graph.last_replay.frames,
             )
@@ -116,8 +116,10 @@ class Gradients(Detector):
                 "each replay adds to `.grad`, and nothing sets it to zero between two steps of the "
                 "optimizer",
                 graph.last_replay.frames,
-                fix="set it to zero in place, `optimizer.zero_grad(set_to_none=False)`, once a "
-                "step",
+                fix=(
+                    "set it to zero in place, `optimizer.zero_grad(set_to_none=False)`, once per "
+                    "step"
+                ),
                 phase="replay",
             )
 
@@ -196,7 +198,8 @@ class StaleNodes(Detector):
         if self._stale is not None and event.graph.callable is None:
             self.report(
                 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH,
-                "gradients are accumulated on another stream than the capture's: autograd nodes of "
+                "gradients are accumulated on a different stream than the capture's: "
+                "autograd nodes of "
                 "an earlier forward are still alive",
                 self._stale,
                 phase="capture",

@@ -238,7 +238,8 @@ class Inputs(Detector):
             address = now.data_ptr()
         self.report(
             _REBOUND[path.kind],
-            f"`{path.text}` is another tensor than at the capture; the replay reads the old one",
+            f"`{path.text}` is a different tensor than at the capture; the replay reads the "
+            "old one",
             frames or None,
             evidence=(
                 f"{list(use.shape)} at {use.data_ptr:#x} when captured, {list(now.shape)} at "

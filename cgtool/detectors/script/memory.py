@@ -175,8 +175,8 @@ class Workspaces(Detector):
         if len(streams) >= _MANY_STREAMS:
             self.report(
                 CUBLAS_WORKSPACE_PER_GRAPH,
-                f"{len(streams)} streams captured matrix products; each keeps a cuBLAS workspace "
-                "of its own",
+                f"{len(streams)} streams captured matrix products; each keeps its own cuBLAS "
+                "workspace",
                 users[-1].frames,
             )
         total = sum(graph.device_ops for graph in graphs)

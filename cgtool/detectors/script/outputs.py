@@ -142,8 +142,8 @@ class Outputs(Detector):
         if graph.callable is None or not graph.callable.called_twice:
             self.report(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                f"the output of {graph.name} is kept several times; all are one buffer, which "
-                "holds the last replay",
+                f"the output of {graph.name} is kept several times; all of these are one "
+                "buffer, which holds the result of the last replay",
                 frames,
             )
 

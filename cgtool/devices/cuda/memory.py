@@ -344,8 +344,8 @@ _POINTING = frozenset({"kernel", "memcpy", "memset", "batch_mem_op", "conditiona
 _SHOWN = 3
 _WORD = 8
 _IN_STRUCT = (
-    "a word in a struct of kernel arguments is an address in freed memory; it may be a member that "
-    "nobody sets"
+    "a word in a struct of kernel arguments is an address in freed memory; it may be an "
+    "uninitialized member"
 )
 
 

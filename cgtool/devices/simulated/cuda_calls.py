@@ -121,8 +121,10 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
                 device.refuse(
                     RNG_STATE_ACCESS,
                     f"torch.cuda.{name}()",
-                    why="the generator belongs to the graph while it is captured: PyTorch refuses "
-                    "to seed it anew",
+                    why=(
+                        "the generator belongs to the graph while it is captured: PyTorch "
+                        "refuses to seed it again"
+                    ),
                     fix="seed before the capture",
                 )
             return getattr(torch.default_generator, name.removesuffix("_all"))(*args)

@@ -116,8 +116,8 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         log.add(
             Finding(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                f"every call keeps a tensor under a new name ({name}): a replay adds none, and "
-                "overwrites the one of the capture",
+                f"every call keeps a tensor under a new name ({name}): a replay adds none, "
+                "and overwrites the one from the capture",
                 severity=NOTE,
                 phase="replay",
             )

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+import cgtool
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import CgtoolError, machine, usage, user_code
 from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, AnyJob, Ending, Message, Request
@@ -139,6 +140,15 @@ def standard_error() -> Iterator[int]:
         yield descriptor
 
 
+_PARENT = str(Path(cgtool.__file__).resolve().parent.parent)
+_START = (
+    f"import runpy, sys; sys.path.insert(0, {_PARENT!r}); import cgtool; del sys.path[0]; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+"""``python -m``, with the cgtool of this process, which need not be installed: it may be a clone in
+the current folder."""
+
+
 class Worker:
     """A worker process, and the pipe on which it answers."""
 
@@ -155,7 +165,7 @@ class Worker:
             self.pipe, write_end = os.pipe()
             held.callback(os.close, self.pipe)
             # -P: a torch.py or random.py in the current folder must not hide the real module.
-            command = [sys.executable, "-P", "-m", "cgtool.worker.child"]
+            command = [sys.executable, "-P", "-c", _START, "cgtool.worker.child"]
             command += [str(write_end), str(self.stack_file), *([AHEAD] if ahead else [])]
             try:
                 self.process = subprocess.Popen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
@@ -9,6 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+import cgtool
 from cgtool.cli.workers import capture_of
 from cgtool.model import jobs
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError
@@ -26,6 +29,25 @@ def test_no_worker_can_be_started(tmp_path: Path, monkeypatch) -> None:
     assert failure.message.startswith("a worker process cannot be started: ")
     assert "No such file" in failure.message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.fresh_worker
+def test_a_clone_works_where_it_is(tmp_path: Path) -> None:
+    """``python -m cgtool`` in a clone that is not installed: its workers run the same code."""
+    root = Path(cgtool.__file__).parent.parent
+    for folder in ("cgtool", "docs/findings"):
+        shutil.copytree(root / folder, tmp_path / folder)
+    (tmp_path / "model.py").write_text(
+        "import cgtool, sys\nprint('worker:', cgtool.__file__, file=sys.stderr)\n"
+        "def f(x):\n    return x + 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool", "capture", "model.py:f", "--input", "x=float32[4]",
+         "--device", "simulated"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"worker: {tmp_path}" in done.stderr
 
 
 def test_every_job_has_one_place_that_runs_it() -> None:

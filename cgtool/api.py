@@ -18,7 +18,7 @@ import msgspec
 
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, total_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.failure import usage
@@ -171,8 +171,7 @@ class LoadedGraph:
     @property
     def nodes_ns(self) -> int | None:
         """GPU time of all nodes, one replay; None if it was not measured."""
-        times = [row.duration_ns for row in self.nodes if row.duration_ns is not None]
-        return sum(times) if times else None
+        return total_of(row.duration_ns for row in self.nodes)
 
     def __repr__(self) -> str:
         edges = count_text(len(self._graph.edges), "edge")

@@ -23,7 +23,7 @@ from cgtool.analysis.timing.bench import (
 )
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
-from cgtool.cli.gate_inputs import Base, open_baseline
+from cgtool.cli.gate_targets import Base, open_baseline
 from cgtool.cli.output import check_places, show_report
 from cgtool.cli.workers import Look, Measuring, Runs, until_decided
 from cgtool.model.capture_file import read_raw

@@ -18,20 +18,24 @@ from msgspec import structs
 from cgtool.analysis.gate.budgets import (
     NAMES,
     Budgets,
-    Project,
     checked,
     from_options,
     nearest,
-    project_budgets,
     same_entry,
 )
 from cgtool.analysis.gate.judge import GateReport, exit_code, gate_report
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
 from cgtool.analysis.timing.regression import wanted
 from cgtool.analysis.timing.runs import disturbances
-from cgtool.cli import gate_inputs, gate_measure
 from cgtool.cli import options as opt
-from cgtool.cli.gate_inputs import Base, open_baseline
+from cgtool.cli.gate_project import (
+    Project,
+    find_project,
+    misplaced_tables,
+    project_budgets,
+    project_targets,
+)
+from cgtool.cli.gate_targets import Base, judge_or_report, open_baseline, open_targets
 from cgtool.cli.output import check_places, print_saved, show_failure, show_table, write_bytes
 from cgtool.cli.workers import Measuring
 from cgtool.model import baseline as baselines
@@ -132,9 +136,9 @@ def gate(
     """Compare TARGETs with budgets and baselines; exit 1 when one fails, 5 when undecided."""
     options = from_options(limits, max_increase or (), max_regression)
     outputs = parse_formats(format_ or (), output)
-    project = gate_inputs.find_project(Path.cwd())
-    targets = targets or gate_inputs.project_targets(project)
-    opened = gate_inputs.open_targets(targets)
+    project = find_project(Path.cwd())
+    targets = targets or project_targets(project)
+    opened = open_targets(targets)
     specs = [target.spec for target in opened]
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline is for one entry, but there are several targets")
@@ -143,7 +147,7 @@ def gate(
     )
     bases = [open_baseline(path) for path in baseline or ()]
     _check_entries(bases, specs)
-    warnings = [] if project is None else gate_inputs.misplaced_tables(project, specs)
+    warnings = [] if project is None else misplaced_tables(project, specs)
     saving = save_baseline is not None
 
     def limits_of(spec: str, simulated: bool) -> tuple[Budgets, Base | None]:
@@ -156,7 +160,7 @@ def gate(
         )
         results, values = [], None
         for target in opened:
-            judged, values = gate_measure.judge_or_report(
+            judged, values = judge_or_report(
                 target, partial(limits_of, target.spec), measuring, save=saving
             )
             notes = tuple(text for spec, text in warnings if spec == target.spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgtool.render.table import Screen, Table
+from cgtool.render.table import Column, Row, Screen, Table
 
 
 def tables(screen: Screen) -> list[dict[str, Any]]:
@@ -15,26 +15,20 @@ def tables(screen: Screen) -> list[dict[str, Any]]:
 def page_table(table: Table[Any]) -> dict[str, Any]:
     """``columns``: heading, whether it has numbers, its explanation. A cell of ``rows`` is what it
     is sorted by (None: its text) and its text."""
-    columns = [
-        column
-        for column in table.columns
-        if column.shown and not (column.optional and column.is_empty(table.rows))
-    ]
-    values = [[column.cell(row) for column in columns] for row in table.rows]
+    columns = table.filled
     return {
         "title": table.title,
         "columns": [
             [column.heading, column.is_numeric(table.rows), column.explanation]
             for column in columns
         ],
-        "rows": [
-            [
-                (_number(value), column.text(value))
-                for column, value in zip(columns, row, strict=True)
-            ]
-            for row in values
-        ],
+        "rows": [[_cell(column, row) for column in columns] for row in table.rows],
     }
+
+
+def _cell(column: Column[Row], row: Row) -> tuple[float | None, str]:
+    value = column.cell(row)
+    return _number(value), column.text(value)
 
 
 def _number(value: Any) -> float | None:

@@ -293,8 +293,10 @@ def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
         return None
     if not all(abs(each) * 1000 < _MOST_NS for each in (start, duration)):
         return None
-    correlation = _number(args, "correlation")
-    node, graph = node_and_graph(_number(args, "graph node id"), _number(args, "graph id"))
+    correlation, node_id, graph_id = (
+        _whole(args.get(key)) for key in ("correlation", "graph node id", "graph id")
+    )
+    node, graph = node_and_graph(node_id, graph_id)
     size = [*_sizes(args, "grid"), *_sizes(args, "block")]
     begin = round(start * 1000)
     pid = fields.get("pid")
@@ -312,10 +314,6 @@ def _record(number: int, event: Raw, devices: dict[str, int]) -> Record | None:
         graph,
         node,
     )
-
-
-def _number(fields: dict[str, Any], key: str) -> int | None:
-    return _whole(fields.get(key))
 
 
 def _sizes(args: dict[str, Any], key: str) -> list[int]:

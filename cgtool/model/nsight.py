@@ -101,19 +101,17 @@ class NsightTrace:
     def _read(
         self, database: sqlite3.Connection, type_: str, table: str, columns: set[str]
     ) -> None:
-        if missing := [name for name in _NEEDED if name not in columns]:
-            raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
         text, sizes = "''", ""
+        needed = _NEEDED
         if type_ == "kernel":
             # Demanglers differ, mangled names do not. Reports without them have no such column, or
             # leave it empty.
             names = [name for name in _NAMES if name in columns]
-            if not names:
-                raise self._unknown(database, f"{table} has no column mangledName")
-            if missing := [name for name in _SIZES if name not in columns]:
-                raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
+            needed += (*(() if names else _NAMES[:1]), *_SIZES)
             text = f"(SELECT value FROM StringIds WHERE id = coalesce({', '.join(names)}, NULL))"
             sizes = f", {', '.join(_SIZES)}"
+        if missing := [name for name in needed if name not in columns]:
+            raise self._unknown(database, f"{table} has no column {', '.join(missing)}")
         # The node's number in the lower half of its id may be 0; outside of graphs, both ids are.
         has_graph = "graphId" in columns
         graph, is_node = (

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import Budgets, checked, project_budgets, same_entry
+from cgtool.analysis.gate.budgets import Budgets, checked, same_entry
 from cgtool.analysis.gate.judge import GateReport, gate_report
 from cgtool.analysis.gate.metrics import BY_NAME, metric_of
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
-from cgtool.cli.gate_inputs import Base, Target, find_project
-from cgtool.cli.gate_measure import judge
+from cgtool.cli.gate_project import find_project, project_budgets
+from cgtool.cli.gate_targets import Base, Target, judge
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage

@@ -257,17 +257,22 @@ class Table(Generic[Row]):
                 if heading not in headings:
                     raise ValueError(f"`{heading}` is not a column of `{self.title}`")
 
+    @property
+    def filled(self) -> list[Column[Row]]:
+        """The columns that have something to show."""
+        return [
+            column
+            for column in self.columns
+            if column.shown and not (column.optional and column.is_empty(self.rows))
+        ]
+
     def columns_at(self, width: int) -> list[Column[Row]]:
         """The columns that a terminal of so many cells has room for."""
         return [column for column, _ in self._layout(width)]
 
     def _layout(self, width: int) -> list[tuple[Column[Row], list[Cell]]]:
         """The columns that have room with no name broken, and their cells."""
-        layout = [
-            (column, column.cells(self.rows, self.summaries))
-            for column in self.columns
-            if column.shown and not (column.optional and column.is_empty(self.rows))
-        ]
+        layout = [(column, column.cells(self.rows, self.summaries)) for column in self.filled]
         least = [
             max(cell_len(column.heading), *map(column.least, cells), 0) for column, cells in layout
         ]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options, project_budgets
+from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.cli.gate_inputs import find_project
+from cgtool.cli.gate_project import find_project, project_budgets
 from cgtool.model.failure import CgtoolError
 
 

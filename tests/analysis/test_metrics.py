@@ -70,8 +70,8 @@ def test_a_new_row_is_an_option_a_key_and_an_argument():
         """
 from pathlib import Path
 from typer.main import get_command
-from cgtool.analysis.gate.budgets import Project, project_budgets
 from cgtool.cli.app import app
+from cgtool.cli.gate_project import Project, project_budgets
 from cgtool.pytest_plugin.marker import of_marker
 
 command = get_command(app).get_command(None, "gate")

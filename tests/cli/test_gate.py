@@ -17,14 +17,15 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from cgtool.analysis.gate.budgets import Budgets, from_options, project_budgets
+from cgtool.analysis.gate.budgets import Budgets, from_options
 from cgtool.analysis.gate.judge import Judged
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN
 from cgtool.analysis.timing.regression import LOOKS
-from cgtool.cli import gate_measure
-from cgtool.cli.gate_inputs import Base, Target, find_project
+from cgtool.cli import gate_targets
+from cgtool.cli.gate_project import find_project, project_budgets
+from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.workers import Measuring
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture
@@ -464,7 +465,7 @@ def test_a_fault_of_our_own_is_an_error_too(run, tmp_path: Path, monkeypatch) ->
     def breaks(*_: object, **__: object) -> None:
         raise RuntimeError("it broke")
 
-    monkeypatch.setattr(gate_measure, "measure", breaks)
+    monkeypatch.setattr(gate_targets, "measure", breaks)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, out, err = run(MLP, "--max-nodes", 30, "--format", "json")
     assert code == 70
@@ -555,7 +556,7 @@ class FakeMeasuring(Measuring):
 
 def judged(measuring: Measuring, held: Budgets, base: Base | None = None, *, save: bool = False):
     target = Target("model.py:build", live=True)
-    return gate_measure.judge(target, lambda simulated: (held, base), measuring, save=save)
+    return gate_targets.judge(target, lambda simulated: (held, base), measuring, save=save)
 
 
 def base_of(replay_us: float, runs: int) -> Base:
@@ -649,9 +650,9 @@ def test_a_disturbed_run_is_left_out_of_a_baseline() -> None:
 
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    real = gate_measure.judge_target
+    real = gate_targets.judge_target
     monkeypatch.setattr(
-        gate_measure, "judge_target", lambda *a, **k: looks.append(1) or real(*a, **k)
+        gate_targets, "judge_target", lambda *a, **k: looks.append(1) or real(*a, **k)
     )
     judged(FakeMeasuring(30.0, 0.01, max_runs=100), from_options({"max-replay-us": ["30"]}))
     assert len(looks) <= LOOKS + 1

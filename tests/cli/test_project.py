@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.cli.gate_inputs import find_project, misplaced_tables
+from cgtool.cli.gate_project import find_project, misplaced_tables
 from cgtool.model.failure import CgtoolError
 
 TABLE = '[tool.cgtool.gate]\nmax-nodes = 400\n[tool.cgtool.gate."{}"]\nmax-nodes = 3\n'

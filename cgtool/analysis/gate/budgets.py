@@ -22,7 +22,6 @@ from cgtool.analysis.timing.regression import TOLERANCE
 from cgtool.model.failure import usage
 from cgtool.model.measurements import PHASES
 
-SECTION = "tool.cgtool.gate"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{metric.name}": (bound, metric) for metric in METRICS for bound in metric.bounds}
 """All budgets: ``max-nodes`` to its bound and metric."""
@@ -167,7 +166,7 @@ def read_budgets(
         if name == "max-regression":
             increases.append(_increase(source, "replay-us", value))
         elif name == "max-increase":
-            for metric, amount in _table(source, value).items():
+            for metric, amount in table_of(source, value).items():
                 phases = amount if isinstance(amount, dict) else {"all": amount}
                 increases += [
                     _increase(source, metric if phase == "all" else f"{metric}.{phase}", each)
@@ -277,107 +276,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-# --- pyproject.toml
-
-
-class Project(msgspec.Struct, frozen=True):
-    """A ``pyproject.toml`` that was read."""
-
-    path: Path
-    """The file: entries and baselines are named from its folder."""
-    tool: object
-    """``[tool.cgtool]``, as parsed from TOML."""
-
-    @property
-    def gate(self) -> dict[str, Any]:
-        """``[tool.cgtool.gate]``. Raises CgtoolError (exit 2) for a value that should be a table,
-        and for a table next to it."""
-        where = f"{self.path}: [tool.cgtool]"
-        tables = _table(where, self.tool)
-        for name in tables:
-            if name != "gate":
-                raise usage(f"{where}: unknown table {name[:80]!r}{nearest(name, ['gate'])}")
-        return _table(f"{self.path}: [{SECTION}]", tables.get("gate", {}))
-
-
-def section(entry: str) -> str:
-    """The name of an entry's table."""
-    return f'{SECTION}."{entry}"'
-
-
-def entries(project: Project) -> tuple[str, ...]:
-    """The entries and the programs (``python train.py``) that have a table. Raises CgtoolError
-    (exit 2) for a value that should be a table."""
-    return tuple(name for name in project.gate if ":" in name or " " in name)
-
-
-def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
-    """The budgets of one entry in a ``pyproject.toml``; every table of it is checked.
-
-    ``[tool.cgtool.gate]`` is for all entries; ``[tool.cgtool.gate."model.py:build"]`` overrides it
-    for one. A sub-table ``simulated`` of either replaces it on the simulated device.
-
-    Raises CgtoolError (exit 2) for an unknown name and a value of the wrong kind.
-    """
-    path, general = project.path, project.gate
-    chosen, taken = Budgets(), None
-    for name in entries(project):
-        where = f"{path}: [{section(name)}]"
-        budgets = _of_section(path, section(name), _table(where, general.pop(name)), simulated)
-        if same_entry(spec, name, path.parent):
-            if taken is not None:
-                raise usage(
-                    f"{path}: [{section(taken)}] and [{section(name)}] name the same entry",
-                    fix="merge them into one table",
-                )
-            chosen, taken = budgets, name
-    return chosen.over(_of_section(path, SECTION, general, simulated))
-
-
-def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -> Budgets:
-    """Those of a GPU or of the simulated device; both are checked."""
-    own = {key: value for key, value in table.items() if key != "simulated"}
-    real = _of_table(path, f"{path}: [{name}]", own)
-    if table.get("simulated") is None:
-        return real
-    where = f"{path}: [{name}.simulated]"
-    other = _of_table(path, where, _table(where, table["simulated"]))
-    return other if simulated else real
-
-
-def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
-    baseline = table.pop("baseline", None)
-    if not isinstance(baseline, str | None):
-        raise usage(f"{where} baseline: expected the name of a file, not {_kind(baseline)}")
-    known = [*NAMES, "max-increase", "max-regression"]
-    for name in table:
-        if name not in known:
-            suggestion = nearest(name, [*known, "baseline", "simulated"])
-            raise usage(
-                f"{where}: unknown key {name[:80]!r}{suggestion}",
-                fix="`cgtool gate --help` lists the budgets; the table of an entry is named like "
-                'the entry is: [tool.cgtool.gate."model.py:build"]',
-            )
-    budgets = read_budgets(table.items(), lambda name: f"{where} {name}", joint=".")
-    file = None if baseline is None else path.parent / baseline
-    return msgspec.structs.replace(budgets, baseline=file)
-
-
-def _table(where: str, value: object) -> dict[str, Any]:
+def table_of(where: str, value: object) -> dict[str, Any]:
     """A copy. Raises CgtoolError (exit 2) for what is not a table."""
     if not isinstance(value, dict):
-        raise usage(f"{where}: expected a table, not {_kind(value)}")
+        raise usage(f"{where}: expected a table, not {kind_of(value)}")
     return {**value}
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """``text``, ``a list``: what a value is, or the value itself."""
     kinds = {bool: "true or false", str: "text", dict: "a table", list: "a list"}
     return kinds.get(type(value), f"{value}"[:80])
 
 
 def _increase(source: str, name: str, value: object) -> Increase:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise usage(f"{source} {name}: an amount or a percentage, not {_kind(value)}")
+        raise usage(f"{source} {name}: an amount or a percentage, not {kind_of(value)}")
     return increase_of(source, name, str(value))
 
 

@@ -1,5 +1,8 @@
-"""What a gate reads: saved captures, reports and baselines, entries to measure, and the project's
-``pyproject.toml``."""
+"""``pyproject.toml``: the budgets of a project's entries, and mistakes in the names of its tables.
+
+``[tool.cgtool.gate]`` is for all entries; ``[tool.cgtool.gate."model.py:build"]`` overrides it for
+one. A sub-table ``simulated`` of either replaces it on the simulated device.
+"""
 
 from __future__ import annotations
 
@@ -7,115 +10,107 @@ import os
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rapidfuzz import fuzz, process
 
-from cgtool.analysis.gate.budgets import SECTION, Project, entries, same_entry, section
-from cgtool.analysis.gate.measured import measure
-from cgtool.cli.workers import check_name
-from cgtool.model import baseline as baselines
-from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture
-from cgtool.model.capture_file import read
+from cgtool.analysis.gate.budgets import (
+    NAMES,
+    Budgets,
+    kind_of,
+    nearest,
+    read_budgets,
+    same_entry,
+    table_of,
+)
 from cgtool.model.failure import usage
-from cgtool.model.files import JsonFormat, is_file, read_bytes
-from cgtool.model.finding import REPORT_VERSION, Report
+from cgtool.model.files import is_file, read_bytes
 
+SECTION = "tool.cgtool.gate"
 _MIN_SIMILARITY = 80
 """Similarity of names out of 100 (``fuzz.ratio``); swapping two letters leaves more than this."""
-_REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
-"""The schemas of reports, and the command that writes each."""
-_REPORT_FORMAT = JsonFormat(
-    "report of check or verify",
-    dict.fromkeys(_REPORTS, REPORT_VERSION),
-    "with `cgtool check ENTRY --format json -o FILE`, or `cgtool verify`",
-)
 
 
-@dataclass
-class Target:
-    """One entry: its saved captures and reports, or what is measured."""
-
-    spec: str
-    captures: list[Capture] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    files: tuple[str, ...] = ()
-    live: bool = False
-    """To be measured now."""
-
-
-@dataclass(frozen=True)
-class Base:
-    """A baseline, and the capture that it was taken from, if there is one."""
+class Project(msgspec.Struct, frozen=True):
+    """A ``pyproject.toml`` that was read."""
 
     path: Path
-    values: Baseline
-    capture: Capture | None = None
+    """The file: entries and baselines are named from its folder."""
+    tool: object
+    """``[tool.cgtool]``, as parsed from TOML."""
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """``[tool.cgtool.gate]``. Raises CgtoolError (exit 2) for a value that should be a table,
+        and for a table next to it."""
+        where = f"{self.path}: [tool.cgtool]"
+        tables = table_of(where, self.tool)
+        for name in tables:
+            if name != "gate":
+                raise usage(f"{where}: unknown table {name[:80]!r}{nearest(name, ['gate'])}")
+        return table_of(f"{self.path}: [{SECTION}]", tables.get("gate", {}))
 
 
-def open_targets(names: Sequence[str]) -> list[Target]:
-    """One target for each capture and ENTRY; a report belongs to the target of its entry.
+def section(entry: str) -> str:
+    """The name of an entry's table."""
+    return f'{SECTION}."{entry}"'
 
-    Raises CgtoolError (exit 2) for what is neither.
+
+def entries(project: Project) -> tuple[str, ...]:
+    """The entries and the programs (``python train.py``) that have a table. Raises CgtoolError
+    (exit 2) for a value that should be a table."""
+    return tuple(name for name in project.gate if ":" in name or " " in name)
+
+
+def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
+    """The budgets of one entry in a ``pyproject.toml``; every table of it is checked.
+
+    Raises CgtoolError (exit 2) for an unknown name and a value of the wrong kind.
     """
-    targets: list[Target] = []
-    loose: list[tuple[str, Report]] = []
-    for name in names:
-        check_name(name)
-        path = Path(name)
-        exists = is_file(path) and ":" not in name
-        if name.endswith(".cgt") or (exists and _is_zip(path)):
-            capture = read(path)
-            targets.append(Target(capture.entry.spec, [capture], files=(name,)))
-        elif name.endswith(".json") or exists:
-            loose.append((name, _report(path)))
-        elif ":" in name:
-            targets.append(Target(name, live=True))
-        else:
+    path, general = project.path, project.gate
+    chosen, taken = Budgets(), None
+    for name in entries(project):
+        where = f"{path}: [{section(name)}]"
+        budgets = _of_section(path, section(name), table_of(where, general.pop(name)), simulated)
+        if same_entry(spec, name, path.parent):
+            if taken is not None:
+                raise usage(
+                    f"{path}: [{section(taken)}] and [{section(name)}] name the same entry",
+                    fix="merge them into one table",
+                )
+            chosen, taken = budgets, name
+    return chosen.over(_of_section(path, SECTION, general, simulated))
+
+
+def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -> Budgets:
+    """Those of a GPU or of the simulated device; both are checked."""
+    own = {key: value for key, value in table.items() if key != "simulated"}
+    real = _of_table(path, f"{path}: [{name}]", own)
+    if table.get("simulated") is None:
+        return real
+    where = f"{path}: [{name}.simulated]"
+    other = _of_table(path, where, table_of(where, table["simulated"]))
+    return other if simulated else real
+
+
+def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
+    baseline = table.pop("baseline", None)
+    if not isinstance(baseline, str | None):
+        raise usage(f"{where} baseline: expected the name of a file, not {kind_of(baseline)}")
+    known = [*NAMES, "max-increase", "max-regression"]
+    for name in table:
+        if name not in known:
+            suggestion = nearest(name, [*known, "baseline", "simulated"])
             raise usage(
-                f"{name}: neither a capture, a report, nor an ENTRY",
-                fix="give .cgt files, JSON of `cgtool check` or `cgtool verify`, or "
-                "path/to/file.py:name",
+                f"{where}: unknown key {name[:80]!r}{suggestion}",
+                fix="`cgtool gate --help` lists the budgets; the table of an entry is named like "
+                'the entry: [tool.cgtool.gate."model.py:build"]',
             )
-    for name, report in loose:
-        owners = [target for target in targets if same_entry(target.spec, report.entry.spec)]
-        if not owners:
-            owners = [Target(report.entry.spec)]
-            targets += owners
-        for target in owners:
-            target.reports.append(report)
-            target.files += (name,)
-    return targets
-
-
-def _report(path: Path) -> Report:
-    schema, report = _REPORT_FORMAT.read(path, Report)
-    if report.command != _REPORTS[schema]:
-        raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
-    return report
-
-
-def _is_zip(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"PK"
-    except OSError:
-        # Reading it reports the error.
-        return False
-
-
-def open_baseline(path: Path) -> Base:
-    """A baseline file, or a capture that serves as one. Raises CgtoolError (exit 2)."""
-    if path.suffix == ".cgt" or (is_file(path) and _is_zip(path)):
-        capture = read(path)
-        return Base(path, measure([capture]).values, capture)
-    return Base(path, baselines.read(path))
-
-
-# --- pyproject.toml
+    budgets = read_budgets(table.items(), lambda name: f"{where} {name}", joint=".")
+    file = None if baseline is None else path.parent / baseline
+    return msgspec.structs.replace(budgets, baseline=file)
 
 
 def find_project(folder: Path) -> Project | None:

@@ -1,24 +1,121 @@
-"""Measures entries for a gate, as far as their budgets and baselines need it."""
+"""The targets of a gate: saved captures and reports, baselines, and entries, which are measured as
+far as their budgets and baselines need it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from msgspec import structs
 
-from cgtool.analysis.gate.budgets import Budgets
+from cgtool.analysis.gate.budgets import Budgets, same_entry
 from cgtool.analysis.gate.evidence import Measured
 from cgtool.analysis.gate.judge import Judged, not_measured
 from cgtool.analysis.gate.judge import judge as judge_target
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.timing.regression import LOOKS, wanted
-from cgtool.cli.gate_inputs import Base, Target
 from cgtool.cli.output import show_bug, show_failure
-from cgtool.cli.workers import Look, Measuring, Runs, until_decided
+from cgtool.cli.workers import Look, Measuring, Runs, check_name, until_decided
+from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
-from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
+from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read
+from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure, usage
+from cgtool.model.files import JsonFormat, is_file
+from cgtool.model.finding import REPORT_VERSION, Report
+
+_REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
+"""The schemas of reports, and the command that writes each."""
+_REPORT_FORMAT = JsonFormat(
+    "report of check or verify",
+    dict.fromkeys(_REPORTS, REPORT_VERSION),
+    "with `cgtool check ENTRY --format json -o FILE`, or `cgtool verify`",
+)
+
+
+@dataclass
+class Target:
+    """One entry: its saved captures and reports, or what is measured."""
+
+    spec: str
+    captures: list[Capture] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    files: tuple[str, ...] = ()
+    live: bool = False
+    """To be measured now."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A baseline, and the capture that it was taken from, if there is one."""
+
+    path: Path
+    values: Baseline
+    capture: Capture | None = None
+
+
+def open_targets(names: Sequence[str]) -> list[Target]:
+    """One target for each capture and ENTRY; a report belongs to the target of its entry.
+
+    Raises CgtoolError (exit 2) for what is neither.
+    """
+    targets: list[Target] = []
+    loose: list[tuple[str, Report]] = []
+    for name in names:
+        check_name(name)
+        path = Path(name)
+        exists = is_file(path) and ":" not in name
+        if name.endswith(".cgt") or (exists and _is_zip(path)):
+            capture = read(path)
+            targets.append(Target(capture.entry.spec, [capture], files=(name,)))
+        elif name.endswith(".json") or exists:
+            loose.append((name, _report(path)))
+        elif ":" in name:
+            targets.append(Target(name, live=True))
+        else:
+            raise usage(
+                f"{name}: neither a capture, a report, nor an ENTRY",
+                fix="give .cgt files, JSON of `cgtool check` or `cgtool verify`, or "
+                "path/to/file.py:name",
+            )
+    for name, report in loose:
+        owners = [target for target in targets if same_entry(target.spec, report.entry.spec)]
+        if not owners:
+            owners = [Target(report.entry.spec)]
+            targets += owners
+        for target in owners:
+            target.reports.append(report)
+            target.files += (name,)
+    return targets
+
+
+def _report(path: Path) -> Report:
+    schema, report = _REPORT_FORMAT.read(path, Report)
+    if report.command != _REPORTS[schema]:
+        raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
+    return report
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        # Reading it reports the error.
+        return False
+
+
+def open_baseline(path: Path) -> Base:
+    """A baseline file, or a capture that serves as one. Raises CgtoolError (exit 2)."""
+    if path.suffix == ".cgt" or (is_file(path) and _is_zip(path)):
+        capture = read(path)
+        return Base(path, measure([capture]).values, capture)
+    return Base(path, baselines.read(path))
+
+
+# --- verdicts
 
 Limits = Callable[[bool], tuple[Budgets, Base | None]]
 """Budgets and baseline of a target, which depend on the device that it was measured on: given

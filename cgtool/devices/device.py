@@ -35,6 +35,7 @@ from cgtool.program.objects import short, type_name
 from cgtool.program.phases import Phase, WorkloadRun, roots_of, warmup_iters
 from cgtool.program.reach import reach
 from cgtool.program.workload import Workload, WorkloadPart, inputs_of
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 EMPTY_GRAPH = code("empty-graph")
 
@@ -290,9 +291,7 @@ class ResultRecorder(OpRecorder):
         self.budget = budget
         self.results: OpResults = []
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         output = self.run(func, args, kwargs)
         if call.name.startswith(_NO_RESULT) or effect_of(func).view:
             return output

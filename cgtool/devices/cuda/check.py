@@ -43,6 +43,7 @@ from cgtool.program.load import seed_all
 from cgtool.program.phases import Phase, roots_of
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import lists_memory
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
 from cgtool.torch_compat.streams import Event, Stream, handle_of
@@ -98,9 +99,7 @@ class _Recorder(OpRecorder):
         super().__init__(roots, annotations)
         self.dry = dry
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         dry = self.dry
         tensors = list(tensors_in((args, kwargs)))
         dry.call, dry.record = call, self.record

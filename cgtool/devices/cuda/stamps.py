@@ -30,6 +30,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, chain_of, is_generated, is_internal
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import (
     current_raw_stream,
     running_autograd_node,
@@ -220,9 +221,7 @@ class InCaptureRecorder(OpRecorder):
         super().__init__(roots, annotations, partial(captured_nodes, stream), accesses)
         self._device = device
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         stream = current_raw_stream(self._device)
         start = time.time_ns()
         try:

@@ -28,6 +28,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.storages import StorageRef
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -177,9 +178,7 @@ class MissedRecorder(OpRecorder):
             )
         self._nodes, self._launches = nodes, launches
 
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._look(None)
         output = self.run(func, args, kwargs)
         self._look(call)

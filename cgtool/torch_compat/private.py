@@ -133,26 +133,17 @@ disable_current_modes: Any = _op(
 )
 no_dispatch: Any = _op("torch._C._DisableTorchDispatch", "cgtool's own tensor ops are recorded too")
 no_torch_function: Any = _op("torch._C.DisableTorchFunction", "cgtool's own calls are recorded too")
-next_sequence_number: Callable[[], int] = _op(
-    "torch._C._autograd._get_sequence_nr", "a backward op does not lead to its forward op"
-)
+_backward = partial(_op, without="a backward op does not lead to its forward op")
+next_sequence_number: Callable[[], int] = _backward("torch._C._autograd._get_sequence_nr")
 """The sequence number that autograd gives to the next node of this thread."""
-running_autograd_node: Callable[[], Any] = _op(
-    "torch._C._current_autograd_node", "a backward op does not lead to its forward op"
-)
+running_autograd_node: Callable[[], Any] = _backward("torch._C._current_autograd_node")
 """The autograd node that runs on this thread, or None."""
-
-
 current_graph_task: Callable[[], int] = _op(
     "torch._C._current_graph_task_id", "the ops of a backward have no line"
 )
 """The number of the backward that runs on this thread; -1 for none."""
-
-
-sequence_number_of: Callable[[Any], int] = _op(
-    "torch._C._functions.AccumulateGrad._sequence_nr",
-    "a backward op does not lead to its forward op",
-    value=methodcaller("_sequence_nr"),
+sequence_number_of: Callable[[Any], int] = _backward(
+    "torch._C._functions.AccumulateGrad._sequence_nr", value=methodcaller("_sequence_nr")
 )
 """The sequence number of an autograd node."""
 
@@ -177,13 +168,11 @@ dispatches_to_python: Callable[[torch.Tensor], bool] = _op(
 )
 """Whether a tensor is of a subclass with ops of its own."""
 
-is_functorch_tensor: Callable[[torch.Tensor], bool] = _op(
-    "torch._C._functorch.is_functorch_wrapped_tensor",
-    "it is unknown where tensors in torch.vmap are",
+_vmap = partial(_op, without="it is unknown where tensors in torch.vmap are")
+is_functorch_tensor: Callable[[torch.Tensor], bool] = _vmap(
+    "torch._C._functorch.is_functorch_wrapped_tensor"
 )
-unwrapped: Callable[[torch.Tensor], torch.Tensor] = _op(
-    "torch._C._functorch.get_unwrapped", "it is unknown where tensors in torch.vmap are"
-)
+unwrapped: Callable[[torch.Tensor], torch.Tensor] = _vmap("torch._C._functorch.get_unwrapped")
 """The tensor inside one of ``torch.vmap`` or ``torch.func.grad``."""
 
 script_builtins: Callable[[], dict[int, str]] = _op(
@@ -498,24 +487,15 @@ RESTORE_LOCATION = _simulated(
     "torch.serialization.default_restore_location", "torch.load fails there"
 )
 CLONE_STORAGE = _simulated("torch.UntypedStorage.clone", "copies of modules are on the host there")
-device_constructors: Callable[[], set[Any]] = _private(
-    "simulated device",
-    "torch.utils._device._device_constructors",
-    "torch.device as a context fails there",
-    value=_device._device_constructors,
+_context = partial(_private, "simulated device", without="torch.device as a context fails there")
+device_constructors: Callable[[], set[Any]] = _context(
+    "torch.utils._device._device_constructors", value=_device._device_constructors
 )
 """Functions that make a tensor on the device of the context."""
-_function_modes: Callable[[], list[Any]] = _private(
-    "simulated device",
-    "torch.overrides._get_current_function_mode_stack",
-    "torch.device as a context fails there",
+_function_modes: Callable[[], list[Any]] = _context(
+    "torch.overrides._get_current_function_mode_stack"
 )
-_DeviceContext: Any = _private(
-    "simulated device",
-    "torch.utils._device.DeviceContext",
-    "torch.device as a context fails there",
-    value=_device.DeviceContext,
-)
+_DeviceContext: Any = _context("torch.utils._device.DeviceContext", value=_device.DeviceContext)
 
 
 def current_device() -> torch.device | None:

@@ -21,7 +21,6 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _device, _python_dispatch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -127,9 +126,7 @@ PYTREE_MODULE = "torch.utils._pytree"
 """Its name in ``sys.modules``."""
 
 disable_current_modes: Any = _op(
-    "torch.utils._python_dispatch._disable_current_modes",
-    "state is copied under the user's modes",
-    value=_python_dispatch._disable_current_modes,
+    "torch.utils._python_dispatch._disable_current_modes", "state is copied under the user's modes"
 )
 no_dispatch: Any = _op("torch._C._DisableTorchDispatch", "cgtool's own tensor ops are recorded too")
 no_torch_function: Any = _op("torch._C.DisableTorchFunction", "cgtool's own calls are recorded too")
@@ -488,14 +485,12 @@ RESTORE_LOCATION = _simulated(
 )
 CLONE_STORAGE = _simulated("torch.UntypedStorage.clone", "copies of modules are on the host there")
 _context = partial(_private, "simulated device", without="torch.device as a context fails there")
-device_constructors: Callable[[], set[Any]] = _context(
-    "torch.utils._device._device_constructors", value=_device._device_constructors
-)
+device_constructors: Callable[[], set[Any]] = _context("torch.utils._device._device_constructors")
 """Functions that make a tensor on the device of the context."""
 _function_modes: Callable[[], list[Any]] = _context(
     "torch.overrides._get_current_function_mode_stack"
 )
-_DeviceContext: Any = _context("torch.utils._device.DeviceContext", value=_device.DeviceContext)
+_DeviceContext: Any = _context("torch.utils._device.DeviceContext")
 
 
 def current_device() -> torch.device | None:

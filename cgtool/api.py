@@ -1,8 +1,8 @@
 """The Python API: what the commands show, as objects. docs/api.md shows how to use it.
 
 ``cgtool.load`` reads a file, ``cgtool.diff`` compares two, ``cgtool.report`` writes their page,
-``cgtool.check`` looks at an ENTRY. Each object prints as its command does, and is a table in a
-notebook. PyTorch is not imported here.
+``cgtool.check`` checks an ENTRY or a script. Each object prints as its command does, and is a table
+in a notebook. PyTorch is not imported here.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Rows(Sequence[Row], Generic[Row]):
         return [msgspec.structs.asdict(row) for row in self._rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a column for each field, also without rows. Columns with missing values
-        keep their type: ``Int64`` for whole numbers, ``string`` for text. Raises ImportError
-        without pandas."""
+        """A DataFrame with a column for each field, even if there are no rows. Columns with missing
+        values keep their type: ``Int64`` for whole numbers, ``string`` for text. Raises
+        ImportError without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -165,7 +165,7 @@ class LoadedGraph:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """(id of a node, id of one that waits for it)."""
+        """Pairs of node ids: the second node waits for the first."""
         return tuple((edge.source, edge.target) for edge in self._graph.edges)
 
     @property
@@ -311,7 +311,7 @@ def _loaded(capture: CaptureOrFile, call: str) -> LoadedCapture:
 
 
 def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
-    """What ``cgtool diff A B`` shows of two captures; ``.report.different`` if anything is."""
+    """Compare two captures, as ``cgtool diff`` does; ``.report.different`` says if they differ."""
     from cgtool.analysis.diff.compare import compare
     from cgtool.render.diff_table import render
 
@@ -347,11 +347,11 @@ def report(
 def check(
     entry: str | os.PathLike[str], *, timeout: float | None = None, **options: Any
 ) -> CheckResult:
-    """What ``cgtool check`` finds in an ENTRY or a script, in a process of its own.
+    """Check an ENTRY or a script, as ``cgtool check`` does, in a separate process.
 
     ``options`` are those of ``cgtool.model.options.CaptureOptions``: ``device="simulated"``. Raises
-    TypeError for an option that does not exist; CgtoolError for a value that an option does not
-    take, if the code cannot be loaded or run, and after ``timeout`` seconds.
+    TypeError for an option that does not exist; CgtoolError for an invalid value, if the code
+    cannot be loaded or run, and after ``timeout`` seconds.
     """
     from cgtool.cli.options import WorkerOptions
     from cgtool.cli.workers import report_of

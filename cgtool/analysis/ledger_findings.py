@@ -232,7 +232,7 @@ def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
         again = [each for each in line.entries if each.because and each.because.startswith(words)]
         if not again:
             continue
-        evidence = [_cost(again, "recording")]
+        evidence = [_cost(again, "capture")]
         moved = Counter(tensor for each in again for tensor in _INPUT.findall(each.because or ""))
         if moved:
             inputs = (f"{tensor} ({count_text(n, 'time')})" for tensor, n in moved.most_common(5))
@@ -261,7 +261,7 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
                 graphs,
                 RECAPTURED_AFTER_RECOMPILE,
                 f"a function was compiled {count_text(len(versions), 'time')}, and each "
-                "compilation captured graphs of its own",
+                "compilation captured its own graphs",
                 line,
                 _cost(graphs, "capture"),
                 f"compilations {', '.join(versions)}",
@@ -275,7 +275,7 @@ def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
             unused,
             GRAPH_NEVER_REPLAYED,
             f"{line.some(unused, 'was', 'were')} never replayed"
-            + (" after the recording" if line.owner == COMPILE else ""),
+            + (" after its capture" if line.owner == COMPILE else ""),
             line,
             _cost(unused, "capture", in_unused_pools(unused, ledger)),
         )

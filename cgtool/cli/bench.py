@@ -91,7 +91,7 @@ def bench(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Time ENTRY eager and replayed, interleaved, with a 95% interval on the speedup.
+    """Time ENTRY, eager and replay in turn, with a 95% confidence interval for the speedup.
 
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision

@@ -130,7 +130,7 @@ def profile(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
+    """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, peak rates."""
     from cgtool.analysis.timing.profile import has_times, profile_report
     from cgtool.cli.workers import capture_of, check_name, is_saved, refuse_for_file
     from cgtool.model.capture_file import read

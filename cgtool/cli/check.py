@@ -45,7 +45,7 @@ def check(
     format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
 ) -> None:
-    """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
+    """Find what would fail or be frozen when ENTRY is captured; exit with 1 if there is any."""
     from cgtool.analysis.reports import explain_findings, is_hazard
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_check
@@ -75,7 +75,7 @@ def verify(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Compare replays of ENTRY with eager; exit 1 when they differ, 5 when eager is too noisy."""
+    """Compare replays of ENTRY with eager; exit with 1 if they differ, 5 if eager is noisy."""
     from cgtool.analysis.reports import exit_code, noise_findings
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_verify

@@ -36,7 +36,7 @@ def diff(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
+    """Show what changed from A to B; exit with 1 if anything did, else 0."""
     from cgtool.analysis.diff.compare import compare
     from cgtool.render.diff_table import render
 

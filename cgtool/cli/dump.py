@@ -85,7 +85,7 @@ def dump(
 ) -> None:
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text.
 
-    The end of the name in `-o FILE` chooses the format: .dot, .svg, .png or .json.
+    The suffix of `-o FILE` selects the format: .dot, .svg, .png or .json.
     """
     from cgtool.cli.workers import open_capture
 
@@ -235,7 +235,7 @@ def pools(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
+    """Explain the memory pools of CAPTURE: reserved, live, peak, holders, sharing."""
     from cgtool.analysis.pools import pools_report
     from cgtool.cli.workers import open_capture
     from cgtool.render.pools_table import render

@@ -133,7 +133,7 @@ def gate(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Compare TARGETs with budgets and baselines; exit 1 when one fails, 5 when undecided."""
+    """Compare TARGETs with budgets and baselines; exit with 1 if one fails, 5 if undecided."""
     options = from_options(limits, max_increase or (), max_regression)
     outputs = parse_formats(format_ or (), output)
     project = find_project(Path.cwd())

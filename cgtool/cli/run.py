@@ -79,7 +79,7 @@ def run(
     explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run PROGRAM as it is, and keep a ledger of every CUDA graph that its processes make."""
+    """Run PROGRAM unchanged, and record every CUDA graph that its processes capture."""
     from cgtool.worker.program import run_program
 
     if device not in (None, "simulated"):

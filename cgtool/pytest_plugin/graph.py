@@ -58,12 +58,12 @@ class Factory:
 
     @translated
     def __call__(self, entry: object, /, **options: object) -> Graph:
-        """Capture an entry point in a process of its own.
+        """Capture an entry point in a separate process.
 
         ``entry`` is text as ``cgtool capture`` takes it, files from pytest's root or from the
         folder of the test; or a function at the top level of a module. Options are those of the
         command line (``input``, ``device``, ``warmup_iters``, ..., all fields of
-        ``CaptureOptions``) and ``timeout``; they go before those of the marker.
+        ``CaptureOptions``) and ``timeout``; they override those of the marker.
 
         Raises AssertionError where the code cannot be captured: its message is that of cgtool,
         with the user's line.
@@ -147,10 +147,10 @@ class Graph:
 
     @translated
     def verify(self, *, replays: int = 3, trials: int = 2) -> Report:
-        """Prove that replay equals eager, as ``cgtool verify`` does.
+        """Check that replay equals eager, as ``cgtool verify`` does.
 
         Raises AssertionError with the table of what differs and why; also when eager differs so
-        much from itself that nothing can be proved.
+        much from itself that replays cannot be judged.
         """
         arguments = {"replays": replays, "trials": trials}
         options = typed("graph.verify()", arguments, VerifyOptions)

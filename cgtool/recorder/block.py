@@ -50,9 +50,9 @@ def recording(
 
     All threads are recorded, and the processes that the block forks. For graphs that were captured
     before, only the replays are known. ``cgtool run run.cgt`` shows the file. If the process is
-    already recorded, by ``cgtool run`` or by another block, this one adds nothing and warns.
+    already recorded, by ``cgtool run`` or by another block, this one records nothing and warns.
 
-    ``device="simulated"`` puts the simulated device in place of a GPU while the block runs.
+    ``device="simulated"`` installs the simulated device while the block runs.
     Without it, a process that has no GPU records nothing. Raises CgtoolError if ``path`` cannot be
     written; what was recorded is then kept in a folder next to it.
     """

@@ -23,7 +23,7 @@ from cgtool.render.table import BAD, WARNING, Column, Screen
 _OWNER: Column[LedgerRow] = Column("made by", "owner", explanation="what captures the graphs")
 _LINE: Column[LedgerRow] = Column(
     "line",
-    explanation="which captures; if several lines call its function, the line that calls it",
+    explanation="the line that captures; if several lines call its function, the calling line",
 )
 _NUMBER: Column[LedgerRow] = Column(
     "graph", "number", explanation="its number for `cgtool dump --graph`"
@@ -51,13 +51,13 @@ _NODES: Column[LedgerRow] = Column(
     parts=("min", "max"),
     zero=False,
     numeric=True,
-    explanation="of one graph: the fewest and the most",
+    explanation="fewest and most nodes of one graph",
 )
 _GPU: Column[LedgerRow] = Column(
     "GPU",
     "gpu_ns",
     optional=True,
-    explanation="of one graph: mean GPU time of a replay, from the start of its first node to the "
+    explanation="mean GPU time of a replay of one graph, from the start of its first node to the "
     "end of its last",
 )
 _GPU_SHARE: Column[LedgerRow] = Column(
@@ -79,7 +79,7 @@ _INTERVAL: Column[LedgerRow] = Column(
     "mean_interval_ns",
     optional=True,
     priority=2,
-    explanation="of one graph: mean time from a replay to its next",
+    explanation="mean time from one replay of a graph to its next",
 )
 _OF_ONE_GRAPH = _NODES, _GPU, _INTERVAL
 """All other figures of a line are sums over its graphs."""
@@ -200,7 +200,7 @@ NOTES: Sequence[Column[_NotedRow]] = (
     Column("line", lambda row: row[0].line),
     Column("key", lambda row: ", ".join(row[0].keys), wrap="cut", optional=True, priority=3),
     Column("note", lambda row: row[1].name, explanation="a name passed to `cgtool.note`"),
-    Column("replays", lambda row: row[1].replays, explanation="with this note"),
+    Column("replays", lambda row: row[1].replays, explanation="replays with this note"),
     Column("min", lambda row: row[1].least, number_text, numeric=True, priority=1),
     Column("median", lambda row: row[1].median, number_text, numeric=True),
     Column("max", lambda row: row[1].most, number_text, numeric=True),

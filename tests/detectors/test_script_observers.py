@@ -642,7 +642,7 @@ def test_what_compiled_code_records_again_or_does_not_capture(
     ]
     assert findings.all()[0].frames[0].function == "line"
     assert findings.all()[0].evidence == (
-        "1 recording",
+        "1 capture",
         "inputs: primals_1 (1 time)",
         "graph 0/0 forward",
     )

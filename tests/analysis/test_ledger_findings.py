@@ -56,7 +56,7 @@ def test_a_rerecord_has_the_reason_of_graph_trees(because: str, code: str) -> No
     again = structs.replace(TREE, because=because, capture_ns=3_000_000)
     finding = found(program([TREE, again, again]))[code]
     assert "captured 2 graphs again" in finding.reason
-    assert finding.evidence[0] == "2 recordings: 6.00 ms"
+    assert finding.evidence[0] == "2 captures: 6.00 ms"
 
 
 def test_a_recompilation_has_graphs_of_its_own() -> None:

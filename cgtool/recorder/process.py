@@ -61,6 +61,10 @@ def record(settings: Settings) -> None:
     patches = Patches()  # never undone: the process is the program's
     device = _device(settings.device, patches)
     recorder = _process.start(Path(settings.folder), device, patches)
+    if device.simulated and threading.current_thread() is not threading.main_thread():
+        from cgtool.devices.simulated.placement import place_main_thread
+
+        place_main_thread()
     if settings.times:
         recorder.time_replays()
     if settings.eager_breaks:

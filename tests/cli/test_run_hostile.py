@@ -283,6 +283,29 @@ def test_a_full_disk(folder: Path) -> None:
     assert all(each.failure is None for each in found.graphs if each.replays)
 
 
+def test_pytorch_is_imported_on_a_thread(folder: Path) -> None:
+    name = program(
+        folder,
+        "imports.py",
+        """
+        import threading
+        thread = threading.Thread(target=lambda: __import__("torch"))
+        thread.start()
+        thread.join()
+        import torch
+        x = torch.zeros(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        graph.replay()
+        print("y", y.tolist())
+        """,
+    )
+    done = run(name, folder=folder)
+    assert "y [1.0, 1.0, 1.0]" in done.stdout, done.stderr
+    assert [each.replays for each in ledger(folder / "imports-run.cgt").graphs] == [1]
+
+
 def test_replays_that_could_not_be_counted_are_not_none(folder: Path) -> None:
     name = program(
         folder,

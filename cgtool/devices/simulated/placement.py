@@ -9,6 +9,7 @@ runs the ops of plain eager, except where a GPU runs others (``_LIKE_A_GPU``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -277,6 +278,24 @@ def placed(device: DeviceModel) -> Iterator[Placement]:
         # Around `run`, the traceback of a thread would begin here.
         patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
         yield placement
+
+
+def place_main_thread() -> None:
+    """Ops of the main thread run in their place from now on: this thread is another, and began to
+    place. Only a thread itself can switch its keys, so Python calls back on it."""
+
+    def enter(_: object) -> int:
+        for context in (call_key.intercept_thread(), op_key.watch_thread()):
+            context.__enter__()
+            _kept.append(context)
+        return 0
+
+    callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter)
+    _kept.append(callback)
+    ctypes.pythonapi.Py_AddPendingCall(callback, None)
+
+
+_kept: list[object] = []
 
 
 def _one_hot(place: str, run: Run, tensor: torch.Tensor, num_classes: int = -1) -> Any:

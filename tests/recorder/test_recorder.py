@@ -156,7 +156,7 @@ def test_of_a_graph_captured_before_the_replays_are_known(tmp_path: Path, patche
     ]
     assert run.graphs[0].end == "reset"
     assert run.graphs[0].replayed_at
-    assert "the capture of 1 graph was not seen" in run.lost[0]
+    assert "the capture of 1 graph was not recorded" in run.lost[0]
     before.replay()  # after the end: nobody counts
 
 

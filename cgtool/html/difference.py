@@ -89,7 +89,7 @@ def _rows(
             from_b + after,
             CHANGED if (before, after) in changed else MOVED if (before, after) in moved else SAME,
         )
-        for before, after in nodes.matched
+        for before, after in sorted(nodes.matched)
     ]
     rows += [(from_a + node, None, REMOVED) for node in nodes.removed]
     rows += [(None, from_b + node, ADDED) for node in nodes.added]

@@ -197,7 +197,7 @@ def _bodies(matched: Matched) -> Iterator[Which]:
     theirs = {node.id: node.body for node in matched.b.nodes if node.body} if matched.b else {}
     if not ours and not theirs:
         return
-    for left, right in nodes.matched:
+    for left, right in sorted(nodes.matched):
         yield from zip_longest(ours.pop(left, ()), theirs.pop(right, ()))
     yield from ((at, None) for body in ours.values() for at in body)
     yield from ((None, at) for body in theirs.values() for at in body)

@@ -168,8 +168,8 @@ class Pairing:
 
     @property
     def matched(self) -> list[Pair]:
-        """All pairs, in the order of the left graph."""
-        return sorted((*self.same, *self.alike, *self.moved))
+        """All pairs."""
+        return [*self.same, *self.alike, *self.moved]
 
 
 _Gap = tuple[Sequence[int], Sequence[int]]

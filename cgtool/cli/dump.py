@@ -22,6 +22,8 @@ PICTURE_LIMIT = 400
 """How many boxes can be laid out in seconds and remain readable."""
 
 
+_NAMES = 12
+"""Names of graphs that a message lists."""
 _BY_SUFFIX = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".json": "json"}
 
 
@@ -183,8 +185,13 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
         if name in (graph.name, graph.phase, str(index))
     }
     if not chosen:
-        names = ", ".join(graph.name for graph in capture.graphs)
-        raise usage(f"--graph {name}: the capture has {names or 'no graph'}")
+        names = [graph.name for graph in capture.graphs]
+        more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
+        shown = (", ".join(names[:_NAMES]) or "no graph") + more
+        raise usage(
+            f"--graph {name}: the capture has {shown}",
+            fix=f"a name, or a number from 0 to {len(names) - 1:,}" if more else None,
+        )
     # A body is listed after its owner.
     for index, graph in enumerate(capture.graphs):
         if graph.parent is not None and graph.parent[0] in chosen:

@@ -181,6 +181,14 @@ def test_wrong_use(run, saved: Path, arguments: list[str], code: int, words: str
         assert done.out == ""
 
 
+def test_a_message_lists_a_few_graphs_of_many(run, tmp_path: Path) -> None:
+    one = huge(3, layers=1)
+    done = run(save(tmp_path, msgspec.structs.replace(one, graphs=one.graphs * 40)), "--graph", "x")
+    assert done.code == 2
+    assert " and 68 more\n" in done.err
+    assert "a number from 0 to 79" in done.err
+
+
 def test_a_full_device(run, saved: Path) -> None:
     for form in ("--dot", "--json"):
         done = run(saved, form, "-o", "/dev/full")

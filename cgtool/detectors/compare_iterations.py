@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from cgtool.observe.host_values import SIZE
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import deciding_line
+from cgtool.observe.source import Use, data_set_in, deciding_line
 from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.torch_compat.private import schema
 
@@ -152,12 +152,15 @@ class _Comparison:
         self.frozen = FrozenValues(first, second, reads, changes)
         self.branches_unexplained = False
         """Whether the second iteration ran other ops for no known reason."""
+        self._chosen: list[Finding] = []
+        """On tensors that a value on the host chooses, which is to be named first."""
 
     def findings(self) -> Iterator[Finding]:
         before, after = (
             _in_order([op for op in iteration.ops if not op.host])
             for iteration in (self.first, self.second)
         )
+        addresses: list[Finding] = []
         different: list[Op] = []
         """Ops that get other numbers in the second iteration."""
         for old, new in itertools.zip_longest(before, after):
@@ -173,9 +176,11 @@ class _Comparison:
                 different.append(new)
             if old.outside != new.outside:
                 moved = {part.storage for op in different for part in op.outside}
-                yield from self._addresses(old, new, moved)
+                addresses += self._addresses(old, new, moved)
+        yield from _each_change_once(addresses)
         frozen = list(self.frozen.findings())
         yield from frozen
+        yield from _each_change_once(self._chosen)
         yield from self._host_operands(different)
         yield from self._memory()
         known = {finding.frames[:1] for finding in frozen}
@@ -274,22 +279,55 @@ class _Comparison:
                 continue
             # A parameter that other ops read as well was not rebound: another one is chosen.
             is_rebound = new.parameter and new.storage not in self.first.storages
-            yield self._at(
+            is_chosen = False
+            changed = [] if is_rebound else self._changed_at(new.address)
+            if not changed and not is_rebound:
+                choosing = self.frozen.explain_address(after.call, shown)
+                if choosing == []:
+                    continue
+                changed = choosing or self._data_set()
+                is_chosen = choosing is not None
+            finding = self._at(
                 after.call,
                 PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
                 f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
                 "tensor in the next call; a graph always reads the tensor of the capture",
                 shown,
-                *self._changed_at(new.address),
+                *changed,
             )
+            if is_chosen:
+                self._chosen.append(finding)
+            else:
+                yield finding
 
-    def _changed_at(self, address: int) -> Iterator[str]:
-        """The lines of the code that change a name, or a container, behind which a tensor is."""
-        for watched in self.reads.watched:
-            held = tensors_in(watched.look_up()) if watched.use.written else ()
-            if any(has_memory(tensor) and tensor.data_ptr() == address for tensor in held):
-                place = f"{Path(watched.frame.file).name}:{watched.frame.line}"
-                yield f"`{watched.use.text}` is changed at {place}"
+    def _changed_at(self, address: int) -> list[str]:
+        """The lines of the code that change a name, a container, or the attributes of an object,
+        behind which a tensor is."""
+        written = {
+            number: watched
+            for number, watched in enumerate(self.reads.watched)
+            if watched.use.written
+        }
+        # What the first iteration left is what the second one reads.
+        left = [
+            watched
+            for number, watched in written.items()
+            if number in self.first.state and address in self.first.state[number].addresses
+        ]
+        holding = left or [
+            watched
+            for watched in written.values()
+            if any(
+                has_memory(tensor) and tensor.data_ptr() == address
+                for tensor in tensors_in(watched.look_up())
+            )
+        ]
+        return _places((watched.use, watched.frame.file) for watched in holding)
+
+    def _data_set(self) -> list[str]:
+        """The lines that assign to the ``data`` of a tensor."""
+        codes = self.second.ran.codes.values()
+        return _places((use, each.co_filename) for each in codes for use in data_set_in(each))
 
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:
@@ -335,6 +373,32 @@ class _Comparison:
                     evidence=(change.text,),
                     severity=WARNING,
                 )
+
+
+def _places(uses: Iterable[tuple[Use, str]]) -> list[str]:
+    """The lines at which names are changed, each once."""
+    texts = (f"`{use.text}` is changed at {Path(file).name}:{use.line}" for use, file in uses)
+    return list(dict.fromkeys(texts))
+
+
+def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Of the lines that read what is changed at one line, that line itself, or else the first."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.evidence[1:], []).append(finding)
+    for changed, group in groups.items():
+        places = [_place(finding) for finding in group]
+        changing = [each for each in places if any(text.endswith(f" {each}") for text in changed)]
+        at = (changing or places)[0]
+        others = list(dict.fromkeys(each for each in places if each != at))[:_SHOWN_CHANGES]
+        also = (f"also read at {', '.join(others)}",) if changed and others else ()
+        for finding, place in zip(group, places, strict=True):
+            if not changed or place == at:
+                yield replace(finding, evidence=(*finding.evidence, *also))
+
+
+def _place(finding: Finding) -> str:
+    return f"{Path(finding.frames[0].file).name}:{finding.frames[0].line}" if finding.frames else ""
 
 
 def _with_line(call: OpCall) -> str:

@@ -66,6 +66,26 @@ _OTHER = (
 )
 
 
+_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in ("t", "view", "_unsafe_view", "expand", "transpose.int", "permute", "unsqueeze")
+)
+"""What the functions of PyTorch take of their arguments (``linear`` of a weight) before they
+compute: a finding names the op that computes."""
+_ITERATOR = (
+    PYTHON_SIDE_EFFECTS_SKIPPED,
+    "{name} moves on with every call, and what it returns reaches {target}; a replay does not move "
+    "it on",
+)
+_FIX_OF_ITERATOR = (
+    "take the next item outside the captured code, and `copy_()` it into a static tensor before "
+    "each replay"
+)
+
+_FIX_OF_CHOICE = (
+    "copy the tensor that is wanted into a static one before each replay, or stack them and select "
+    "with a tensor of positions on the device"
+)
 _FIX_OF_LOOP = (
     "keep the order in a tensor on the device and select with it, or capture one graph for each "
     "order or length and choose between them in Python"
@@ -102,6 +122,8 @@ class FrozenValues:
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
         """Expressions and conditions that the two iterations show to differ, and how."""
+        self._targets: dict[Position, str] = {}
+        """The ops that get another tensor because of a value at these places."""
         self._fixes: dict[Position, str | None] = {}
         """What to do about the numbers among them, where that is not what the page says."""
 
@@ -180,6 +202,35 @@ class FrozenValues:
         self.observed.update(dict.fromkeys(deciding, evidence))
         return bool(deciding)
 
+    def explain_address(self, call: OpCall, evidence: str) -> list[str] | None:
+        """Whether a value that changes chooses the tensor that this op reads, another one in the
+        second iteration; ``findings`` then reports it as an error. Returns the lines that change
+        it, none for an iterator, or None if there is no such value."""
+        forward = self.second.record.forward_of(call)
+        positions = [
+            position_of(site) for each in (call, forward) if each for site in each.chain[:1]
+        ]
+        known = {position: self._changing("op", position) for position in positions}
+        sources = [source for position in positions for source in known[position]]
+        changed = [
+            self.changes[cause] for each in sources if (cause := self.causes[each]) in self.changes
+        ]
+        chosen = [each for each in changed if each.after.kind in ("number", "iterator")]
+        if not chosen:
+            return None
+        for position in (position for position in positions if known[position]):
+            self.observed.setdefault(position, evidence)
+            self._targets.setdefault(position, call.name)
+            self._fixes.setdefault(position, _FIX_OF_CHOICE)
+        keys = [each.watched.key for each in chosen]
+        return list(
+            dict.fromkeys(
+                f"`{each.use.text}` is changed at {Path(each.frame.file).name}:{each.frame.line}"
+                for each in self.reads.watched
+                if each.use.written and each.key in keys
+            )
+        )
+
     def findings(self) -> Iterator[Finding]:
         """Each value once, at the line to change."""
         reported: set[tuple[str, str, int]] = set()
@@ -194,7 +245,9 @@ class FrozenValues:
         calls: dict[Position, OpCall] = {}
         for op in self.second.ops:
             if not op.host and not op.in_optimizer and op.call.chain:
-                calls.setdefault(position_of(op.call.chain[0]), op.call)
+                position = position_of(op.call.chain[0])
+                if position not in calls or calls[position].name in _VIEWS:
+                    calls[position] = op.call
         decisions: dict[Position, None] = {}
         for kind, key in self.flows.facts:
             changing = self._changing(kind, key)
@@ -209,6 +262,7 @@ class FrozenValues:
                         # A copy of the graph reads what a copy of the graph has filled.
                         continue
                     chain, name = (call.chain, call.name) if call else ((), "an op")
+                    name = self._targets.get(key, name)
                     yield self._value(source, chain, name, key)
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key)
@@ -303,7 +357,11 @@ class FrozenValues:
         """A value that changes and reaches an op."""
         cause = self.causes[source]
         evidence = [self.observed[position]] if position in self.observed else []
+        at_op = frames_of(chain) or (self._frame_at(position),)
+        used = f"used at {Path(at_op[0].file).name}:{at_op[0].line}"
         if cause.kind in _DRAWS:
+            if cause.kind != "copied" and cause.key[:2] != (at_op[0].file, at_op[0].line):
+                evidence.append(used)
             return self._drawn(cause, target, evidence, position, self._watched(source))
         changed = self.changes.get(cause)
         if changed is not None:
@@ -321,14 +379,16 @@ class FrozenValues:
         )
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
-        at_op = frames_of(chain) or (self._frame_at(position),)
         places = watched if kind in ("random", "host tensor") else written
         (code_name, reason), frame = _OTHER, at_op[0]
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame
-        if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
-            evidence.append(f"used at {Path(at_op[0].file).name}:{at_op[0].line}")
         fix = self._fixes.get(position)
+        if kind == "iterator" and (position in self._targets or target.startswith(COPIES)):
+            # It returns tensors.
+            (code_name, reason), fix = _ITERATOR, _FIX_OF_ITERATOR
+        if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
+            evidence.append(used)
         is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
         if fix is None and code_name == CPU_STATE_STEP_COUNTER and is_fraction:
             fix = (

@@ -10,7 +10,7 @@ import itertools
 import random
 import types
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -48,6 +48,8 @@ class Value:
     shown: str
     has_tensors: bool = False
     """Whether it is a container with tensors in it."""
+    addresses: frozenset[int] = frozenset()
+    """Of the tensor on the device that it is, or of those that it holds."""
 
 
 class _Content(NamedTuple):
@@ -84,7 +86,17 @@ def attributes_of(table: Any) -> Value | None:
         for name, part in table.items()
         if (value := value_of(part)) is not None and value.kind == "number"
     }
-    return Value("attributes", numbers, "")
+    # A module keeps its parameters and buffers in dicts of their own.
+    held = [*table.values(), *table.get("_parameters", {}).values()]
+    held += table.get("_buffers", {}).values()
+    return Value("attributes", numbers, "", addresses=_addresses_of(held))
+
+
+def _addresses_of(values: Iterable[Any]) -> frozenset[int]:
+    """Of the tensors on the device among some values."""
+    tensors = (value for value in values if isinstance(value, torch.Tensor) and has_memory(value))
+    with unobserved(), no_torch_function():
+        return frozenset(tensor.data_ptr() for tensor in tensors if not on_host(tensor))
 
 
 def value_of(value: Any, depth: int = 2) -> Value | None:
@@ -197,7 +209,8 @@ def _container(value: Any, depth: int) -> Value:
             if type(key) is str
         },
     )
-    return Value("container", content, f"{len(items)} items", has_tensors)
+    held = _addresses_of(part for _, part in items[:_MANY]) if has_tensors else frozenset()
+    return Value("container", content, f"{len(items)} items", has_tensors, held)
 
 
 def _part(value: Any, depth: int) -> Any:
@@ -260,4 +273,5 @@ def _tensor(value: torch.Tensor) -> Value | None:
             return Value("host tensor", (shape, repr(content)), repr(content)[:60])
         address = value.data_ptr()
         storage = StorageRef(value)
-    return Value("tensor", (shape, address, storage), f"{list(shape)} at {address:#x}")
+    shown = f"{list(shape)} at {address:#x}"
+    return Value("tensor", (shape, address, storage), shown, addresses=frozenset((address,)))

@@ -444,6 +444,12 @@ def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
     return tuple(use for use in known[1] if (use.scope == scope if scope else use.scope != "local"))
 
 
+def data_set_in(code: CodeType) -> list[Use]:
+    """What the code assigns to the ``data`` of a tensor, which then has other memory."""
+    uses = [*uses_of(code), *uses_of(code, "local")]
+    return [use for use in uses if use.written and use.steps[-1:] == (("attribute", "data"),)]
+
+
 def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
     """The ``with`` statement at these lines."""
     for node in ast.walk(tree_of(file)):

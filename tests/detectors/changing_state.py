@@ -1547,3 +1547,78 @@ def counter_that_will_pass_a_limit(device):
         return x * 2 if count > 100 else x + 1  # <- control-flow-frozen
 
     return forward, (rows(device),)
+
+
+def data_of_a_parameter(device):
+    weight = nn.Parameter(rows(device))
+
+    def forward(x):
+        y = x * weight  # <- metadata-address-changed
+        z = y + weight.square()
+        for each in (weight,):
+            each.data = each.data * 0.9
+        return z
+
+    return forward, (rows(device),)
+
+
+def counter_that_chooses_a_batch(device):
+    layer = nn.Linear(8, 2, device=device)
+    batches, state = [rows(device) for _ in range(3)], {"batch": 0}
+
+    def forward():
+        x = batches[state["batch"] % 3]
+        state["batch"] += 1  # <- cpu-state-step-counter
+        return layer(x)  # <- metadata-address-changed
+
+    return forward
+
+
+def iterator_of_batches(device):
+    batches, x = itertools.cycle([rows(device) for _ in range(3)]), rows(device)
+
+    def forward():
+        x.copy_(next(batches))  # <- python-side-effects-skipped
+        return x * 2
+
+    return forward
+
+
+def iterator_of_batches_on_the_host(device):
+    batches, x = (
+        itertools.cycle([torch.full((8,), n).pin_memory() for n in (1.0, 2.0)]),
+        rows(device),
+    )
+
+    def forward():
+        x.copy_(next(batches), non_blocking=True)  # <- python-side-effects-skipped
+        return x * 2
+
+    return forward
+
+
+class Rebinds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("u", torch.ones(8))
+        self.state = None
+
+    def forward(self, x):
+        first = x + self.u  # <- metadata-address-changed
+        self.u = first[0]
+        if self.state is not None:
+            first = first + self.state[0]  # <- metadata-address-changed
+        self.state = (first * 2, 1)
+        return first
+
+
+def attribute_and_tuple_are_rebound(device):
+    return Rebinds().to(device), (rows(device),)
+
+
+def clock_that_is_used_later(device):
+    def forward(x):
+        now = time.monotonic()  # <- cpu-work-in-region
+        return x * now
+
+    return forward, (rows(device),)

@@ -93,6 +93,52 @@ def test_a_rebound_tensor_names_the_line_that_changes_it():
     assert f"`outs` is changed at changing_state.py:{append}" in rebound.evidence
 
 
+def line_in(name: str, text: str) -> int:
+    member = getattr(changing_state, name)
+    lines, first = inspect.getsourcelines(member)
+    return next(number for number, line in enumerate(lines, first) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "assignment", "place"),
+    [
+        ("data_of_a_parameter", "data_of_a_parameter", "each.data =", "each.data"),
+        ("attribute_and_tuple_are_rebound", "Rebinds", "self.u = first", "self.u"),
+        ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
+        ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),
+    ],
+)
+def test_what_a_tensor_is_found_by_is_named_with_its_line(name, owner, assignment, place):
+    evidence = [
+        text
+        for finding in found(changing_state, name)
+        if finding.code == "metadata-address-changed"
+        for text in finding.evidence
+    ]
+    line = line_in(owner, assignment)
+    assert f"`{place}` is changed at changing_state.py:{line}" in evidence
+
+
+def test_a_counter_is_named_before_what_it_chooses_and_with_the_op_that_computes():
+    first, second = found(changing_state, "counter_that_chooses_a_batch")
+    assert (first.code, first.severity) == ("cpu-state-step-counter", None)
+    assert "aten::addmm" in first.reason and "select" in first.fix
+    assert second.code == "metadata-address-changed"
+
+
+def test_an_iterator_of_tensors_is_not_called_a_number():
+    for name in ("iterator_of_batches", "iterator_of_batches_on_the_host"):
+        (moves,) = found(changing_state, name)
+        assert "`batches` moves on with every call" in moves.reason
+        assert "before each replay" in moves.fix
+
+
+def test_a_clock_names_the_line_that_uses_it():
+    (clock,) = found(changing_state, "clock_that_is_used_later")
+    used = line_in("clock_that_is_used_later", "x * now")
+    assert f"used at changing_state.py:{used}" in clock.evidence
+
+
 def test_a_number_that_cools_is_not_told_to_count():
     (cools,) = found(changing_state, "number_that_cools")
     assert "mul_" in cools.fix

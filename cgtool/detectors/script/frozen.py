@@ -34,6 +34,8 @@ class Frozen(NamedTuple):
     severity: str | None = None
     chooses_graph: bool = True
     """Whether several graphs that were captured at one line may each be for another value of it."""
+    used_at: Frames = ()
+    """The captured line that uses it, where it is to be changed at another line."""
     subject: Hashable = None
     """Whose value it is, if a graph that was captured with another value of it, wherever, is meant
     for that value."""

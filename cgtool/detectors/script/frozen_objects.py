@@ -174,6 +174,7 @@ def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
                 () if is_rate else (("item", name),),
                 severity=ERROR,
                 chooses_graph=False,
+                used_at=read_at if place else (),
             )
 
 

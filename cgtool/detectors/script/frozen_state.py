@@ -188,6 +188,9 @@ class HostState(Detector):
         if place and frozen.read_at:
             line = frozen.read_at[0]
             evidence = (*evidence, f"read at {Path(line.file).name}:{line.line}")
+        if frozen.used_at:
+            line = frozen.used_at[0]
+            evidence = (*evidence, f"used at {Path(line.file).name}:{line.line}")
         if place or frozen.read_at:
             self.report(
                 frozen.code,

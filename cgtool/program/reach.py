@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import enum
 import itertools
 import random
 import sys
@@ -173,6 +174,8 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
         yield path, value.args
         yield path, value.keywords
         yield path, value.func
+    elif is_a(value, type):
+        yield from _in_class(path, value, places)
     elif is_a(value, types.CellType):
         yield from _in_place(path, attributes(value, ("cell_contents",)), places)
     else:
@@ -246,7 +249,9 @@ def _globals_of(function: types.FunctionType, places: list[Place] | None) -> Ite
             held = entries(vars(value), (str(read),))
             for _, inner in _in_place("", held, places):
                 yield f"{name}.{read}", inner
-    names = [name for name in dict.fromkeys(names) if not is_a(table.get(name), type)]
+    names = list(dict.fromkeys(names))
+    yield from ((name, kind) for name in names if is_a(kind := table.get(name), type))
+    names = [name for name in names if not is_a(table.get(name), type)]
     yield from _in_place("", entries(table, tuple(names)), places)
 
 
@@ -297,10 +302,33 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
     for base in kind.__mro__:
         if not _is_users(base.__module__, sys.modules.get(base.__module__)):
             continue
+        yield base.__qualname__, base
         for member in list(vars(base).values()):
             function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
             if isinstance(function, types.FunctionType):
                 yield path, function
+
+
+def _in_class(path: str, kind: type, places: list[Place] | None) -> Iterator[Named]:
+    """What a class of the user's keeps for all its objects: a counter, a registry."""
+    if places is None or not _is_users(kind.__module__, sys.modules.get(kind.__module__)):
+        return
+    names = tuple(
+        name
+        for name, member in vars(kind).items()
+        if not name.startswith("__")
+        and not is_a(member, type)
+        and attribute(type(member), "__get__") is None
+    )
+    if names and not issubclass(kind, enum.Enum):
+        held = _variables(
+            names, vars(kind).__getitem__, partial(type.__setattr__, kind), partial(_delete, kind)
+        )
+        yield from _in_place(path or kind.__qualname__, held, places)
+
+
+def _delete(kind: type, name: str) -> None:
+    type.__delattr__(kind, name)
 
 
 def _is_users(name: str, module: types.ModuleType | None) -> bool:
@@ -327,7 +355,7 @@ def _is_data(value: Any) -> bool:
     outlived its transform."""
     return (
         type(value) in (type(None), bool, int, float, complex, str, bytes)
-        or is_a(value, type | types.ModuleType | types.CodeType)
+        or is_a(value, types.ModuleType | types.CodeType)
         or (type(value) is torch.Tensor and is_functorch_tensor(value))
     )
 

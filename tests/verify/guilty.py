@@ -208,3 +208,28 @@ def noise_under_fork_rng(device):
             return x + torch.randn_like(x)
 
     return noisy, (torch.randn(4, 8, device=device),)
+
+
+class Growing(nn.Module):
+    """It soon stays as it is, unless each run sets it back."""
+
+    strength = 0.0
+
+    def forward(self, x):
+        Growing.strength = min(1.0, Growing.strength + 0.1)  # <- cpu-state-step-counter
+        return x * Growing.strength
+
+
+def attribute_of_a_class(device):
+    return Growing(), (torch.randn(2, 4, device=device),)
+
+
+def batches_of_an_iterator(device):
+    batches = itertools.cycle([torch.randn(4, device=device) for _ in range(3)])
+    x = torch.zeros(4, device=device)
+
+    def step():
+        x.copy_(next(batches))  # <- python-side-effects-skipped
+        return x * 2
+
+    return step

@@ -132,7 +132,7 @@ def test_an_input_that_is_written_is_a_warning_and_numbers_agree(verified, tmp_p
     assert all(comparison.exact for comparison in outcome.comparisons)
 
 
-def test_outputs_that_the_entry_keeps_are_a_note(verified, tmp_path):
+def test_outputs_that_the_entry_keeps_are_a_warning_at_their_line(verified, tmp_path):
     file = tmp_path / "entry.py"
     file.write_text(
         "import torch\n\ndef build(device):\n    kept = []\n    def step(x):\n        y = x + 1\n"
@@ -140,7 +140,8 @@ def test_outputs_that_the_entry_keeps_are_a_note(verified, tmp_path):
         "    return step, (torch.ones(4, device=device),)\n"
     )
     (finding,) = verified(f"{file}:build").findings
-    assert (finding.code, finding.severity) == ("output-overwritten-by-next-replay", "note")
+    assert (finding.code, finding.severity) == ("python-side-effects-skipped", "warning")
+    assert finding.frames[0].line == 7
 
 
 def test_what_warm_up_changed_is_a_note(verified):

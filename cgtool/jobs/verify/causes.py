@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,11 @@ from msgspec.structs import replace
 
 from cgtool.detectors.compare_iterations import FROZEN, IN_PLACE_ON_STATIC_INPUT, compare_iterations
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
-from cgtool.detectors.frozen_values import CPU_WORK_IN_REGION, PYTHON_SCALAR_FROZEN
+from cgtool.detectors.frozen_values import (
+    CPU_WORK_IN_REGION,
+    PYTHON_SCALAR_FROZEN,
+    PYTHON_SIDE_EFFECTS_SKIPPED,
+)
 from cgtool.detectors.preflight import (
     LR_FROZEN_DESPITE_CAPTURABLE,
     OPTIMIZER_WITHOUT_CAPTURE_GUARD,
@@ -35,6 +40,7 @@ from cgtool.torch_compat.patches import Patches, without_collector
 
 Queries = Sequence[Frames]
 """Call chains that queried whether a stream is capturing, innermost first."""
+_OF_ITERATORS = (PYTHON_SCALAR_FROZEN, PYTHON_SIDE_EFFECTS_SKIPPED)
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 
@@ -114,9 +120,24 @@ def not_restored(runner: TrialRunner, trial: Trial) -> tuple[Finding, ...]:
     it is seen to reach an op."""
     return tuple(
         replace(finding, severity=None)
-        for finding in _frozen_among(_restarted(runner, trial, trial))
-        if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
+        for finding in _frozen_among(_restarted(runner, trial, trial), iterators=True)
+        if finding.severity in (None, ERROR) or finding.code in _OF_ITERATORS
     )
+
+
+def side_effects(findings: list[Finding], known: list[Finding]) -> list[Finding]:
+    """What Python changes, and a replay does not, at lines that no known finding names."""
+    lines = {finding.frames[:1] for finding in known}
+    named = " ".join(text for finding in known for text in finding.evidence).split()
+    effects = (each for each in findings if each.code == PYTHON_SIDE_EFFECTS_SKIPPED)
+    return [
+        finding
+        for finding in effects
+        if finding.frames[:1] not in lines
+        and not any(
+            f"{Path(frame.file).name}:{frame.line}" in named for frame in finding.frames[:1]
+        )
+    ]
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -135,13 +156,20 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return numbers
 
 
-def _frozen_among(findings: list[Finding]) -> list[Finding]:
-    """Those on what a graph freezes; a line of host work is reported once."""
+def _frozen_among(findings: list[Finding], *, iterators: bool = False) -> list[Finding]:
+    """Those on what a graph freezes; a line of host work is reported once. ``iterators``: what
+    Python moves on is one of them, whether or not an op is seen to get something else."""
     host = {finding.frames[:1] for finding in findings if finding.code == CPU_WORK_IN_REGION}
     return [
         finding
         for finding in findings
-        if finding.code in _FROZEN
+        if (
+            finding.code in _FROZEN
+            or (
+                finding.code == PYTHON_SIDE_EFFECTS_SKIPPED
+                and (iterators or finding.severity in (None, ERROR))
+            )
+        )
         and not (finding.code == PYTHON_SCALAR_FROZEN and finding.frames[:1] in host)
     ]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from cgtool.detectors.frozen_values import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
@@ -89,6 +90,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     if differing:
         reasons = _reasons(subject, differing[0], facts.frozen, uninitialized)
     consecutive = causes.consecutive(runner, subject.trial)
+    hidden: list[Finding] = []
     if not differing:
         # These replays may be right by chance: a branch that is rarely taken, a draw of a coin.
         # What differs from one eager run to the next may be drawn, as the order of a sum is.
@@ -102,6 +104,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     }
     written = [name for name, _ in runner.inputs if name in changed]
     log.add(*liveness.joined([*reasons, *consecutive], reasons))
+    log.add(*causes.side_effects(consecutive, [*reasons, *hidden]))
     log.add(*(finding for finding in uninitialized if finding not in reasons))
     if written:
         log.add(*causes.written_inputs(written, consecutive))
@@ -112,7 +115,8 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     if log.entry is not None and any(each.code == RNG_STATE_SET_IN_CAPTURE for each in work):
         # The line that sets the state is known.
         log.findings.drop(RNG_FROZEN_SEED, (log.entry,))
-    for name in sorted(verdicts[0].only_eager)[:1]:
+    is_named = any(each.code == PYTHON_SIDE_EFFECTS_SKIPPED for each in log.findings)
+    for name in [] if is_named else sorted(verdicts[0].only_eager)[:1]:
         log.add(
             Finding(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,

@@ -3,7 +3,8 @@
 ``entries/THEME.py`` has factories, ``scripts/*.py`` are scripts that capture graphs themselves. A
 trailing comment ``# guilty: REASON`` marks the line because of which a capture is refused or a
 replay computes something else than eager. An entry without a marked line captures and replays
-correctly. If either of two lines is a fair answer, both are marked.
+correctly. If either of two lines is a fair answer, both are marked. ``# guilty if FEATURE: REASON``
+is a mark only with the versions of PyTorch for which ``FEATURES`` says so.
 
 A factory is a public function at the top of a file without parameters, or with ``device`` alone.
 What stands between it and the factory above it belongs to it: a module that it uses, for example.
@@ -16,12 +17,35 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WRONG = HERE / "wrong.txt"
 """Entries whose verdict is known to be wrong; `benchmarks/corpus.py --record` writes them."""
-_GUILTY = re.compile(r"# guilty: (.+)")
+_GUILTY = re.compile(r"# guilty(?: if ([a-z-]+))?: (.+)")
+
+
+def _recomputes_other_numbers() -> bool:
+    """Whether a backward that is a graph of its own cannot draw again what its forward drew.
+
+    PyTorch before 2.10 refuses to set the generator's state in a capture (pull request 162505);
+    later, all graphs of a generator read one seed and offset, until each got memory of its own
+    (pull request 176752).
+    """
+    major, minor = (int(part) for part in version("torch").split(".")[:2])
+    spec = find_spec("torch")
+    header = (
+        Path(spec.origin or "" if spec else "").parent / "include/ATen/cuda/CUDAGeneratorImpl.h"
+    )
+    return (major, minor) < (2, 10) or (
+        header.is_file() and "CUDAGeneratorCaptureState" in header.read_text()
+    )
+
+
+FEATURES = {"recomputes-other-numbers": _recomputes_other_numbers}
+"""By the name in a mark: whether it holds for the PyTorch that is installed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +58,8 @@ class Entry:
     guilty: tuple[range, ...]
     """Lines of each marked statement; none for an innocent entry."""
     reasons: tuple[str, ...]
+    depends: bool = False
+    """Whether the version of PyTorch decides."""
 
     @property
     def is_script(self) -> bool:
@@ -63,14 +89,15 @@ def entries(*wanted: str) -> list[Entry]:
 
 def _factories(file: Path) -> Iterator[Entry]:
     source = file.read_text()
-    marks, tree = _marks(source), ast.parse(source)
+    marks, tree = marks_of(source), ast.parse(source)
     start = 1
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and _is_factory(node):
             end = node.end_lineno or node.lineno
             own = {line: reason for line, reason in marks.items() if start <= line <= end}
             lines = tuple(_statement(tree, line) for line in own)
-            yield Entry(file.stem, node.name, file, lines, tuple(own.values()))
+            depends = any(start <= line <= end for line in _dependent(source))
+            yield Entry(file.stem, node.name, file, lines, tuple(own.values()), depends)
             start = end + 1
 
 
@@ -82,18 +109,24 @@ def _is_factory(node: ast.FunctionDef) -> bool:
 
 def _script(file: Path) -> Entry:
     source = file.read_text()
-    marks, tree = _marks(source), ast.parse(source)
+    marks, tree = marks_of(source), ast.parse(source)
     lines = tuple(_statement(tree, line) for line in marks)
     return Entry("scripts", file.stem, file, lines, tuple(marks.values()))
 
 
-def _marks(source: str) -> dict[int, str]:
-    """Line and reason of each marker."""
+def marks_of(source: str) -> dict[int, str]:
+    """Line and reason of each marker that holds."""
     return {
-        number: match[1]
+        number: match[2]
         for number, line in enumerate(source.splitlines(), 1)
-        if (match := _GUILTY.search(line))
+        if (match := _GUILTY.search(line)) and (match[1] is None or FEATURES[match[1]]())
     }
+
+
+def _dependent(source: str) -> list[int]:
+    """The lines with markers that hold with some versions of PyTorch."""
+    found = enumerate(source.splitlines(), 1)
+    return [number for number, line in found if (match := _GUILTY.search(line)) and match[1]]
 
 
 def _statement(tree: ast.AST, line: int) -> range:

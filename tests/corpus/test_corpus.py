@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.corpus.catalog import HERE, WRONG, entries
+from tests.corpus.catalog import FEATURES, HERE, WRONG, entries, marks_of
 from tests.corpus.judge import GOOD, judged
-from tests.corpus.truth import agrees_with, truths
+from tests.corpus.truth import Twin, agrees_with, truths
 
 EVERY = 40
 KNOWN = frozenset(WRONG.read_text().split())
@@ -20,8 +21,25 @@ def test_entries_have_names_of_their_own():
 
 def test_every_mark_belongs_to_an_entry():
     files = [*HERE.glob("entries/*.py"), *HERE.glob("scripts/*.py")]
-    marks = sum(file.read_text().count("# guilty: ") for file in files)
+    marks = sum(len(marks_of(file.read_text())) for file in files)
     assert sum(len(entry.guilty) for entry in entries()) == marks
+
+
+def test_a_mark_may_depend_on_pytorch(monkeypatch):
+    source = "x = 1  # guilty if it-rains: wet\ny = 2  # guilty: always\n"
+    for rains, lines in ((True, [1, 2]), (False, [2])):
+        monkeypatch.setitem(FEATURES, "it-rains", lambda rains=rains: rains)
+        assert list(marks_of(source)) == lines
+
+
+def test_the_truth_compares_gradients_and_leaves_libraries_alone():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.full((2,), 3.0)
+    held = [weight, torch.classes, torch]
+    twin = object.__new__(Twin)
+    twin.call = lambda: held
+    kept, gradient = twin.state()
+    assert kept is weight and gradient is weight.grad
 
 
 def test_a_sample_gets_the_right_verdict():

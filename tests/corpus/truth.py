@@ -64,8 +64,9 @@ def truths(chosen: list[Entry]) -> dict[str, dict[str, str]]:
 
 
 def agrees_with(entry: Entry, result: str) -> bool:
-    """Whether a result does not contradict the label of an entry."""
-    return result == NOT_COMPARED or bool(entry.guilty) == (result != "equal")
+    """Whether a result does not contradict the label of an entry. A mark that depends on PyTorch
+    is about a backward that is a graph of its own, and here there is only one graph."""
+    return result == NOT_COMPARED or entry.depends or bool(entry.guilty) == (result != "equal")
 
 
 def _answers(group: list[Entry]) -> dict[str, dict[str, str]]:
@@ -111,7 +112,7 @@ def _called(result: str) -> Iterator[None]:
 # --- entries
 
 
-class _Twin:
+class Twin:
     """An entry that was loaded on its own: its callable, its inputs, its state."""
 
     def __init__(self, entry: Entry, name: str, device: str) -> None:
@@ -171,9 +172,11 @@ class _Twin:
             self.call.scheduler.step()
 
     def state(self) -> list[Any]:
+        """What the code keeps, and the gradients of it."""
         found: list[Any] = []
         _collect(self.call, found, {}, 0)
-        return found
+        leaves = [each for each in found if each.is_leaf and each.requires_grad]
+        return [*found, *(each.grad for each in leaves if each.grad is not None)]
 
     def generators(self) -> list[Any]:
         import torch
@@ -188,8 +191,8 @@ class _Race:
 
     def __init__(self, entry: Entry, device: str = "cuda") -> None:
         with _called("fails in eager"):
-            self.eager = _Twin(entry, "eager", device)
-            self.graphed = _Twin(entry, "graphed", device)
+            self.eager = Twin(entry, "eager", device)
+            self.graphed = Twin(entry, "graphed", device)
         self.guilty = bool(entry.guilty)
         self.on_gpu = device == "cuda"
         self.iteration = 0
@@ -214,9 +217,9 @@ class _Race:
             self._compare_many(50)
         return "equal", f"{self.iteration} iterations"
 
-    def _next(self, twin: _Twin, run: Callable[[_Twin], Any]) -> None:
+    def _next(self, twin: Twin, run: Callable[[Twin], Any]) -> None:
         """One iteration in eager, and the same one by ``run`` of the other."""
-        for each, how in ((self.eager, _Twin.iterate), (twin, run)):
+        for each, how in ((self.eager, Twin.iterate), (twin, run)):
             each.refresh(self.iteration)
             self._seed()
             values = how(each)
@@ -225,7 +228,7 @@ class _Race:
             each.between()
         self.iteration += 1
 
-    def _warm_up(self, twin: _Twin) -> None:
+    def _warm_up(self, twin: Twin) -> None:
         import torch
 
         if not self.on_gpu:
@@ -247,7 +250,8 @@ class _Race:
 
             self.replay = run
             return
-        self.graphed.refresh(self.iteration)
+        # With the inputs of the last warm-up, as PyTorch's recipe does: a cache that knows them
+        # computes nothing.
         graph = torch.cuda.CUDAGraph()
         for generator in self.graphed.generators():
             graph.register_generator_state(generator)
@@ -359,7 +363,7 @@ def _collect(
     """
     import torch
 
-    if id(value) in seen or depth > 8:
+    if id(value) in seen or depth > 8 or _is_of_a_library(value):
         return
     seen[id(value)] = value
     wanted = keep or torch.Tensor
@@ -389,6 +393,13 @@ def _collect(
         inner(*cells, *[each for each in names if _is_state(each, value.__module__)])
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         inner(vars(value))
+
+
+def _is_of_a_library(value: Any) -> bool:
+    """Whether it is a module of Python or PyTorch; attributes of `torch.classes` cannot be read."""
+    if not isinstance(value, types.ModuleType):
+        return False
+    return value.__name__.partition(".")[0] in {*sys.stdlib_module_names, "numpy", "torch"}
 
 
 def _is_full(cell: Any) -> bool:

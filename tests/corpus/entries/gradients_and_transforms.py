@@ -58,7 +58,7 @@ class GradientReversal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        GradientReversal.lambd = min(1.0, GradientReversal.lambd + 0.1)
+        GradientReversal.lambd = min(1.0, GradientReversal.lambd + 0.1)  # guilty: here too
         ctx.lambd = GradientReversal.lambd
         return x.clone()
 
@@ -217,7 +217,7 @@ def gradient_hook_warms_up(device):
     seen = {"n": 0}
 
     def scale(gradient):
-        seen["n"] += 1
+        seen["n"] += 1  # guilty: here too
         return gradient * min(1.0, seen["n"] / 50)  # guilty: the factor of the capture
 
     model.weight.register_hook(scale)
@@ -285,7 +285,7 @@ class TruncatedBptt:
         self.state = None
 
     def __call__(self, x):
-        out, state = self.rnn(x, self.state)
+        out, state = self.rnn(x, self.state)  # guilty: here too
         self.state = tuple(s.detach() for s in state)  # guilty: new tensors, which a replay ignores
         return out.square().mean()
 
@@ -363,7 +363,7 @@ class Annealing(nn.Module):
         self.steps = torch.zeros((), dtype=torch.long)
 
     def forward(self, x):
-        self.steps += 1
+        self.steps += 1  # guilty: here too
         return self.linear(x) * (0.99**self.steps)  # guilty: a tensor of the host
 
 
@@ -392,7 +392,7 @@ def power_iteration_in_place(device):
 class SpectralRebound(SpectralByHand):
     def forward(self, x):
         with torch.no_grad():
-            v = functional.normalize(self.weight.t() @ self.u, dim=0)
+            v = functional.normalize(self.weight.t() @ self.u, dim=0)  # guilty: here too
             self.u = functional.normalize(self.weight @ v, dim=0)  # guilty: a new buffer each time
         sigma = torch.dot(self.u, self.weight @ v)
         return functional.linear(x, self.weight / sigma)

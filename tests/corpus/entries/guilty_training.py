@@ -246,14 +246,16 @@ def class_weights(device):
     return step
 
 
-# Checkpoint that saves the RNG state: reads the CUDA generator during capture.
+# Checkpoint that saves the RNG state, and sets it in a backward that is a graph of its own.
 class Ckpt(nn.Module):
     def __init__(self):
         super().__init__()
         self.block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.GELU())
 
     def forward(self, x):
-        return checkpoint(self.block, x, use_reentrant=False)  # guilty: see above
+        return checkpoint(
+            self.block, x, use_reentrant=False
+        )  # guilty if recomputes-other-numbers: see above
 
 
 def checkpoint_rng(device):
@@ -322,13 +324,16 @@ def metrics(device):
 class PinnedFeedback:
     def __init__(self, device):
         self.net = mlp(device)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.05)
         self.host = torch.zeros((), pin_memory=True)
         self.x = torch.randn(8, 16, device=device)
 
     def step(self):
+        self.opt.zero_grad()
         loss = self.net(self.x).square().mean()
         scale = 1.0 / (1.0 + float(self.host))  # guilty: see above
         (loss * scale).backward()
+        self.opt.step()
         self.host.copy_(loss.detach(), non_blocking=True)
         return loss
 

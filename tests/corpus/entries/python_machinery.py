@@ -29,7 +29,7 @@ class Annealed:
         self.progress = Progress()
 
     def __call__(self, x):
-        self.progress = dataclasses.replace(
+        self.progress = dataclasses.replace(  # guilty: here too
             self.progress, step=self.progress.step + 1, tau=max(0.5, self.progress.tau * 0.95)
         )
         return (x / self.progress.tau).softmax(-1)  # guilty: tau of the capture
@@ -169,7 +169,7 @@ def cached_mask(device):
 
 @contextlib.contextmanager
 def decaying(model):
-    model.noise = getattr(model, "noise", 1.0) * 0.9
+    model.noise = getattr(model, "noise", 1.0) * 0.9  # guilty: here too
     yield model.noise
 
 
@@ -232,7 +232,7 @@ def global_step_in_the_loss(device):
 
     def forward(x):
         global GLOBAL_STEP
-        GLOBAL_STEP += 1
+        GLOBAL_STEP += 1  # guilty: here too
         beta = GLOBAL_STEP / (GLOBAL_STEP + 10)
         return (1 - beta) * model(x) + beta * x  # guilty: beta of the capture
 
@@ -247,7 +247,7 @@ class Layer(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x):
-        Layer.calls += 1
+        Layer.calls += 1  # guilty: here too
         return self.linear(x) / Layer.calls**0.5  # guilty: a number of the class
 
 
@@ -293,7 +293,7 @@ class Temperature:
 
     @property
     def value(self):
-        self._reads += 1
+        self._reads += 1  # guilty: here too
         return 1.0 + 1.0 / self._reads
 
 
@@ -416,7 +416,7 @@ def thread_computes_a_part(device):
     @torch.no_grad()
     def forward(x):
         side = pool.submit(torch.matmul, x, weight)  # guilty: not on the capturing stream
-        return x + side.result()
+        return x + side.result()  # guilty: and waited for here
 
     return forward, (torch.randn(4, 8, device=device),)
 
@@ -493,7 +493,7 @@ def config_is_edited(device):
 
     def forward(x):
         p = config["train"]["dropout"]["p"]
-        config["train"]["dropout"]["p"] = max(0.0, p - 0.05)
+        config["train"]["dropout"]["p"] = max(0.0, p - 0.05)  # guilty: here too
         return nn.functional.dropout(x, p)  # guilty: the rate of the capture
 
     return forward, (torch.randn(64, 8, device=device),)
@@ -516,7 +516,7 @@ def clock_in_the_loss(device):
     model = nn.Linear(8, 8, device=device)
 
     def forward(x):
-        weight = 1.0 - 0.5 ** (time.monotonic() - start)
+        weight = 1.0 - 0.5 ** (time.monotonic() - start)  # guilty: here too
         return weight * model(x)  # guilty: the time of the capture
 
     return forward, (torch.randn(4, 8, device=device),)
@@ -564,7 +564,7 @@ def list_of_hidden_states_inside(device):
 
 def default_argument_accumulates(device):
     def forward(x, seen=[]):  # noqa: B006
-        seen.append(len(seen))
+        seen.append(len(seen))  # guilty: here too
         return x * len(seen)  # guilty: as many as there were at capture
 
     return forward, (torch.randn(4, 8, device=device),)

@@ -16,7 +16,7 @@ class Ddim:
     def step(self, noise, sample):
         t = self.timesteps[self.index % len(self.timesteps)]
         alpha = self.alphas[t]  # guilty: the view of the captured timestep
-        self.index += 1
+        self.index += 1  # guilty: here too
         return (sample - (1 - alpha).sqrt() * noise) / alpha.sqrt()
 
 

@@ -20,7 +20,7 @@ class WarmEma:
 
     @torch.no_grad()
     def update(self, model):
-        self.updates += 1
+        self.updates += 1  # guilty: here too
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         for ours, theirs in zip(self.module.parameters(), model.parameters(), strict=True):
             ours.lerp_(theirs, 1 - decay)  # guilty: the decay of the capture, for ever
@@ -239,7 +239,7 @@ class ReturnNormaliser:
         m2 = self.var * self.count + batch_var * batch_count
         m2 = m2 + delta.square() * self.count * batch_count / total  # guilty: likewise
         self.var.copy_(m2 / total)  # guilty: likewise
-        self.count = total
+        self.count = total  # guilty: here too
         return (x - self.mean) / (self.var + 1e-8).sqrt()
 
 
@@ -325,7 +325,7 @@ class Lion:
             update = (0.9 * m + 0.1 * p.grad).sign_()
             p.sub_(update, alpha=lr)  # guilty: the rate of the capture
             m.mul_(0.99).add_(p.grad, alpha=0.01)
-        self.t += 1
+        self.t += 1  # guilty: here too
 
 
 def lion_with_its_cosine(device):
@@ -397,7 +397,7 @@ def smoothed_loss_of_a_deque(device):
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
-        window.append(loss.detach())
+        window.append(loss.detach())  # guilty: here too
         return torch.stack(list(window)).mean()  # guilty: the losses of the warm-up are stacked
 
     return step
@@ -427,7 +427,7 @@ def polyak_target_is_assigned(device):
 
     def step():
         optimizer.zero_grad()
-        loss = functional.mse_loss(online(x), target(x).detach())
+        loss = functional.mse_loss(online(x), target(x).detach())  # guilty: here too
         loss.backward()
         optimizer.step()
         for name, p in online.named_parameters():

@@ -5,7 +5,7 @@ from torch import nn
 
 model = nn.Linear(2, 1, bias=False).cuda()
 nn.init.ones_(model.weight)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)  # guilty: here too
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
 x = torch.ones(1, 2, device="cuda")
 

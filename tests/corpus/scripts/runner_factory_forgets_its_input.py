@@ -17,7 +17,7 @@ def make_runner(function, shape):
     return graph, out
 
 
-runner, result = make_runner(lambda x: x * 2 + 1, (64,))
+runner, result = make_runner(lambda x: x * 2 + 1, (64,))  # guilty: here too
 other = torch.full((64,), 7.0, device="cuda")
 runner.replay()
 print(result.sum().item())  # eager: 64.0

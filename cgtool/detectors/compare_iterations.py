@@ -36,7 +36,7 @@ from cgtool.observe.host_values import SIZE
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Use, data_set_in, deciding_line
+from cgtool.observe.source import Use, data_set_in, deciding_line, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.torch_compat.private import schema
 
@@ -388,7 +388,12 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
         groups.setdefault(finding.evidence[1:], []).append(finding)
     for changed, group in groups.items():
         places = [_place(finding) for finding in group]
-        changing = [each for each in places if any(text.endswith(f" {each}") for text in changed)]
+        starts = [_place(finding, of_statement=True) for finding in group]
+        changing = [
+            place
+            for place, start in zip(places, starts, strict=True)
+            if any(text.endswith(f" {start}") for text in changed)
+        ]
         at = (changing or places)[0]
         others = list(dict.fromkeys(each for each in places if each != at))[:_SHOWN_CHANGES]
         also = (f"also read at {', '.join(others)}",) if changed and others else ()
@@ -397,8 +402,11 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
                 yield replace(finding, evidence=(*finding.evidence, *also))
 
 
-def _place(finding: Finding) -> str:
-    return f"{Path(finding.frames[0].file).name}:{finding.frames[0].line}" if finding.frames else ""
+def _place(finding: Finding, *, of_statement: bool = False) -> str:
+    if not finding.frames:
+        return ""
+    file, line = finding.frames[0].file, finding.frames[0].line
+    return f"{Path(file).name}:{statement_start(file, line) if of_statement else line}"
 
 
 def _with_line(call: OpCall) -> str:

@@ -444,6 +444,17 @@ def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
     return tuple(use for use in known[1] if (use.scope == scope if scope else use.scope != "local"))
 
 
+@cache
+def statement_start(file: str, line: int) -> int:
+    """The first line of the innermost statement at a line."""
+    starts = [
+        node.lineno
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(starts, default=line)
+
+
 def data_set_in(code: CodeType) -> list[Use]:
     """What the code assigns to the ``data`` of a tensor, which then has other memory."""
     uses = [*uses_of(code), *uses_of(code, "local")]

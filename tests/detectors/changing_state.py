@@ -1553,10 +1553,10 @@ def data_of_a_parameter(device):
     weight = nn.Parameter(rows(device))
 
     def forward(x):
-        y = x * weight  # <- metadata-address-changed
+        y = x * weight
         z = y + weight.square()
         for each in (weight,):
-            each.data = each.data * 0.9
+            each.data = each.data * 0.9  # <- metadata-address-changed
         return z
 
     return forward, (rows(device),)
@@ -1620,5 +1620,20 @@ def clock_that_is_used_later(device):
     def forward(x):
         now = time.monotonic()  # <- cpu-work-in-region
         return x * now
+
+    return forward, (rows(device),)
+
+
+def weights_of_a_function_are_rebound(device):
+    weights = {"a": rows(device), "b": rows(device)}
+
+    def forward(x):
+        nonlocal weights
+        y = x * weights["a"] + weights["b"]
+        weights = {
+            key: value * 0.9  # <- metadata-address-changed
+            for key, value in weights.items()
+        }
+        return y
 
     return forward, (rows(device),)

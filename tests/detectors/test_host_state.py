@@ -119,6 +119,14 @@ def test_what_a_tensor_is_found_by_is_named_with_its_line(name, owner, assignmen
     assert f"`{place}` is changed at changing_state.py:{line}" in evidence
 
 
+def test_what_is_changed_once_is_one_error_at_the_line_that_changes_it():
+    (rebound,) = found(changing_state, "data_of_a_parameter")
+    read = line_in("data_of_a_parameter", "y = x")
+    assert any(
+        text.startswith(f"also read at changing_state.py:{read}") for text in rebound.evidence
+    )
+
+
 def test_a_counter_is_named_before_what_it_chooses_and_with_the_op_that_computes():
     first, second = found(changing_state, "counter_that_chooses_a_batch")
     assert (first.code, first.severity) == ("cpu-state-step-counter", None)

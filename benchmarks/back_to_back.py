@@ -302,7 +302,7 @@ def measure_one(spec: str, lock: Path) -> None:
             # One model of a library that changed does not end the others.
             row = f"{type(error).__name__}: {error}"
         print(f"\n{json.dumps(row)}", flush=True)
-    # Graphs that are half freed are nobody's business any more.
+    # Graphs that are half freed are nobody's business anymore.
     os._exit(0)
 
 

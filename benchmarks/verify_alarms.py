@@ -115,7 +115,7 @@ def main() -> int:
     if options.device != "simulated":
         problem = in_fork(cuda_after_fork, timeout=SECONDS)
     if problem is not None:
-        print(f"each worker imports its packages anew: a forked one has no GPU ({problem})")
+        print(f"each worker imports its packages again: a forked one has no GPU ({problem})")
 
     def run(spec: str, seed: int) -> Row | None:
         """None if the time was up."""

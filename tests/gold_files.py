@@ -14,5 +14,5 @@ def check(name: str, text: str) -> None:
     if os.environ.get("UPDATE_GOLD"):
         path.write_text(text)
     assert text == path.read_text(), (
-        f"tests/gold/{name} differs: UPDATE_GOLD=1 pytest writes it anew"
+        f"tests/gold/{name} differs: UPDATE_GOLD=1 pytest writes it again"
     )

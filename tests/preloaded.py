@@ -1,7 +1,7 @@
 """Imported once in the process that ``tests.forked_workers`` forks from.
 
 What a command or its worker does before it comes to the user's code is done here: each of some
-thousand processes would do it anew.
+thousand processes would do it again.
 """
 
 import gc
@@ -36,6 +36,6 @@ for name in (
 # Registers kernels for a thousand ops on cgtool's dispatch keys, where they stay.
 with SimulatedDevice("preloaded").active():
     pass
-# Every collection of a worker would walk through all of this anew, a quarter of a second each.
+# Every collection of a worker would walk through all of this again, a quarter of a second each.
 gc.collect()
 gc.freeze()

@@ -3,7 +3,7 @@
 A launch of a graph runs all of its nodes. If the records of a trace name their nodes, those are the
 nodes, provided that their kernels have the same names. Otherwise the graph is the one that has the
 same kernels with the same grids and blocks, and its nodes run in the order that the edges force.
-Inductor tunes the grids and blocks of its kernels in each process anew, so those of all the others
+Inductor tunes the grids and blocks of its kernels in each process again, so those of all the others
 decide, and then the launches before and after (``trace_sequence``). A record that may belong to
 several nodes gets the facts that they share. A launch that matches no graph gets nothing.
 """

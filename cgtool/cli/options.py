@@ -104,7 +104,7 @@ def with_options(
     options: Sequence[inspect.Parameter],
     collect: Callable[[Sequence[Any]], Any],
 ) -> Callable[..., None]:
-    """``command`` with ``options`` in place of its keyword-only ``parameter``, which receives what
+    """``command`` with ``options`` instead of its keyword-only ``parameter``, which receives what
     ``collect`` makes of their values, in the same order."""
 
     @functools.wraps(command)

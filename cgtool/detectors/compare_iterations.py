@@ -204,7 +204,7 @@ class _Comparison:
             )
 
     def _numbers(self, op: Op) -> list[Any]:
-        """What a graph keeps of its numbers: not memory of the host that a replay fills anew."""
+        """What a graph keeps of its numbers: not memory of the host that a replay fills again."""
         filled = self.first.filled | self.second.filled
         return [each for each in op.numbers if op.read_on_host.get(each[0]) not in filled]
 

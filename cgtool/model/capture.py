@@ -105,7 +105,7 @@ class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cuOccupancyMaxActiveBlocksPerMultiprocessor."""
     pointers: tuple[PointerArgument, ...] = ()
     arguments_unread: str | None = None
-    """Why the arguments could not be read, when they could not."""
+    """Why the arguments could not be read, if they could not."""
 
 
 class Copy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -189,7 +189,8 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     if it does not begin where its storage does, both in elements; the value of a number on the
     host; several in brackets."""
     operands: Count = 0
-    """Number of its tensors that have a storage: it takes the next so many of ``Call.operands``."""
+    """Number of its tensors that have a storage: it takes that many of the next
+    ``Call.operands``."""
 
 
 class ArgumentList(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -350,8 +351,8 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     """``parameter layers.0.weight``, ``buffer bn.running_mean``, ``input x``, ..."""
     kind: str
-    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``freed`` (nothing held it
-    any more when the capture ended) or ``other``."""
+    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``freed`` (nothing
+    referenced it when the capture ended) or ``other``."""
     address: Address
     bytes: Bytes
     shape: tuple[Count, ...] = ()

@@ -42,9 +42,9 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     began_ns: DurationNs
     """When it imported PyTorch."""
     ended_ns: DurationNs | None = None
-    """None if it did not end by itself: its last words are missing."""
+    """None if it was killed or still ran: its last records may be missing."""
     forked: bool = False
-    """It is a copy of its parent, made without starting Python anew."""
+    """It was forked from its parent, without starting a new interpreter."""
     graphs_gpu_ns: DurationNs | None = None
     """GPU time inside graphs (``--times``): the sum of all replays, as ``replay_gpu_ns``."""
     other_gpu_ns: DurationNs | None = None
@@ -65,7 +65,7 @@ class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     names: tuple[str, ...]
     values: tuple[Noted, ...]
-    """One for each name. No names: the graph had too many different notes to count each."""
+    """One for each name. Without names: the graph had too many different notes to count each."""
     replays: Count
 
 
@@ -91,7 +91,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
 
     process: ProcessIndex
     number: Count
-    """Of the captures of its process, from 0."""
+    """Its number among the captures of its process, from 0."""
     owner: str
     """What made it: ``torch.compile``, ``make_graphed_callables``, or the function that captured
     it."""
@@ -102,7 +102,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it was captured again: why the graph before could not be replayed, in the words of
     ``torch.compile``, or ``reset``, if the program has reset its ``CUDAGraph``."""
     graph: GraphIndex | None = None
-    """Its nodes; None if the capture failed, or nobody could read them."""
+    """Its nodes; None if the capture failed, or they could not be read."""
     frames: tuple[FrameIndex, ...] = ()
     """The calls that lead to its capture, innermost first."""
     thread: str = ""
@@ -154,9 +154,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """GPU time of these replays: each from the start of its first node to the end of its last."""
     replayed_at: tuple[ReplayPlace, ...] = ()
     holds_a_pool: bool = False
-    """It is empty: ``torch.compile`` captures one to keep its pool of memory, and replays none."""
+    """Whether it is the empty graph that ``torch.compile`` captures to keep its memory pool, and
+    never replays."""
     end: str | None = None
-    """``reset`` or ``freed``; None if it was there until the process ended."""
+    """``reset`` or ``freed``; None if it existed until the process ended."""
     ended_ns: DurationNs | None = None
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
@@ -227,7 +228,7 @@ class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
     before: LedgerGraphIndex
     after: LedgerGraphIndex
     times: Count
-    """How often the program went from the one to the other."""
+    """How often the program went from one to the other."""
     host_ns: DurationNs
     """Host time from the end of one replay call to the beginning of the next."""
     ops: tuple[EagerOp, ...] = ()
@@ -239,8 +240,8 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     command: tuple[str, ...]
     wall_ns: DurationNs
     exit_status: Signed | None
-    """As of a shell: 128 and the number of the signal that ended it. None if cgtool was ended
-    before the program."""
+    """As in a shell: 128 plus the number of the signal that ended it. None if cgtool ended before
+    the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()

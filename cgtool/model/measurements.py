@@ -79,7 +79,7 @@ class Bench(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What this device reached when nothing else ran: the roof for a node."""
+    """The peak rate that this device reached when nothing else ran."""
 
     dtype: str
     """``float32``, ``tf32``, ``bfloat16``, ``float16``, ``float64``: of a large matmul."""
@@ -102,7 +102,7 @@ class InputCopy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One graph, replayed by itself."""
+    """One graph, replayed alone."""
 
     graph: GraphIndex
     replay_ns: tuple[MeasuredNs, ...] = ()

@@ -157,7 +157,7 @@ def array_address(value: Any) -> int | None:
 
 class _Method:
     """A bound method. Two are equal if they are of one object, or if one object is gone: what
-    each call makes anew (`self.loss.backward`) is watched by a name of its own."""
+    each call makes again (`self.loss.backward`) is watched by a name of its own."""
 
     def __init__(self, method: types.MethodType) -> None:
         self.function, self.owner = Identity(method.__func__), Identity(method.__self__)

@@ -307,7 +307,7 @@ class RootedModuleStack(ModuleStack):
 
 @contextlib.contextmanager
 def left_alone(first_use: bool) -> Iterator[None]:
-    """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.
+    """While entered, ``torch.compile`` compiles nothing again: code whose guards fail runs eagerly.
 
     A recorder's dispatch key and module hooks fail those guards. Compiling for them would record
     what Dynamo itself does, fails in some releases, and what is captured next would no longer be

@@ -93,7 +93,7 @@ def _is_own(code: CodeType) -> bool:
 
 
 def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
-    """True when the user's line called this in place of a function of PyTorch's: it raises where
+    """True when the user's line called this instead of a function of PyTorch's: it raises where
     that function would raise. What subscribes to events replaces nothing."""
     callers = callers.copy()
     while callers and _is_own(callers[-1]):

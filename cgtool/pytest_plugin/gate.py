@@ -239,7 +239,7 @@ def write_baseline(path: Path, values: Baseline) -> bool:
         if _same(baselines.read(path), values):
             return False
     except CgtoolError:
-        pass  # missing, or damaged: written anew
+        pass  # missing, or damaged: written again
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -57,11 +57,11 @@ def _record(settings: Settings, torch: ModuleType) -> None:
     own = os.path.join(settings.home, "cgtool", "__init__.py")  # noqa: PTH118
     found = _file_of("cgtool")
     if found is not None and os.path.realpath(found) != os.path.realpath(own):
-        raise ImportError(f"the program has a cgtool of its own: {found}")
+        raise ImportError(f"the program has its own module cgtool: {found}")
     for name in NEEDED:
         found = _file_of(name)
         if found is not None and not found.endswith("__init__.py"):
-            raise ImportError(f"the program has a {name} of its own: {found}")
+            raise ImportError(f"the program has its own module {name}: {found}")
     path = None if _file_of("cgtool") else settings.home
     if path is not None:
         # cgtool is not installed for this Python: at the end, where it shadows nothing.

@@ -102,7 +102,7 @@ def _write(
     result: Recording, target: Path, folder: Path, command: Command, wall_ns: int, status: int
 ) -> None:
     left = f"what was recorded is kept: cgtool run {shlex.quote(str(folder))} -o FILE"
-    if sys.is_finalizing():  # Python imports nothing any more
+    if sys.is_finalizing():  # Python imports nothing anymore
         sys.stderr.write(f"cgtool.recording: Python ended before the block did; {left}\n")
         return
     # Slow to import, and nothing of it is needed before the end.

@@ -86,7 +86,7 @@ class Kernels:
             self._let_pass(names)
 
     def replace(self, install: Callable[[int], Any] | None) -> None:
-        """``install(key)`` puts another kernel for all ops in place of those in Python, for as long
+        """``install(key)`` puts another kernel for all ops instead of those in Python, for as long
         as what it returns exists. None: those in Python. No thread may have the key switched on."""
         if install is not self._installed:
             self._libraries.pop("_", None)
@@ -159,7 +159,7 @@ class Dispatch:
         """Positions of arguments for which the dispatcher hands over a number as it is."""
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
-        """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
+        """The op itself, with tensors instead of numbers. A frame of this in a traceback says that
         the op failed, and not what observes it (``cgtool.program.boundary``)."""
         tensors = list(args)
         count = len(args)

@@ -95,9 +95,9 @@ class _Route(NamedTuple):
     """Whether a mode or a tensor subclass runs it."""
     redispatch: Run
     run: Run
-    """Accepts numbers in place of tensors."""
+    """Accepts numbers instead of tensors."""
     tensors: tuple[int, ...]
-    """Positions of arguments that may be numbers in place of tensors."""
+    """Positions of arguments that may be numbers instead of tensors."""
 
 
 _routes: defaultdict[int, dict[int, _Route]] = defaultdict(dict)

@@ -135,7 +135,7 @@ def test_what_differs_from_process_to_process_is_not_a_difference(recorded):
     draw = random.Random(5)
     order = draw.sample(range(len(recorded.functions)), len(recorded.functions))
 
-    def anew(node):
+    def again(node):
         kernel, copy, fill = node.kernel, node.copy, node.fill
         if kernel is not None:
             pointers = tuple(
@@ -154,7 +154,7 @@ def test_what_differs_from_process_to_process_is_not_a_difference(recorded):
     graphs = tuple(
         replace(
             graph,
-            nodes=tuple(map(anew, graph.nodes)),
+            nodes=tuple(map(again, graph.nodes)),
             edges=tuple(draw.sample(graph.edges, len(graph.edges))),
             capture_ns=1,
             instantiate_ns=2,

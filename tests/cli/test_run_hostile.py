@@ -144,7 +144,7 @@ def test_a_process_that_does_everything_unusual(folder: Path) -> None:
             frames = traceback.extract_tb(error.__traceback__)
             assert not [frame for frame in frames if "cgtool" in frame.filename], frames
 
-        # A class of its own in place of PyTorch's; replays by four threads at once.
+        # A class of its own instead of PyTorch's; replays by four threads at once.
         class Graph(torch.cuda.CUDAGraph):
             def replay(self):
                 super().replay()
@@ -426,8 +426,8 @@ def test_a_program_with_modules_of_the_same_names(folder: Path) -> None:
     found = ledger(folder / "names.cgt")
     assert found.processes == ()
     assert [reason.partition("not recorded: ")[2].partition(": ")[0] for reason in found.lost] == [
-        "the program has a cgtool of its own",
-        "the program has a msgspec of its own",
+        "the program has its own module cgtool",
+        "the program has its own module msgspec",
         "its torch is not PyTorch",
     ]
 

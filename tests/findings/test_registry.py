@@ -1,7 +1,7 @@
 """The registry against what is derived from it and the modules that declare its codes.
 
 `UPDATE_GOLD=1 pytest tests/findings/test_registry.py` writes the ``detectors:`` lines of the heads,
-docs/findings/README.md and the count in README.md anew.
+docs/findings/README.md and the count in README.md again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_the_index_of_the_pages_is_that_of_the_registry():
     path, text = PAGES / "README.md", _index()
     if UPDATE:
         path.write_text(text)
-    assert path.read_text() == text, "UPDATE_GOLD=1 writes it anew"
+    assert path.read_text() == text, "UPDATE_GOLD=1 writes it again"
 
 
 def test_the_front_page_counts_the_codes():

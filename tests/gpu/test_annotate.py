@@ -98,7 +98,7 @@ def folder(tmp_path_factory):
     (folder / "model.py").write_text(MODEL)
     run("-m", "cgtool", "profile", "model.py:build", "-q", "--save", "model.cgt", folder=folder)
     run("-m", "cgtool", "run", "-q", "-o", "run.cgt", "model.py", folder=folder)
-    # Last, because each run of the program writes the traces anew.
+    # Last, because each run of the program writes the traces again.
     run("model.py", folder=folder)
     return folder
 

@@ -108,7 +108,7 @@ graph.replay()
 compiled(x + 1)
 print(loss.item(), dict(counters["frames"]), dict(counters["stats"]))
 """
-"""Captured by hand, compiled before: Dynamo must not compile anew."""
+"""Captured by hand, compiled before: Dynamo must not compile again."""
 
 COMPILED = """
 import torch

@@ -52,7 +52,7 @@ def test_what_was_written_comes_back(good: Baseline, tmp_path: Path) -> None:
         assert [sample.device_ns for sample in back.samples] == [
             pytest.approx(sample.device_ns, abs=1e-3) for sample in values.samples
         ]
-        # Once written, it does not move any more.
+        # Once written, it does not move anymore.
         assert encode(back) == (tmp_path / "b.json").read_bytes()
     assert len(recorded.samples) == 6
     assert recorded.clock == Clock((1980,), (3201,), (36,), (134.275,))

@@ -1,4 +1,4 @@
-"""Ops are watched beside compiled code, and nothing is compiled anew for it."""
+"""Ops are watched beside compiled code, and nothing is compiled again for it."""
 
 from __future__ import annotations
 

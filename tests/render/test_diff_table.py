@@ -1,6 +1,6 @@
 """The screen of ``cgtool diff``, from captures of an H200, at 80 and 160 columns.
 
-`UPDATE_GOLD=1 pytest tests/render/test_diff_table.py` writes the gold files anew.
+`UPDATE_GOLD=1 pytest tests/render/test_diff_table.py` writes the gold files again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables made from recorded captures, at 80 and 160 columns, against gold files.
 
-`UPDATE_GOLD=1 pytest tests/render/test_tables.py` writes them anew: look at the difference.
+`UPDATE_GOLD=1 pytest tests/render/test_tables.py` writes them again: look at the difference.
 
 Captures of an H200 lie in samples/captures. `mlp-separate-simulated.cgt` beside the gold files was
 made by `cgtool capture samples/mlp.py:build --device simulated --pool separate`.

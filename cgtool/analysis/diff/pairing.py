@@ -286,7 +286,7 @@ _Fits = Callable[[int, int], bool]
 def _slide(
     pairs: Sequence[Pair], mine: Sequence[int], yours: Sequence[int], left: Facts, right: Facts
 ) -> list[Pair]:
-    """Pairs of equal keys (``mine`` and ``yours``), chosen anew. Linear in the nodes."""
+    """Pairs of equal keys (``mine`` and ``yours``), chosen again. Linear in the nodes."""
     counts: dict[str | None, Counter[int]] = defaultdict(Counter)
     for a, b in pairs:
         before, after = left.lines[a], right.lines[b]

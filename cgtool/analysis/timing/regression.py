@@ -173,7 +173,7 @@ def judge_pairs(
     base: Sequence[Sequence[float]], head: Sequence[Sequence[float]], tolerance: float
 ) -> Answer:
     """Times of one process: one inner sequence a capture, its rounds; the captures at one index
-    were made and measured one right after the other, in an order drawn anew."""
+    were made and measured one right after the other, in an order drawn again."""
     units = (
         (_units([left], median), _units([right], median))
         for left, right in zip(base, head, strict=True)

@@ -93,7 +93,7 @@ class CaptureFlows:
         return FrozenValues(Iteration(), profile.iteration, reads, list(reads.changing()))
 
     def stop(self) -> None:
-        """There is no capture any more."""
+        """There is no capture anymore."""
         if self._profile is not None:
             self._profile.__exit__()
             self._profile = None

@@ -85,7 +85,7 @@ class GpuTimes:
         return True
 
     def finish(self) -> None:
-        """What has ended is counted; nothing is recorded any more."""
+        """What has ended is counted; nothing is recorded anymore."""
         self.pause()
         self._is_over = True
 

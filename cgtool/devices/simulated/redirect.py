@@ -1,4 +1,4 @@
-"""The simulated device in place of a GPU during a session.
+"""The simulated device instead of a GPU during a session.
 
 A tensor on the simulated GPU reports ``cuda:0`` as its device, a host tensor ``cpu``. So code that
 reads the device of a tensor, and libraries that decide by it (foreach optimizers, checkpointing),

@@ -71,7 +71,7 @@ class GraphView {
       colorPicker(this.capture),
       toggle("critical", "Critical path", "The longest chain of nodes that wait for each other"),
       toggle("edges", "Dependencies", "What each node waits for, where there is room"),
-      this.capture.unneeded.length > 0 && toggle("unneeded", "False dependencies", "Between nodes of which neither writes what the other uses: without them, both could run at the same time"),
+      this.capture.unneeded.length > 0 && toggle("unneeded", "False dependencies", "Dependencies between nodes that do not use what the other writes: without them, both could run at the same time"),
       make("button", { title: "Show all (f)", onclick: () => this.plot.fit() }, "Fit"),
       plotHint("node"));
   }

@@ -3,7 +3,7 @@
 
 const MEANING = {
   time: "GPU time of the line's nodes in one replay of each graph, including their backward",
-  share: "of all nodes, also of those without a line, and without idle time, which `cgtool profile` counts",
+  share: "of all nodes, including those without a line, but without idle time, which `cgtool profile` counts",
   backward: "share of the time spent in backward",
   bytes: "read and written by its ops, each tensor counted once",
   memory: "allocated for its ops; memory that is reused counts each time",

@@ -3,7 +3,7 @@
 The user's code runs unchanged, with the types that it asks for. Next to each op the same op runs
 once more, in float64, on shadows: every tensor of floating-point numbers has one, by its storage,
 so views and writes in place need no rules. Where memory changes without an op (a kernel that is
-launched by itself), the shadow begins anew from what the run has. Indices, masks and Python's
+launched by itself), the shadow begins again from what the run has. Indices, masks and Python's
 decisions are those of the run itself. An op without a float64 kernel, one that draws random
 numbers, and one of another library run in their own types on the rounded shadows: as accurate as
 eager there, and named.
@@ -261,7 +261,7 @@ class _Op:
         self.draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.written = {id(tensor): tensor for tensor in written_by(func, args, kwargs)}
         self.copies: dict[int, torch.Tensor] = {}
-        """What the second run uses in place of tensors that have no shadow and are written."""
+        """What the second run uses instead of tensors that have no shadow and are written."""
         self.states: list[Callable[[], object]] = []
 
     def prepare(self) -> None:

@@ -25,7 +25,7 @@ class Publisher:
     def __init__(self) -> None:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         self.closed = False
-        """The script is over: nothing is published any more."""
+        """The script is over: nothing is published anymore."""
 
     def subscribe(self, kind: type[Event], handler: Callable[[Event], None]) -> None:
         self._handlers.setdefault(kind, []).append(handler)

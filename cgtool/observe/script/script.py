@@ -75,7 +75,7 @@ class Device(Protocol):
         """On the device."""
 
     def is_dead(self, ref: StorageRef) -> bool:
-        """The script holds no reference to the storage any more."""
+        """The script holds no reference to the storage anymore."""
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         """Reserved by a pool of graphs."""

@@ -439,7 +439,7 @@ def test_two_runs_with_one_name_and_a_folder_that_vanishes(folder: Path) -> None
     assert "saved same.cgt\nsaved same-2.cgt\n" in done.stderr
     first, second = (ledger(folder / name) for name in ("same.cgt", "same-2.cgt"))
     assert (first.command, second.command[:2]) == (("true",), ("sh", "-c"))
-    assert "has imported PyTorch" in second.lost[0]
+    assert "imported PyTorch" in second.lost[0]
     gone = folder / "gone"
     gone.mkdir()
     done = run("-o", gone / "x.cgt", "--", "rm", "-r", gone, folder=folder)

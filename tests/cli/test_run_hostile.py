@@ -283,6 +283,32 @@ def test_a_full_disk(folder: Path) -> None:
     assert all(each.failure is None for each in found.graphs if each.replays)
 
 
+def test_another_thread_works_while_one_captures(folder: Path) -> None:
+    name = program(
+        folder,
+        "works.py",
+        """
+        import threading, torch
+        x, other = (torch.zeros(3, device="cuda") for _ in range(2))
+        def work():
+            other.add_(5)
+            torch.ones(3, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            y = x + 1
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        graph.replay()
+        print("other", other.tolist())
+        """,
+    )
+    done = run(name, folder=folder)
+    assert "other [5.0, 5.0, 5.0]" in done.stdout, done.stderr
+    capture = capture_file.read(folder / "works-run.cgt")
+    assert [len(graph.nodes) for graph in capture.graphs] == [1]
+
+
 def test_pytorch_is_imported_on_a_thread(folder: Path) -> None:
     name = program(
         folder,

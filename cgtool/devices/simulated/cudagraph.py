@@ -82,6 +82,9 @@ class ScriptRecorder(CaptureRecorder):
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         device = self.device
+        if device.mode != "global" and device.in_other_thread:
+            # Work of that thread's own, on a stream that is not captured.
+            return self.run(func, args, kwargs)
         if device.invalid and not device.on_host:
             raise device.ended()
         if not device.on_host:

@@ -52,23 +52,11 @@ def _device(tensor: torch.Tensor) -> torch.device:
     return _GPU if device == _CPU and not on_host(tensor) else device
 
 
-def _is_cuda(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cuda"
-
-
-def _is_cpu(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu"
-
-
-def _get_device(tensor: torch.Tensor) -> int:
-    return 0 if _is_cuda(tensor) else _GET_DEVICE(tensor)
-
-
 _SAYS_ITS_DEVICE = {
     "device": property(_device),
-    "is_cuda": property(_is_cuda),
-    "is_cpu": property(_is_cpu),
-    "get_device": _get_device,
+    "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
+    "is_cpu": property(lambda tensor: tensor.device.type == "cpu"),
+    "get_device": lambda tensor: 0 if tensor.device.type == "cuda" else _GET_DEVICE(tensor),
 }
 """Attributes of ``torch.Tensor``."""
 

@@ -144,12 +144,19 @@ def note_pinning(region: CapturedRegion, op: str = "") -> None:
     this PyTorch permits it. It is not permitted in other threads."""
     if region.in_other_thread:
         region.refuse(PIN_MEMORY_DURING_CAPTURE, "pinning host memory in another thread")
-    if op.startswith((*UNINITIALIZED, "aten::to", "aten::_to_copy")) and pins_in_captures():
+    filled_by_device = op.startswith((*UNINITIALIZED, "aten::to", "aten::_to_copy"))
+    if not pins_in_captures():
+        reason = (
+            "its allocator asks whether events have happened, which ends a capture (graphs have "
+            "pools of pinned memory since PyTorch 2.11)"
+        )
+    elif filled_by_device:
         return
+    else:
+        reason = "the host fills it only once, and every replay copies what it holds at that time"
     region.note(
         PIN_MEMORY_DURING_CAPTURE,
-        "pinned host memory is allocated during the capture: the host fills it only once, and "
-        "every replay copies what it holds at that time",
+        f"pinned host memory is allocated during the capture: {reason}",
     )
 
 

@@ -35,16 +35,28 @@ def _recomputes_other_numbers() -> bool:
     (pull request 176752).
     """
     major, minor = (int(part) for part in version("torch").split(".")[:2])
-    spec = find_spec("torch")
-    header = (
-        Path(spec.origin or "" if spec else "").parent / "include/ATen/cuda/CUDAGeneratorImpl.h"
-    )
+    header = _torch() / "include/ATen/cuda/CUDAGeneratorImpl.h"
     return (major, minor) < (2, 10) or (
         header.is_file() and "CUDAGeneratorCaptureState" in header.read_text()
     )
 
 
-FEATURES = {"recomputes-other-numbers": _recomputes_other_numbers}
+def _refuses_pinning() -> bool:
+    """Whether graphs have no pools of pinned memory (before 2.11; pull request 167507), so that
+    allocating it may end a capture."""
+    return "_host_emptyCache" not in (_torch() / "cuda/graphs.py").read_text()
+
+
+def _torch() -> Path:
+    """Its folder."""
+    spec = find_spec("torch")
+    return Path(spec.origin or "" if spec else "").parent
+
+
+FEATURES = {
+    "recomputes-other-numbers": _recomputes_other_numbers,
+    "refuses-pinning": _refuses_pinning,
+}
 """By the name in a mark: whether it holds for the PyTorch that is installed."""
 
 

@@ -88,7 +88,7 @@ def kept_on_the_host_for_later(device):
 
     def forward(x):
         y = (x @ weight).relu()
-        history[:] = [y.mean(0).to("cpu", non_blocking=True)]
+        history[:] = [y.mean(0).to("cpu", non_blocking=True)]  # guilty if refuses-pinning: pins
         return y
 
     return forward, (torch.randn(8, 4, device=device),)
@@ -99,7 +99,10 @@ def returned_with_its_host_copy(device):
 
     def forward(x):
         y = model(x)
-        return y, y.detach().to("cpu", torch.float64, non_blocking=True)
+        host = y.detach().to(
+            "cpu", torch.float64, non_blocking=True
+        )  # guilty if refuses-pinning: pins
+        return y, host
 
     return forward, (torch.randn(8, 4, device=device),)
 
@@ -109,7 +112,7 @@ def offloaded_and_fetched(device):
     second = torch.randn(16, 16, device=device) / 16
 
     def forward(x):
-        saved = (x @ first).to("cpu", non_blocking=True)
+        saved = (x @ first).to("cpu", non_blocking=True)  # guilty if refuses-pinning: pins
         y = (x @ second).tanh()
         return y + saved.to(device, non_blocking=True)
 
@@ -121,7 +124,7 @@ def result_in_a_new_pinned_buffer(device):
 
     def forward(x):
         y = x.softmax(-1)
-        host = torch.empty(8, 4, pin_memory=True)
+        host = torch.empty(8, 4, pin_memory=True)  # guilty if refuses-pinning: pins
         results[:] = [host.copy_(y, non_blocking=True)]
         return y * 2
 

@@ -34,7 +34,14 @@ _WRITES_PART = (
     "scatter", "index_put", "index_copy", "index_fill", "masked_scatter", "masked_fill", "put_",
     "set_", "resize_", "slice_scatter", "select_scatter",
 )  # fmt: skip
-"""They write a part of a tensor and add nothing: code that fills a tensor piece by piece."""
+"""They write a part of a tensor: code that fills a tensor piece by piece."""
+_COPIES_AND_WRITES = frozenset(
+    (
+        "aten::index_put", "aten::index_copy", "aten::scatter", "aten::masked_scatter",
+        "aten::slice_scatter", "aten::select_scatter",
+    )
+)  # fmt: skip
+"""They write a part of a copy."""
 _LAUNCHES_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
@@ -130,6 +137,13 @@ def overwrites(name: str) -> bool:
     return name.partition(".")[0] in _OVERWRITES or name.endswith((".out", "_out"))
 
 
+def _adds(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether an op that writes a part of a tensor combines it with what is there."""
+    if name.startswith(("aten::index_put", "aten::_index_put")):
+        return bool(kwargs.get("accumulate", args[3] if len(args) > 3 else False))
+    return "scatter_add" in name or ("reduce" in name and kwargs.get("include_self", True))
+
+
 def looks_at_shapes(name: str) -> bool:
     """True for ops that read the shapes of their arguments and no values."""
     return name.startswith(_READS_SHAPES)
@@ -175,6 +189,7 @@ class Uninitialized:
             if tensor.layout == torch.strided
         }
         reader: int | None = None
+        adds = _adds(name, args, kwargs)
         out = set(map(id, tensors_in(kwargs.get("out"))))
         for tensor in tensors_in((args, kwargs)):
             if tensor.layout != torch.strided:
@@ -185,9 +200,10 @@ class Uninitialized:
                 continue
             is_written = id(tensor) in writes
             is_out = id(tensor) in out or base.endswith(("_out", ".out")) or ".out" in name
-            if is_written and (
-                base in _OVERWRITES or is_out or any(part in base for part in _WRITES_PART)
-            ):
+            if is_written and (base in _OVERWRITES or is_out):
+                continue
+            is_filled = is_written or (base in _COPIES_AND_WRITES and tensor is args[0])
+            if is_filled and any(part in base for part in _WRITES_PART) and not adds:
                 continue
             if any(part in base for part in _READS_ONLY_SHAPES):
                 continue

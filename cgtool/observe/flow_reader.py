@@ -12,6 +12,7 @@ import ast
 import inspect
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType
@@ -145,6 +146,27 @@ def _passed(
     return {name: by_name.get(name, by_star) for name in _parameters(code)}
 
 
+def _is_partial(call: ast.Call) -> bool:
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    return name == "partial" and bool(call.args)
+
+
+def _partials_in(function: ast.AST) -> dict[str, ast.Call]:
+    """The calls of ``functools.partial`` by the name that they, and nothing else, are assigned
+    to."""
+    nodes = list(inner_nodes(function))
+    stored = Counter(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Call) and _is_partial(node.value)
+        if stored[node.targets[0].id] == 1
+    }
+
+
 class _Reader:
     """Reads one function."""
 
@@ -156,6 +178,9 @@ class _Reader:
         }
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
         self.aliases = aliases_of(code)
+        uses_partial = "partial" in (*code.co_names, *code.co_freevars)
+        self.partials = _partials_in(node) if uses_partial else {}
+        """By local name."""
         self.control: Sources = NOTHING
         """The branches that decide whether the current statement runs."""
         self.implicit: Sources = NOTHING
@@ -503,13 +528,18 @@ class _Reader:
         replaced = self._replaced_fields(node)
         if replaced is not None:
             return replaced
+        values, words = node.args, node.keywords
+        bound = self._bound(function)
+        if bound is not None:
+            function, values = bound.args[0], [*bound.args[1:], *values]
+            words = [*bound.keywords, *words]
         chosen = self._eval(function)
         if isinstance(function, ast.Attribute):
             chosen |= self._eval(function.value)
         if position in self.ran.settled and position not in self.ran.drawn:
             chosen = NOTHING  # whatever the state of the generator
-        arguments = [self._eval(argument) for argument in node.args]
-        named = {word.arg: self._eval(word.value) for word in node.keywords}
+        arguments = [self._eval(argument) for argument in values]
+        named = {word.arg: self._eval(word.value) for word in words}
         everything = chosen.union(*arguments, *named.values())
         name = getattr(function, "attr", None) or getattr(function, "id", "")
         if name == "len":
@@ -538,7 +568,7 @@ class _Reader:
         if not called:
             return drawn if runs_ops or self._is_tensor(function) else everything | drawn
         result = drawn
-        spread = any(isinstance(argument, ast.Starred) for argument in node.args) or None in named
+        spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
         for number, direct in called.items():
             code = self.ran.codes[number]
             if code.co_flags & inspect.CO_GENERATOR:
@@ -552,6 +582,11 @@ class _Reader:
                 passed = dict.fromkeys(_parameters(code), everything)
             result |= self._apply(number, passed)
         return result
+
+    def _bound(self, function: ast.expr) -> ast.Call | None:
+        """The ``partial(f, ...)`` that is called: what it binds are arguments of ``f``."""
+        made = self.partials.get(function.id) if isinstance(function, ast.Name) else function
+        return made if isinstance(made, ast.Call) and _is_partial(made) else None
 
     def _replaced_fields(self, call: ast.Call) -> Sources | None:
         """What ``self.pair._replace(step=1)`` and ``replace(self.pair, step=1)`` return: the object

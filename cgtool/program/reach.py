@@ -206,7 +206,8 @@ def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> I
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if places is not None and plain and has_shape(tensor) and not tensor.is_meta:
         places.append(memory(tensor))
-    if tensor.is_leaf and tensor.requires_grad:
+    # `requires_grad_(False)` keeps the gradient, as in the critic of a GAN.
+    if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None):
         if places is not None:
             places.append(attributes(tensor, ("grad",)))
         yield f"gradient of {path}", tensor.grad

@@ -1637,3 +1637,63 @@ def weights_of_a_function_are_rebound(device):
         return y
 
     return forward, (rows(device),)
+
+
+def _scaled(x, factor):
+    return x * factor
+
+
+def factor_bound_by_a_partial(device):
+    calls = 0
+
+    def forward(x):
+        nonlocal calls
+        calls += 1  # <- cpu-state-step-counter
+        scaled = partial(_scaled, factor=0.9 ** (calls // 1000))
+        return scaled(x)
+
+    return forward, (rows(device),)
+
+
+def function_bound_by_a_partial(device):
+    calls = 0
+
+    def forward(x):
+        nonlocal calls
+        calls += 1
+        scaled = partial(torch.relu if calls > 1000 else torch.tanh, x)  # <- control-flow-frozen
+        return scaled()
+
+    return forward, (rows(device),)
+
+
+def sums_scattered_into_empty(device):
+    groups = torch.arange(8, device=device) % 4
+
+    def forward(x):
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums.scatter_add_(0, groups, x)
+        return sums
+
+    return forward, (torch.ones(8, device=device),)
+
+
+def sums_put_into_empty(device):
+    groups = torch.arange(8, device=device) % 4
+
+    def forward(x):
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums.index_put_((groups,), x, accumulate=True)
+        return sums
+
+    return forward, (torch.ones(8, device=device),)
+
+
+def maxima_scattered_into_empty(device):
+    groups = torch.arange(8, device=device) % 4
+
+    def forward(x):
+        maxima = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        return maxima.scatter_reduce(0, groups, x, "amax")
+
+    return forward, (torch.ones(8, device=device),)

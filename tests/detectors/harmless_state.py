@@ -1075,3 +1075,25 @@ def loss_copied_to_a_pinned_number(device):
         return loss
 
     return forward, (rows(device),)
+
+
+def rows_put_back_in_order(device):
+    model = torch.nn.Linear(4, 4).to(device).requires_grad_(False)
+
+    def forward(x):
+        order = x[:, 0].argsort()
+        sorted_rows = model(x[order])
+        copied = torch.empty_like(x).index_copy(0, order, sorted_rows)
+        return copied + torch.empty_like(x).index_put((order,), sorted_rows)
+
+    return forward, (torch.randn(8, 4, device=device),)
+
+
+def maxima_of_every_group(device):
+    groups = torch.arange(8, device=device) % 4
+
+    def forward(x):
+        maxima = torch.empty(4, device=x.device)
+        return maxima.scatter_reduce_(0, groups, x, "amax", include_self=False)
+
+    return forward, (torch.ones(8, device=device),)

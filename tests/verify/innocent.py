@@ -378,3 +378,21 @@ def scratch_memory_for_each_stream(device):
         return layer(torch.mul(x, 2.0, out=scratch[stream]))
 
     return forward, (x,)
+
+
+def critic_frozen_after_its_backward(device):
+    critic, x = model(device)
+    generator = nn.Linear(4, 4).to(device)
+
+    def step():
+        critic.requires_grad_(True)
+        critic.zero_grad(set_to_none=True)
+        generator.zero_grad(set_to_none=True)
+        fake = generator(torch.randn_like(x))
+        loss = critic(fake.detach()).mean() - critic(x).mean()
+        loss.backward()
+        critic.requires_grad_(False)
+        critic(fake).mean().backward()
+        return loss
+
+    return step

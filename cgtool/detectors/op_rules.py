@@ -124,9 +124,12 @@ OPS: dict[str, Refusal] = {
         "pass different min= and max=",
         when=_has_no_range,
     ),
-    # cuda/LossCTC.cu, ctc_loss_gpu_template
+    # cuda/LossCTC.cu, ctc_loss_gpu_template. LossCTC.cpp first copies lengths that are on the device
+    # to the host.
     "aten::_ctc_loss": Refusal(
-        H2D_PAGEABLE_COPY, "`ctc_loss`, which copies its lengths to the device,", _COMPUTE_OUTSIDE
+        H2D_PAGEABLE_COPY,
+        "`ctc_loss`, which copies its lengths between the host and the device,",
+        _COMPUTE_OUTSIDE,
     ),
     "aten::_linalg_check_errors": Refusal(
         LINALG_ERROR_CHECK,

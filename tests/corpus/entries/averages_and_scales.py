@@ -10,8 +10,8 @@ from itertools import cycle
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as fn
 from torch.optim.swa_utils import AveragedModel
 
 
@@ -100,7 +100,7 @@ def stochastic_weight_averaging(device: str) -> Callable[[], torch.Tensor]:
 
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = F.mse_loss(model(x), y)
+        loss = fn.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
         averaged.update_parameters(model)  # guilty: `if self.n_averaged == 0` reads a device tensor
@@ -120,7 +120,7 @@ def scaled_loss(device: str) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.float16, cache_enabled=False):
-            loss = F.cross_entropy(model(x).float(), y)
+            loss = fn.cross_entropy(model(x).float(), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)  # guilty: found_inf.item() decides whether to step
         scaler.update()
@@ -141,7 +141,7 @@ def scaled_loss_with_a_fused_optimizer(device: str) -> Callable[[], torch.Tensor
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.float16, cache_enabled=False):
-            loss = F.cross_entropy(model(x).float(), y)
+            loss = fn.cross_entropy(model(x).float(), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -312,7 +312,7 @@ def accumulates_within_a_call(device: str) -> Callable[[], torch.Tensor]:
 
 
 def _focal(logits: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:
-    nll = F.cross_entropy(logits, target, reduction="none")
+    nll = fn.cross_entropy(logits, target, reduction="none")
     return ((1 - torch.exp(-nll)) ** gamma * nll).mean()  # guilty: gamma is a kernel argument
 
 
@@ -351,7 +351,7 @@ def loss_from_a_config(device: str) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
         model.zero_grad(set_to_none=True)
         config = replace(base, weight=base.weight * 0.5)  # the same in every call
-        criterion = partial(F.cross_entropy, label_smoothing=config.smoothing)
+        criterion = partial(fn.cross_entropy, label_smoothing=config.smoothing)
         loss = config.weight * criterion(model(x), y)
         loss.backward()
         with torch.no_grad():
@@ -392,7 +392,7 @@ def cycles_through_batches(device: str) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
         model.zero_grad(set_to_none=True)
         x, y = next(loader)  # guilty: another batch, at another address, in each call
-        loss = F.cross_entropy(model(x), y)  # guilty: the batch of the capture
+        loss = fn.cross_entropy(model(x), y)  # guilty: the batch of the capture
         loss.backward()
         with torch.no_grad():
             for p in model.parameters():
@@ -415,12 +415,12 @@ def adversarial_pair(device: str) -> Callable[[], tuple[torch.Tensor, torch.Tens
         critic.requires_grad_(True)
         critic_optimizer.zero_grad(set_to_none=True)
         fake = generator(torch.randn(32, 8, device=device))
-        critic_loss = F.softplus(-critic(real)).mean() + F.softplus(critic(fake.detach())).mean()
+        critic_loss = fn.softplus(-critic(real)).mean() + fn.softplus(critic(fake.detach())).mean()
         critic_loss.backward()
         critic_optimizer.step()
         critic.requires_grad_(False)
         generator_optimizer.zero_grad(set_to_none=True)
-        generator_loss = F.softplus(-critic(fake)).mean()
+        generator_loss = fn.softplus(-critic(fake)).mean()
         generator_loss.backward()
         generator_optimizer.step()
         return critic_loss.detach(), generator_loss.detach()
@@ -441,7 +441,7 @@ def bfloat16_regression(device: str) -> Callable[[], torch.Tensor]:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             prediction = model(x)
-        loss = F.huber_loss(prediction.float(), y, delta=warm)
+        loss = fn.huber_loss(prediction.float(), y, delta=warm)
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as fn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
@@ -41,7 +41,7 @@ class _Decoder(nn.Module):
         self.values[:, self.filled : self.filled + 1] = v  # guilty: the slot of the capture
         self.filled += 1  # guilty: a position of the host
         keys, values = self.keys[:, : self.filled], self.values[:, : self.filled]  # guilty: length
-        return F.scaled_dot_product_attention(q, keys, values)  # guilty: as long as at capture
+        return fn.scaled_dot_product_attention(q, keys, values)  # guilty: as long as at capture
 
 
 def cache_with_a_host_position(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -64,7 +64,7 @@ class _StaticDecoder(nn.Module):
         seen = torch.arange(self.keys.shape[1], device=x.device) <= self.filled
         self.filled += 1
         self.filled %= self.keys.shape[1]
-        return F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen[None])
+        return fn.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen[None])
 
 
 def cache_with_a_device_position(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -99,10 +99,10 @@ class _CapacityExperts(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, expert = self.gate(x).softmax(-1).max(-1)
-        chosen = F.one_hot(expert, num_classes=4)
+        chosen = fn.one_hot(expert, num_classes=4)
         rank = (chosen.cumsum(0) * chosen).sum(-1) - 1
         fits = rank < self.capacity
-        slot = F.one_hot(rank.clamp(max=self.capacity - 1), self.capacity).to(x.dtype)
+        slot = fn.one_hot(rank.clamp(max=self.capacity - 1), self.capacity).to(x.dtype)
         dispatch = chosen.to(x.dtype)[:, :, None] * slot[:, None] * fits[:, None, None]
         inside = torch.einsum("tec,td->ecd", dispatch, x)
         outside = torch.bmm(inside, self.up).relu()
@@ -144,7 +144,7 @@ class _Int8Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         step = x.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127
         quantized = (x / step).round().clamp(-128, 127).to(torch.int8)
-        return F.linear(quantized.float(), self.weight.float()) * step * self.scale
+        return fn.linear(quantized.float(), self.weight.float()) * step * self.scale
 
 
 def dynamic_int8(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -172,7 +172,7 @@ def domain_adversary(device: str) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
         features.zero_grad(set_to_none=True)
         domain.zero_grad(set_to_none=True)
-        loss = F.softplus(domain(_Reverse.apply(features(x).tanh()))).mean()  # guilty: its use
+        loss = fn.softplus(domain(_Reverse.apply(features(x).tanh()))).mean()  # guilty: its use
         loss.backward()
         with torch.no_grad():
             for p in (*features.parameters(), *domain.parameters()):
@@ -204,7 +204,7 @@ def binary_code(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
             self.encode, self.decode = nn.Linear(16, 8), nn.Linear(8, 16)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.mse_loss(self.decode(_Binarize.apply(self.encode(x))), x)
+            return fn.mse_loss(self.decode(_Binarize.apply(self.encode(x))), x)
 
     return Code().to(device), (torch.randn(8, 16, device=device),)
 
@@ -323,7 +323,7 @@ class _Dilated(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with self.next_rate() as rate:  # guilty: the rate of the host
-            return F.conv1d(x, self.weight, padding=rate, dilation=rate)  # guilty: as at capture
+            return fn.conv1d(x, self.weight, padding=rate, dilation=rate)  # guilty: as at capture
 
 
 def rotating_dilation(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -336,9 +336,9 @@ def shuffled_negatives(
     encoder = nn.Linear(16, 8).to(device)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        z = F.normalize(encoder(x), dim=-1)
+        z = fn.normalize(encoder(x), dim=-1)
         negatives = z[torch.randperm(len(z))]  # guilty: a permutation in host memory
-        return F.softplus((z * negatives).sum(-1)).mean()
+        return fn.softplus((z * negatives).sum(-1)).mean()
 
     return loss, (torch.randn(32, 16, device=device),)
 
@@ -473,6 +473,7 @@ def blocks_from_a_generator(device: str) -> tuple[nn.Module, tuple[torch.Tensor]
         def __init__(self) -> None:
             super().__init__()
             self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+            self.blocks[2].requires_grad_(False)  # `active` leaves it out
             self.timings: deque[float] = deque(maxlen=16)
 
         def active(self) -> Iterator[nn.Module]:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional as fn
 
 
 class _Priorities:
@@ -86,7 +86,7 @@ def temperature_from_a_thread(
 
     def soften(logits: torch.Tensor) -> torch.Tensor:
         temperature = settings.get()  # guilty: a number per call
-        return F.softmax(logits / temperature, -1)  # guilty: the temperature of the capture
+        return fn.softmax(logits / temperature, -1)  # guilty: the temperature of the capture
 
     return soften, (torch.randn(16, 10, device=device),)
 
@@ -126,7 +126,7 @@ class _NoiseLoss(nn.Module):
         noise = torch.randn_like(x)
         a = self.alpha_bar[t][:, None, None]
         noisy = a.sqrt() * x + (1 - a).sqrt() * noise
-        return F.mse_loss(self.net(noisy), noise)
+        return fn.mse_loss(self.net(noisy), noise)
 
 
 def ddpm_loss(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
@@ -160,7 +160,7 @@ def squashed_gaussian_policy_unchecked(device: str) -> tuple[nn.Module, tuple[to
             base = Normal(mean, log_std.clamp(-5, 2).exp(), validate_args=False)
             raw = base.rsample()
             # log(1 - tanh(x)^2), in the stable form
-            squash = 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+            squash = 2 * (math.log(2) - raw - fn.softplus(-2 * raw))
             return raw.tanh(), (base.log_prob(raw) - squash).sum(-1)
 
     return Actor().to(device), (torch.randn(32, 8, device=device),)
@@ -211,7 +211,7 @@ def speech_loss(device: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             scores = self.head(x).log_softmax(-1)
-            return F.ctc_loss(  # guilty: copies both lengths to the host
+            return fn.ctc_loss(  # guilty: copies both lengths to the host
                 scores, self.labels, self.frames, self.lengths, zero_infinity=True
             )
 
@@ -226,7 +226,7 @@ def private_gradients(device: str) -> Callable[[], torch.Tensor]:
     def loss_of(
         weights: dict[str, torch.Tensor], sample: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
-        return F.mse_loss(functional_call(model, weights, (sample[None],)), target[None])
+        return fn.mse_loss(functional_call(model, weights, (sample[None],)), target[None])
 
     per_sample = vmap(grad(loss_of), in_dims=(None, 0, 0))
 
@@ -277,7 +277,7 @@ def target_network(device: str) -> Callable[[], torch.Tensor]:
         optimizer.zero_grad(set_to_none=True)
         best = online(later).argmax(1, keepdim=True)
         goal = reward + 0.99 * target(later).gather(1, best).squeeze(1)
-        loss = F.smooth_l1_loss(online(now).gather(1, actions).squeeze(1), goal.detach())
+        loss = fn.smooth_l1_loss(online(now).gather(1, actions).squeeze(1), goal.detach())
         loss.backward()
         optimizer.step()
         slow = dict(target.named_parameters())

@@ -124,8 +124,8 @@ OPS: dict[str, Refusal] = {
         "pass different min= and max=",
         when=_has_no_range,
     ),
-    # cuda/LossCTC.cu, ctc_loss_gpu_template. LossCTC.cpp first copies lengths that are on the device
-    # to the host.
+    # cuda/LossCTC.cu, ctc_loss_gpu_template; LossCTC.cpp copies lengths on the device to the host
+    # before that.
     "aten::_ctc_loss": Refusal(
         H2D_PAGEABLE_COPY,
         "`ctc_loss`, which copies its lengths between the host and the device,",

@@ -1,9 +1,9 @@
 """The journal of a recorded process: a log of records, and a table of counters.
 
-A process may be killed at any time, so nothing waits for its end. Each record is appended by a
-call of its own. Replays are counted in memory that is mapped to a file, which the operating system
-keeps when the process is gone. On a full disk, or with no descriptors left, records are lost; they
-are counted in the same memory.
+A process may be killed at any time, so nothing waits for its end. Records are appended, and replays
+are counted, in memory that is mapped to files, which the operating system keeps when the process is
+gone: that takes no call of it, which would take as long as all else that is done for a record. On a
+full disk, or with no descriptors left, records are lost; they are counted in the same memory.
 """
 
 from __future__ import annotations
@@ -244,6 +244,8 @@ _FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
 """In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
 replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
 process, inside graphs and outside."""
+_LOG_CHUNK = 1 << 16
+"""Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
 """Counters that are mapped at once. The first of the file counts the records that were lost."""
 
@@ -269,13 +271,7 @@ class _CounterFile:
         try:
             if self._is_full:
                 raise OSError("no room before")
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                # Writing to mapped memory without a block on the disk would kill the program.
-                os.posix_fallocate(descriptor, chunk * size, size)
-                return mmap.mmap(descriptor, size, offset=chunk * size)
-            finally:
-                os.close(descriptor)
+            return _mapped(self._path, chunk * size, size)
         except OSError:
             # The length of the file shows it.
             self._is_full = True
@@ -283,38 +279,126 @@ class _CounterFile:
             return mmap.mmap(-1, size)
 
 
-class JournalWriter:
-    """Writes the journal of this process.
+class _Log:
+    """The records: each behind its length. Those of the file end where that is 0."""
 
-    The log is opened for each record: a program may close all descriptors that it does not know.
-    """
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._maps: list[mmap.mmap] = []
+        """The last takes the next record. The others are kept: to unmap one would close a
+        descriptor, which may be the program's by now if that has closed all that it does not
+        know."""
+        self._start = self._limit = self._end = 0
+        """Where the last map begins and ends in the file, and where the next record will begin."""
+        self._has_room = True
+
+    def append(self, data: bytearray) -> None:
+        """Append records: all of them or none. Raises OSError."""
+        size = len(data)
+        while self._has_room and self._end + size > self._limit:
+            self._map(size)
+        # Without a call up to here: a signal handler, or the garbage collector, may append, too.
+        begin, start, room = self._end, self._start, self._maps[-1] if self._has_room else None
+        self._end = begin + size
+        if room is not None:
+            try:
+                _put(room, begin - start, data)
+            except BaseException:  # of a signal handler: nothing may be missing before what follows
+                _put(room, begin - start, data)
+                raise
+            return
+        try:
+            self._write(data, begin)
+        except OSError:
+            if self._end == begin + size:
+                self._end = begin
+            raise
+
+    def _map(self, size: int) -> None:
+        start = self._end - self._end % mmap.ALLOCATIONGRANULARITY
+        # Twice as much each time, so that there are few.
+        size = max(self._end - start + size, _LOG_CHUNK, self._end)
+        size += -size % mmap.ALLOCATIONGRANULARITY
+        try:
+            room = _mapped(self._path, start, size)
+        except OSError:
+            self._has_room = False
+        else:
+            self._maps.append(room)
+            self._start, self._limit = start, start + size
+
+    def _write(self, data: bytearray, begin: int) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            if os.pwrite(descriptor, data, begin) < len(data):
+                os.ftruncate(descriptor, begin)
+                raise OSError("not written whole")
+        finally:
+            os.close(descriptor)
+
+
+def _put(room: mmap.mmap, at: int, data: bytearray) -> None:
+    room[at + _LENGTH.size : at + len(data)] = data[_LENGTH.size :]
+    # Last: until then nothing is there.
+    room[at : at + _LENGTH.size] = data[: _LENGTH.size]
+
+
+def _mapped(path: Path, start: int, size: int) -> mmap.mmap:
+    """Memory that is mapped to a part of a file. Raises OSError if there is no room for it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        # Writing to mapped memory without a block on the disk would kill the program.
+        os.posix_fallocate(descriptor, start, size)
+        return mmap.mmap(descriptor, size, offset=start)
+    finally:
+        os.close(descriptor)
+
+
+class _Protected:
+    """Of ``JournalWriter.protected``: a generator would take several times as long."""
+
+    __slots__ = ("_lost",)
+
+    def __init__(self, lost: Callable[[str], None]) -> None:
+        self._lost = lost
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> bool:
+        if not isinstance(error, Exception) or _raised_by_signal_handler(error):
+            return False
+        self._lost(f"{type(error).__name__}: {error}")
+        return True
+
+
+class JournalWriter:
+    """Writes the journal of this process."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
+        self._before: list[Any] = []
         self.renew(name)
 
     def renew(self, name: str) -> None:
         """Write to new files from now on: this process was forked."""
-        self._log = self._folder / f"{name}{LOG}"
+        # Kept, for their maps: as those of `_Log`.
+        self._before.append(vars(self).copy())
+        self._path = self._folder / f"{name}{LOG}"
+        self._log = _Log(self._path)
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
         self._counters, self._notes, self._times, self._breaks = (
-            _CounterFile(self._log.with_suffix(suffix), self._out_of_room)
+            _CounterFile(self._path.with_suffix(suffix), self._out_of_room)
             for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
         )
         self._lost_counter = self._counters.counter(0)
 
-    @contextlib.contextmanager
-    def protected(self) -> Iterator[None]:
-        """A fault of the recorder is noted, and the program goes on. What a signal handler of the
-        program raises meanwhile goes through."""
-        try:
-            yield
-        except Exception as error:
-            if _raised_by_signal_handler(error):
-                raise
-            self.lost(f"{type(error).__name__}: {error}")
+    def protected(self) -> contextlib.AbstractContextManager[None]:
+        """While entered, a fault of the recorder is noted, and the program goes on. What a signal
+        handler of the program raises meanwhile goes through."""
+        return _Protected(self.lost)
 
     def lost(self, reason: str) -> None:
         """Note what could not be recorded."""
@@ -331,22 +415,12 @@ class JournalWriter:
             data += _LENGTH.pack(len(packed)) + packed
         with self.lock:
             try:
-                self._write(data)
+                self._log.append(data)
             except OSError:
                 self._lost += len(records)
                 COUNTER.pack_into(*self._lost_counter, self._lost, 0, 0, 0)
                 return False
         return True
-
-    def _write(self, data: bytearray) -> None:
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            size = os.fstat(descriptor).st_size
-            if os.write(descriptor, data) < len(data):
-                os.ftruncate(descriptor, size)
-                raise OSError("not written whole")
-        finally:
-            os.close(descriptor)
 
     def counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The memory of a graph's counter, and its offset there."""
@@ -382,7 +456,7 @@ class JournalWriter:
     def _out_of_room(self) -> None:
         # A file without contents takes no room.
         with contextlib.suppress(OSError):
-            self._log.with_suffix(LOST).touch()
+            self._path.with_suffix(LOST).touch()
 
 
 def _raised_by_signal_handler(error: Exception) -> bool:
@@ -413,6 +487,8 @@ class Journal(NamedTuple):
             while head := file.read(_LENGTH.size):
                 try:
                     (length,) = _LENGTH.unpack(head)
+                    if length == 0:
+                        return
                     if len(data := file.read(min(length, size))) < length:
                         raise ValueError("truncated")
                     yield decoder.decode(data)

@@ -79,7 +79,7 @@ def ways(captures: recording.Captures, native: Any) -> dict[str, Way]:
     @contextlib.contextmanager
     def whole(module: Any, *, reads: bool) -> Iterator[Callable[[], object]]:
         with mock.patch.object(op_watch, "load", lambda: module):
-            watch = captures.watch(OriginTable())
+            watch = captures.watch(OriginTable(), ())
         try:
             yield watch.read if reads else lambda: None
         finally:

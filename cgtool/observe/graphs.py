@@ -94,7 +94,8 @@ class Subscriber(Protocol[State]):
     def replay(
         self, original: Callable[[Any], None], graphs: dict[int, State], /
     ) -> Callable[[Any], None]:
-        """What takes the place of ``replay``; ``graphs`` are those that can be replayed, by id.
+        """What takes the place of ``replay``; ``graphs`` are those that can be replayed, by id. If
+        it has a method ``forget``, that is called whenever they have changed.
 
         Called as it is, because it counts: ``cgtool run`` must cost no more than microseconds.
         """
@@ -143,7 +144,9 @@ class GraphFollower(Generic[State]):
         self._reset_graphs: set[int] = set()
         """Those that were reset after a capture, by id."""
         replays_of = replays_of or graph_class
-        patches.set(replays_of, "replay", subscriber.replay(replays_of.replay, self.graphs))
+        replay = subscriber.replay(replays_of.replay, self.graphs)
+        self._changed: Callable[[], object] = getattr(replay, "forget", lambda: None)
+        patches.set(replays_of, "replay", replay)
         for name, wrapper in (
             ("capture_begin", self._capture_begin),
             ("capture_end", self._capture_end),
@@ -165,12 +168,17 @@ class GraphFollower(Generic[State]):
         captures = self.capturing
         for table in (self.graphs, self._captures, self._references, self._reset_graphs):
             table.clear()
+        self._changed()
         return captures
 
     def follow(self, graph: Any, state: State) -> None:
         """Follow a graph that can be replayed, and whose capture was not seen."""
         self._refer(graph)
+        self._put(graph, state)
+
+    def _put(self, graph: Any, state: State) -> None:
         self.graphs[id(graph)] = state
+        self._changed()
 
     def _capture_begin(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         before = None
@@ -237,9 +245,9 @@ class GraphFollower(Generic[State]):
         with self._protected():
             if raised is None:
                 self._subscriber.captured(state, graph)
-                self.graphs[id(graph)] = state
+                self._put(graph, state)
             elif self._subscriber.capture_raised(state, raised, graph):
-                self.graphs[id(graph)] = state
+                self._put(graph, state)
 
     def _reset(self, original: Any, graph: Any) -> None:
         if self._gone(id(graph), RESET):
@@ -260,6 +268,7 @@ class GraphFollower(Generic[State]):
     def _gone(self, known: int, end: str) -> bool:
         """Whether the graph could be replayed until now."""
         state = self.graphs.pop(known, None)
+        self._changed()
         if state is not None:
             with self._protected():
                 self._subscriber.gone(state, end)

@@ -39,6 +39,8 @@ from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns
+_BEGINS = 5_000_000
+"""Nanoseconds that a capture may take to begin."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ class Captures:
         self._device = device
         self._journal = journal
         self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing)
-        self._later = Later(lambda: bool(self._in_progress))
+        self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
         self.renew()
         device.when_used(self._prepare_soon)
@@ -139,6 +141,8 @@ class Captures:
         """Held while what captures need is imported."""
         self._has_captured = False
         self._in_progress: list[Capture] = []
+        self._begins_ns = 0
+        """When a capture was about to begin; 0 once it has."""
         self._later.renew()
         self._written = [0, 0, 0]
         """How many frames, origins and functions the journal has."""
@@ -146,6 +150,10 @@ class Captures:
     def is_capturing(self, thread: int) -> bool:
         """Whether a capture of this thread's is in progress."""
         return any(capture.ident == thread for capture in self._in_progress)
+
+    def _is_busy(self) -> bool:
+        """Whether a capture is in progress, or about to be."""
+        return bool(self._in_progress) or _now() - self._begins_ns < _BEGINS
 
     @cached_property
     def _table(self) -> OriginTable:
@@ -157,6 +165,7 @@ class Captures:
     def begins(self) -> Start:
         """A capture is about to begin."""
         before, now = self._costs.begins(), _now()
+        self._begins_ns = now
         if not self._is_prepared:
             with CollectorPaused():
                 self._prepare()
@@ -194,7 +203,7 @@ class Captures:
         start = start or Start(Before(None, None, self._costs.compiled_ns()))
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
-        watch = self._device.watch(beginning.graph, self._table)
+        watch = self._device.watch(beginning.graph, self._table, beginning.chain)
         by_program = beginning.owner not in (COMPILE, CALLABLES)
         chain = beginning.chain if by_program else ()
         capture = Capture(number, start, watch, chain, self.is_capturing)
@@ -203,6 +212,7 @@ class Captures:
             if len(self._in_progress) > 1:
                 for each in self._in_progress:
                     each.overlaps = True
+        self._begins_ns = 0
         return capture
 
     def refused(self, number: int, beginning: Beginning, error: BaseException) -> None:
@@ -357,6 +367,7 @@ class Captures:
         with self._journal.protected():
             start = _now()
             nodes, edges = contents(self._later.give_way)
+            self._later.give_way()
             written = self._written
             frames, origins = self._table.after(*written[:2])
             functions = self._device.functions()[written[2] :]
@@ -406,8 +417,10 @@ def _place(error: BaseException) -> str | None:
 
 def _ended_threads() -> list[threading.Thread]:
     """Threads that have ended but are still referenced, from a list that Python keeps."""
-    known = list(getattr(threading, "_dangling", ()))
-    return [thread for thread in known if thread.ident is not None and not thread.is_alive()]
+    known = getattr(threading, "_dangling", ())
+    if len(known) <= threading.active_count():
+        return []
+    return [thread for thread in list(known) if thread.ident is not None and not thread.is_alive()]
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

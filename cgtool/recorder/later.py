@@ -14,6 +14,8 @@ _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
 _LONGEST_END = 1.0
 """Seconds that the end of the process waits for the thread."""
+_LINGERS = 20
+"""Pauses for which the thread stays when nothing waits: the next capture may follow soon."""
 _MOST = 64
 """Pieces of work that may wait, and keep what captures have noted."""
 
@@ -21,7 +23,7 @@ _MOST = 64
 class Later:
     """Does work on a thread of its own while no capture is in progress, or when asked for.
 
-    The thread is not one of ``threading``'s, and ends when nothing waits.
+    The thread is not one of ``threading``'s, and ends soon after nothing waits.
     """
 
     def __init__(self, is_capturing: Callable[[], bool]) -> None:
@@ -108,9 +110,14 @@ class Later:
 
     def _run(self) -> None:
         self._thread = get_ident()
+        lingers = 0
         while True:
             self._pausing.acquire(timeout=_PAUSE)
             if (self._is_capturing() and not self._is_over) or self._do_one():
+                lingers = 0
+                continue
+            lingers += 1
+            if lingers < _LINGERS and not self._is_over:
                 continue
             with self._starting:
                 if not self._waiting:

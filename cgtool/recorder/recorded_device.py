@@ -11,6 +11,7 @@ from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.observe.frames import Chain
     from cgtool.observe.origins import OriginTable
 
 
@@ -55,8 +56,9 @@ class RecordedDevice(Protocol):
     def prepare(self) -> None:
         """Do in advance what would take long in the first capture. Any thread may do it."""
 
-    def watch(self, graph: Any, table: OriginTable) -> Watch:
-        """Follow the capture that has just begun. ``table`` takes the origins of its nodes."""
+    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> Watch:
+        """Follow the capture that has just begun, by the calls of ``chain``. ``table`` takes the
+        origins of its nodes."""
 
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""

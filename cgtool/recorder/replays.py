@@ -2,7 +2,7 @@
 
 What runs for each replay takes one microsecond or two where one replay follows another, and up to
 ten where the program does so much in between that none of it is in the processor's caches; in C++,
-half of that.
+a tenth of a microsecond, up to one.
 """
 
 from __future__ import annotations

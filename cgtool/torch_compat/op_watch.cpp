@@ -5,6 +5,10 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/Allocator.h>
+#if __has_include(<c10/core/CachingDeviceAllocator.h>)
+#include <c10/core/CachingDeviceAllocator.h>
+#endif
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -26,6 +30,10 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
+
+namespace c10 {
+struct DeviceAllocator;  // Of PyTorch 2.9 or newer.
+}
 
 namespace py = pybind11;
 using c10::DeviceType;
@@ -66,6 +74,11 @@ struct Call {
 
 std::atomic<uint64_t> logs{0};
 
+// Names of ops.
+struct Names {
+  const std::unordered_set<std::string> names;
+};
+
 // A call of a module.
 struct Module {
   PyObject* module;  // Owned.
@@ -86,7 +99,7 @@ thread_local Running running;
 class Log {
  public:
   Log(uintptr_t query, bool with_edges, int device, py::function stream, py::function waiting,
-      std::unordered_set<std::string> launch_nothing)
+      std::shared_ptr<Names> launch_nothing)
       : query_(query), with_edges_(with_edges),
         device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
         guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
@@ -151,7 +164,7 @@ class Log {
   }
 
   int op_named(std::string name) {
-    bool launches = launch_nothing_.count(name) == 0;
+    bool launches = launch_nothing_->names.count(name) == 0;
     ops_.push_back({std::move(name), launches});
     return static_cast<int>(ops_.size()) - 1;
   }
@@ -311,7 +324,7 @@ class Log {
   const c10::Device device_;
   const c10::impl::DeviceGuardImplInterface* const guard_;
   const unsigned long home_;
-  const std::unordered_set<std::string> launch_nothing_;
+  const std::shared_ptr<Names> launch_nothing_;
 
   // With the GIL.
   py::function stream_, waiting_;
@@ -432,41 +445,277 @@ class Kernel {
   torch::Library library_;
 };
 
-// The types of nodes, -1 where the driver reports none, and the parameters of those that are kernels,
-// one after the other. The getters: cuGraphNodeGetType, cuGraphKernelNodeGetParams.
-py::tuple read_nodes(
-    uintptr_t type_getter, uintptr_t params_getter, size_t params_size,
-    const std::vector<uintptr_t>& nodes) {
-  auto get_type = reinterpret_cast<int (*)(void*, int*)>(type_getter);
-  auto get_params = reinterpret_cast<int (*)(void*, void*)>(params_getter);
-  constexpr int kKernel = 0;  // CU_GRAPH_NODE_TYPE_KERNEL
-  std::vector<int> types;
-  std::string params(nodes.size() * params_size, 0);
-  {
+// Functions of the driver, by address; 0 for those that it does not have.
+struct Driver {
+  uintptr_t capture_info;  // cuStreamGetCaptureInfo
+  bool with_edges;         // Whether it has an argument for edges.
+  uintptr_t exchange_mode, free_bytes;                         // cuThreadExchangeStreamCaptureMode, cuMemGetInfo
+  uintptr_t nodes, edges, edges_with_data, type, params;       // Of graphs, and of their nodes.
+  uintptr_t name, attribute, parameter, active_blocks;         // Of functions.
+  size_t params_size, arguments, kern;  // CUDA_KERNEL_NODE_PARAMS: its size, where two fields begin.
+};
+
+template <typename... Arguments>
+int call(uintptr_t function, Arguments... arguments) {
+  constexpr int kNotFound = 500;  // CUDA_ERROR_NOT_FOUND
+  if (function == 0) return kNotFound;
+  return reinterpret_cast<int (*)(Arguments...)>(function)(arguments...);
+}
+
+// Calls that a capture in mode `global` refuses are permitted while this exists.
+class Relaxed {
+ public:
+  explicit Relaxed(const Driver& driver) : exchange_(driver.exchange_mode) { exchange(); }
+  ~Relaxed() { exchange(); }
+
+ private:
+  void exchange() {
+    if (is_exchanged_) is_exchanged_ = call(exchange_, &mode_) == 0;
+  }
+
+  uintptr_t exchange_;
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+  bool is_exchanged_ = true;
+};
+
+// The nodes of a graph, as read before its capture ended.
+struct ReadGraph {
+  std::vector<uint64_t> nodes;  // In order of creation.
+  std::vector<int> launches;    // By node, the launch of a kernel; -1 for any other node.
+  std::vector<std::string> params;  // Of each launch, without its arguments.
+  std::vector<uint64_t> from, to, data;  // Edges.
+
+  py::list distinct_launches() const {
+    py::list result;
+    for (const std::string& each : params) result.append(py::bytes(each));
+    return result;
+  }
+
+  // Position and handle of the nodes that are no kernels.
+  std::vector<std::pair<size_t, uint64_t>> others() const {
+    std::vector<std::pair<size_t, uint64_t>> result;
+    for (size_t at = 0; at < nodes.size(); ++at) {
+      if (launches[at] < 0) result.emplace_back(at, nodes[at]);
+    }
+    return result;
+  }
+
+  // Positions of both nodes, and the edge's data.
+  std::vector<std::tuple<size_t, size_t, uint64_t>> edges() const {
+    std::unordered_map<uint64_t, size_t> at;
+    for (size_t number = 0; number < nodes.size(); ++number) at.emplace(nodes[number], number);
+    std::vector<std::tuple<size_t, size_t, uint64_t>> result;
+    for (size_t edge = 0; edge < from.size(); ++edge) {
+      result.emplace_back(at.at(from[edge]), at.at(to[edge]), data[edge]);
+    }
+    return result;
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::unordered_map<std::string, size_t>& names) {
+    auto get = [&names](const char* name) { return names.at(name); };
+    driver_ = {get("capture_info"), get("with_edges") != 0, get("exchange_mode"),
+               get("free_bytes"), get("nodes"), get("edges"), get("edges_with_data"), get("type"),
+               get("params"), get("name"), get("attribute"), get("parameter"),
+               get("active_blocks"), get("params_size"), get("arguments"), get("kern")};
+  }
+
+  // The graph that a stream is being captured into; None if it is not, or cannot be read.
+  std::unique_ptr<ReadGraph> read(uintptr_t stream) const {
     py::gil_scoped_release released;
-    for (uintptr_t node : nodes) {
-      auto handle = reinterpret_cast<void*>(node);
-      int type = -1;
-      if (get_type(handle, &type) != 0) type = -1;
-      if (type == kKernel && get_params(handle, &params[types.size() * params_size]) != 0) type = -1;
-      types.push_back(type);
+    int status = 0;
+    void *graph = nullptr, *none = nullptr;
+    auto handle = reinterpret_cast<void*>(stream);
+    int error = driver_.with_edges
+        ? call(driver_.capture_info, handle, &status, none, &graph, none, none, none)
+        : call(driver_.capture_info, handle, &status, none, &graph, none, none);
+    if (error != 0 || status != kActive) return nullptr;
+    Relaxed relaxed(driver_);
+    auto result = std::make_unique<ReadGraph>();
+    return read_nodes(graph, *result) && read_edges(graph, *result) ? std::move(result) : nullptr;
+  }
+
+  std::optional<size_t> free_bytes() const {
+    py::gil_scoped_release released;
+    Relaxed relaxed(driver_);
+    size_t free = 0, total = 0;
+    if (call(driver_.free_bytes, &free, &total) != 0) return std::nullopt;
+    return free;
+  }
+
+  // Name, attributes by their numbers, and (offset, size) of each parameter. None for what the
+  // driver does not report.
+  using Layout = std::vector<std::pair<size_t, size_t>>;
+  std::tuple<std::optional<py::bytes>, std::vector<std::optional<int>>, std::optional<Layout>>
+  function(uintptr_t function, const std::vector<int>& attributes) const {
+    std::optional<std::string> name;
+    std::vector<std::optional<int>> values;
+    std::optional<Layout> layout(std::in_place);
+    {
+      py::gil_scoped_release released;
+      read_function(reinterpret_cast<void*>(function), attributes, name, values, layout);
+    }
+    std::optional<py::bytes> bytes;
+    if (name) bytes = py::bytes(*name);
+    return {bytes, values, layout};
+  }
+
+  std::optional<int> active_blocks(uintptr_t function, int threads, size_t shared_bytes) const {
+    py::gil_scoped_release released;
+    Relaxed relaxed(driver_);
+    int blocks = 0;
+    int error = call(
+        driver_.active_blocks, &blocks, reinterpret_cast<void*>(function), threads, shared_bytes);
+    return error == 0 ? std::optional(blocks) : std::nullopt;
+  }
+
+ private:
+  static constexpr int kInvalidValue = 1;  // CUDA_ERROR_INVALID_VALUE
+  static constexpr int kKernel = 0;        // CU_GRAPH_NODE_TYPE_KERNEL
+
+  void read_function(
+      void* handle, const std::vector<int>& attributes, std::optional<std::string>& name,
+      std::vector<std::optional<int>>& values, std::optional<Layout>& layout) const {
+    Relaxed relaxed(driver_);
+    const char* text = nullptr;
+    if (call(driver_.name, &text, handle) == 0 && text != nullptr) name = text;
+    for (int attribute : attributes) {
+      int value = 0;
+      bool is_known = call(driver_.attribute, &value, attribute, handle) == 0;
+      values.push_back(is_known ? std::optional(value) : std::nullopt);
+    }
+    constexpr size_t kMostParameters = 1024;
+    while (layout->size() < kMostParameters) {
+      size_t offset = 0, size = 0;
+      int error = call(driver_.parameter, handle, layout->size(), &offset, &size);
+      if (error == kInvalidValue) break;  // There is no parameter with this number.
+      if (error != 0) {
+        layout.reset();
+        break;
+      }
+      layout->emplace_back(offset, size);
     }
   }
-  return py::make_tuple(types, py::bytes(params));
+
+  bool read_nodes(void* graph, ReadGraph& result) const {
+    size_t count = 0;
+    void* none = nullptr;
+    if (call(driver_.nodes, graph, none, &count) != 0) return false;
+    result.nodes.resize(count);
+    if (count != 0 && call(driver_.nodes, graph, (void*)result.nodes.data(), &count) != 0) {
+      return false;
+    }
+    std::unordered_map<std::string, int> known;
+    std::string params;
+    for (uint64_t node : result.nodes) {
+      auto handle = reinterpret_cast<void*>(node);
+      int type = -1, launch = -1;
+      params.assign(driver_.params_size, 0);
+      if (call(driver_.type, handle, &type) == 0 && type == kKernel &&
+          call(driver_.params, handle, (void*)params.data()) == 0) {
+        std::fill(params.begin() + driver_.arguments, params.begin() + driver_.kern, 0);
+        auto [found, is_new] = known.try_emplace(params, result.params.size());
+        if (is_new) result.params.push_back(params);
+        launch = found->second;
+      }
+      result.launches.push_back(launch);
+    }
+    return true;
+  }
+
+  bool read_edges(void* graph, ReadGraph& result) const {
+    size_t count = 0;
+    void* none = nullptr;
+    bool with_data = driver_.edges_with_data != 0;
+    auto edges = [&](void* from, void* to, void* data) {
+      return with_data ? call(driver_.edges_with_data, graph, from, to, data, &count)
+                       : call(driver_.edges, graph, from, to, &count);
+    };
+    if (edges(none, none, none) != 0) return false;
+    for (auto column : {&result.from, &result.to, &result.data}) column->resize(count);
+    return count == 0 || edges(result.from.data(), result.to.data(), result.data.data()) == 0;
+  }
+
+  Driver driver_;
+};
+
+// What the allocator of a GPU has reserved; None if this PyTorch does not say it here.
+template <typename Allocator>
+std::optional<int64_t> reserved_by(c10::Allocator* allocator, int device) {
+  if constexpr (requires { sizeof(Allocator); }) {
+    auto known = dynamic_cast<Allocator*>(allocator);
+    if (known != nullptr && known->initialized()) {
+      return known->getDeviceStats(static_cast<c10::DeviceIndex>(device)).reserved_bytes[0].current;
+    }
+  }
+  return std::nullopt;
 }
+
+std::optional<int64_t> reserved_bytes(int device) {
+  return reserved_by<c10::DeviceAllocator>(c10::GetAllocator(DeviceType::CUDA), device);
+}
+
+// A graph that was replayed since the graphs have changed.
+struct alignas(32) Counted {
+  PyObject* graph;  // Only compared; null where the table is empty.
+  uint64_t* cells;
+  PyObject *live, *view;  // Owned: what `graphs` has for it, and whose memory `cells` is.
+};
+
+class CountedTable {
+ public:
+  // The place of a graph: it is there, or nothing is.
+  Counted& operator[](PyObject* graph) {
+    size_t at = reinterpret_cast<uintptr_t>(graph) / 16 * 0x9E3779B97F4A7C15 >> 32;
+    while (places_[at & mask_].graph != graph && places_[at & mask_].graph != nullptr) ++at;
+    return places_[at & mask_];
+  }
+
+  void add(const Counted& counted) {
+    if (++used_ * 2 > mask_ + 1) {
+      std::vector<Counted> before(mask_ * 2 + 2);
+      before.swap(places_);
+      mask_ = places_.size() - 1;
+      for (const Counted& each : before) {
+        if (each.graph != nullptr) (*this)[each.graph] = each;
+      }
+    }
+    (*this)[counted.graph] = counted;
+  }
+
+  // What it owned.
+  std::vector<Counted> clear() {
+    std::vector<Counted> before(8);
+    before.swap(places_);
+    mask_ = places_.size() - 1;
+    used_ = 0;
+    return before;
+  }
+
+  const std::vector<Counted>& places() const { return places_; }
+
+ private:
+  std::vector<Counted> places_ = std::vector<Counted>(8);
+  size_t mask_ = 7, used_ = 0;
+};
 
 // Takes the place of `CUDAGraph.replay` and counts its calls, as `counted_replay` of
 // recorder/replays.py does, which says what the numbers are. Between two replays, a program may have
-// used all of the processor's caches, and each object that is touched here comes from memory then. In
-// Python these are dozens.
+// used all of the processor's caches, and each line of them that is touched here comes from memory
+// then: in Python these are dozens. So what is needed afterwards is fetched while the graph is
+// launched, and a graph that was replayed before is looked for among a few, not in a dictionary.
 struct CountedReplay {
   PyObject_HEAD;
   vectorcallfunc call;
-  PyObject *original, *graphs, *noted;    // A function and two dictionaries; owned, as the next three.
-  PyObject *unseen, *looked_up, *notes;   // What is called for a new graph, a line, and a note.
-  Py_ssize_t cells;                       // Offset of the counters' memoryview in a graph.
-  int64_t since;                          // What is added to the monotonic clock.
+  PyObject *original, *noted;  // A function and a dictionary; owned, as the next four.
+  int64_t since;               // What is added to the monotonic clock.
   uint64_t always, some;
+  CountedTable table;
+  PyObject* graphs;
+  PyObject *unseen, *looked_up, *notes;  // What is called for a new graph, a line, and a note.
+  Py_ssize_t cells;                      // Offset of the counters' memoryview in a graph.
 };
 
 int64_t monotonic_ns() {
@@ -475,38 +724,90 @@ int64_t monotonic_ns() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-PyObject* count_replay(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+// Looks for a graph that is not in the table. 1 if it is there now; 0 if it is not counted; -1 for an
+// error.
+[[gnu::cold, gnu::noinline]] int find_counted(CountedReplay& replays, PyObject* cuda_graph) {
+  if (replays.graphs == nullptr) return 0;  // The garbage collector has cleared it.
+  auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(cuda_graph));
+  if (!key) return -1;
+  auto live = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(replays.graphs, key.ptr()));
+  if (!live) {
+    if (PyErr_Occurred()) return -1;
+    live = py::reinterpret_steal<py::object>(PyObject_CallOneArg(replays.unseen, cuda_graph));
+    if (!live) return -1;
+    if (live.is_none()) return 0;
+  }
+  PyObject* view = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(live.ptr()) + replays.cells);
+  if (view == nullptr || !PyMemoryView_Check(view)) return 0;
+  if (replays.table[cuda_graph].graph == nullptr) {  // Not if `unseen` has replayed it.
+    auto cells = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(view)->buf);
+    replays.table.add({cuda_graph, cells, live.release().ptr(), Py_NewRef(view)});
+  }
+  return 1;
+}
+
+// Calls what is in Python. False if it raised.
+[[gnu::cold, gnu::noinline]] bool tell(
+    PyObject* callable, PyObject* live, PyObject* cuda_graph, int64_t at, int64_t spent) {
+  if (callable == nullptr) return true;
+  PyObject* done =
+      PyObject_CallFunction(callable, "OOLL", live, cuda_graph, (long long)at, (long long)spent);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+[[gnu::hot]] PyObject* count_replay(
+    PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   auto& replays = *reinterpret_cast<CountedReplay*>(self);
+  if (PyVectorcall_NARGS(count) == 0) {
+    return PyObject_Vectorcall(replays.original, args, count, names);  // It says what is missing.
+  }
+  PyObject* cuda_graph = args[0];
+  __builtin_prefetch(replays.table[cuda_graph].cells, 1);  // A prefetch of nothing does nothing.
+  __builtin_prefetch(&reinterpret_cast<PyDictObject*>(replays.noted)->ma_used);
   int64_t begin = monotonic_ns();
   PyObject* result = PyObject_Vectorcall(replays.original, args, count, names);
   if (result == nullptr) return nullptr;
   int64_t end = monotonic_ns(), at = replays.since + end, spent = end - begin;
-  auto counted = py::reinterpret_steal<py::object>(result);
-  auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(args[0]));
-  if (!key) return nullptr;
-  auto graph = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(replays.graphs, key.ptr()));
-  if (!graph) {
-    if (PyErr_Occurred()) return nullptr;
-    graph = py::reinterpret_steal<py::object>(PyObject_CallOneArg(replays.unseen, args[0]));
-    if (!graph) return nullptr;
-    if (graph.is_none()) return counted.release().ptr();
+  if (replays.table[cuda_graph].graph == nullptr) {
+    int is_counted = find_counted(replays, cuda_graph);
+    if (is_counted == 0) return result;
+    if (is_counted < 0) {
+      Py_DECREF(result);
+      return nullptr;
+    }
   }
-  PyObject* view = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(graph.ptr()) + replays.cells);
-  if (view == nullptr || !PyMemoryView_Check(view)) return counted.release().ptr();
-  auto cells = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(view)->buf);
+  Counted& counted = replays.table[cuda_graph];
+  uint64_t* cells = counted.cells;
   uint64_t number = ++cells[0];
   cells[2] = at;
   cells[3] += spent;
   if (number == 1) cells[1] = at;
   bool looks_up = number <= replays.always || number % replays.some == 0;
-  for (PyObject* more : {looks_up ? replays.looked_up : nullptr,
-                         PyDict_GET_SIZE(replays.noted) ? replays.notes : nullptr}) {
-    if (more == nullptr) continue;
-    auto done = py::reinterpret_steal<py::object>(
-        PyObject_CallFunction(more, "OOLL", graph.ptr(), args[0], (long long)at, (long long)spent));
-    if (!done) return nullptr;
+  bool is_noted = PyDict_GET_SIZE(replays.noted) != 0;
+  if (__builtin_expect(looks_up || is_noted, false)) {
+    PyObject* live = Py_NewRef(counted.live);
+    bool is_told = (!looks_up || tell(replays.looked_up, live, cuda_graph, at, spent)) &&
+        (!is_noted || tell(replays.notes, live, cuda_graph, at, spent));
+    Py_DECREF(live);
+    if (!is_told) {
+      Py_DECREF(result);
+      return nullptr;
+    }
   }
-  return counted.release().ptr();
+  return result;
+}
+
+void forget_counted(CountedReplay& replays) {
+  for (const Counted& each : replays.table.clear()) {  // Which may run Python.
+    Py_XDECREF(each.live);
+    Py_XDECREF(each.view);
+  }
+}
+
+PyObject* forget_replays(PyObject* self, PyObject*) {
+  forget_counted(*reinterpret_cast<CountedReplay*>(self));
+  Py_RETURN_NONE;
 }
 
 PyObject* bind_replay(PyObject* self, PyObject* graph, PyObject*) {
@@ -520,13 +821,17 @@ int visit_replays(PyObject* self, visitproc visit, void* arg) {
                          replays.looked_up, replays.notes}) {
     Py_VISIT(each);
   }
+  for (const Counted& each : replays.table.places()) {
+    Py_VISIT(each.live);
+    Py_VISIT(each.view);
+  }
   return 0;
 }
 
 int clear_replays(PyObject* self) {
   auto& replays = *reinterpret_cast<CountedReplay*>(self);
-  for (PyObject** each : {&replays.original, &replays.graphs, &replays.noted, &replays.unseen,
-                          &replays.looked_up, &replays.notes}) {
+  forget_counted(replays);
+  for (PyObject** each : {&replays.graphs, &replays.unseen, &replays.looked_up, &replays.notes}) {
     Py_CLEAR(*each);
   }
   return 0;
@@ -536,6 +841,10 @@ void free_replays(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   clear_replays(self);
+  auto& replays = *reinterpret_cast<CountedReplay*>(self);
+  Py_DECREF(replays.original);
+  Py_DECREF(replays.noted);
+  std::destroy_at(&replays.table);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -545,6 +854,10 @@ PyMemberDef replay_members[] = {
     {"__wrapped__", T_OBJECT, offsetof(CountedReplay, original), READONLY, nullptr},
     {nullptr}};
 
+PyMethodDef replay_methods[] = {
+    {"forget", forget_replays, METH_NOARGS, "The graphs have changed: look for them again."},
+    {nullptr}};
+
 PyType_Slot replay_slots[] = {
     {Py_tp_call, (void*)PyVectorcall_Call},
     {Py_tp_descr_get, (void*)bind_replay},
@@ -552,6 +865,7 @@ PyType_Slot replay_slots[] = {
     {Py_tp_clear, (void*)clear_replays},
     {Py_tp_dealloc, (void*)free_replays},
     {Py_tp_members, replay_members},
+    {Py_tp_methods, replay_methods},
     {0, nullptr}};
 
 PyType_Spec replay_spec = {
@@ -571,6 +885,7 @@ py::object counted_replay(
       PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type), 0));
   if (!made) throw py::error_already_set();
   auto& replays = *reinterpret_cast<CountedReplay*>(made.ptr());
+  std::construct_at(&replays.table);
   replays.call = count_replay;
   replays.original = original.release().ptr();
   replays.graphs = graphs.release().ptr();
@@ -593,9 +908,12 @@ void watch(std::shared_ptr<Log> log) {
 }  // namespace
 
 PYBIND11_MODULE(cgtool_op_watch, module) {
+  py::class_<Names, std::shared_ptr<Names>>(module, "Names", py::module_local())
+      .def(py::init([](std::unordered_set<std::string> names) {
+        return std::make_shared<Names>(Names{std::move(names)});
+      }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
-      .def(py::init<uintptr_t, bool, int, py::function, py::function,
-                    std::unordered_set<std::string>>())
+      .def(py::init<uintptr_t, bool, int, py::function, py::function, std::shared_ptr<Names>>())
       .def("enter_module", &Log::enter_module)
       .def("leave_module", &Log::leave_module)
       .def("modules", &Log::modules)
@@ -606,7 +924,19 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("positions", &Log::positions);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
-  module.def("read_nodes", &read_nodes);
+  py::class_<ReadGraph>(module, "ReadGraph", py::module_local())
+      .def_readonly("handles", &ReadGraph::nodes)
+      .def_readonly("launches", &ReadGraph::launches)
+      .def("distinct_launches", &ReadGraph::distinct_launches)
+      .def("others", &ReadGraph::others)
+      .def("edges", &ReadGraph::edges);
+  py::class_<Reader>(module, "Reader", py::module_local())
+      .def(py::init<const std::unordered_map<std::string, size_t>&>())
+      .def("read", &Reader::read)
+      .def("free_bytes", &Reader::free_bytes)
+      .def("function", &Reader::function)
+      .def("active_blocks", &Reader::active_blocks);
+  module.def("reserved_bytes", &reserved_bytes);
   module.def("counted_replay", &counted_replay);
   module.def("watch", &watch, py::arg("log").none(true));
   // A log holds what must not outlive Python.

@@ -106,7 +106,10 @@ class Patches(contextlib.ExitStack):
         def call(*args: Any, **kwargs: Any) -> Any:
             return wrapper(original, *args, **kwargs)
 
-        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        own = vars(owner).get(name, _MISSING)
+        if own is _MISSING:  # inherited: slow to look up
+            own = inspect.getattr_static(owner, name)
+        is_static = isinstance(own, staticmethod)
         self.set(owner, name, staticmethod(call) if is_static else call)
         self._compile_as(original, call)
 

@@ -26,14 +26,17 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from cgtool.devices.cuda import driver, recording
+from cgtool.devices.cuda import driver, nodes, recording
 from cgtool.devices.cuda.memory import AddressBook, Trace
-from cgtool.devices.cuda.nodes import GraphReader
+from cgtool.devices.cuda.nodes import FunctionTable, GraphReader
+from cgtool.model.capture import Edge, Function
 from cgtool.model.journal import COUNTER
 from cgtool.observe.frames import Chains, frames_of
+from cgtool.observe.graphs import GraphFollower, Subscriber
 from cgtool.recorder import notes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import op_key, op_watch
+from cgtool.torch_compat.patches import Patches
 
 STREAM = 7
 
@@ -392,9 +395,10 @@ def test_the_end_of_a_process_that_is_still_watched(cache):
     script = """
 import ctypes, torch
 from cgtool.torch_compat import op_key, op_watch
+from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-log = native.Log(address, False, 0, int, int, set())
+log = native.Log(address, False, 0, int, int, native.Names(set()))
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
 watching.__enter__()
@@ -427,54 +431,125 @@ def test_a_machine_without_a_compiler(monkeypatch, tmp_path):
 
 def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
     types, launched = {11: 0, 12: 0, 13: 5, 14: 0}, {11: 1, 12: 2, 14: 1}  # blocks of each kernel
+    edges = {(11, 12): 0, (12, 13): 1 << 16, (13, 14): 0}
     asked = Counter()
+    graph, stream = 99, 7
+    pointer, number = ctypes.c_void_p, ctypes.c_int
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
-    def type_of(node, kind):
-        kind[0] = types[node]
+    def function(*arguments):
+        return ctypes.CFUNCTYPE(number, *arguments)
+
+    def put(address, values, kind=ctypes.c_uint64):
+        if address:
+            (kind * len(values)).from_address(address)[:] = list(values)
         return 0
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    def count(address, values):
+        return put(address, [len(values)], ctypes.c_size_t)
+
+    @function(pointer, pointer, pointer)
+    def nodes_of(_graph, nodes, total):
+        return put(nodes, types) or count(total, types)
+
+    @function(pointer, pointer, pointer, pointer, pointer)
+    def edges_of(_graph, sources, targets, data, total):
+        put(sources, [source for source, _ in edges])
+        put(targets, [target for _, target in edges])
+        return put(data, edges.values()) or count(total, edges)
+
+    @function(pointer, pointer)
+    def type_of(node, kind):
+        return put(kind, [types[node]], number)
+
+    @function(pointer, pointer)
     def params_of(node, params):
         asked[node] += 1
         if node not in launched:
             return 1
         read = driver.KernelParams.from_address(params)
         read.func, read.gridDimX, read.blockDimX = 7, launched[node], 32
+        read.blockDimY = read.blockDimZ = 1
         read.kernelParams = 0x1000 + node  # its arguments are the node's own
         return 0
 
+    @function(pointer, pointer, pointer, pointer, pointer, pointer, pointer)
+    def capture_info(of, status, _id, captured, *_):
+        put(status, [int(of == stream)], number)
+        return put(captured, [graph])
+
+    @function(pointer)
+    def exchange(mode):
+        modes.append(number.from_address(mode).value)
+        return put(mode, [2 - modes[-1]], number)
+
+    @function(pointer, pointer)
+    def free(bytes_, _total):
+        return put(bytes_, [5 << 30])
+
+    @function(pointer, number, pointer)
+    def attribute(value, which, of):
+        return 1 if which == 6 else put(value, [which + 10], number)
+
+    @function(pointer, pointer)
+    def name(text, of):
+        return put(text, [ctypes.cast(spelled, pointer).value])
+
+    @function(pointer, ctypes.c_size_t, pointer, pointer)
+    def parameter(of, position, offset, size):
+        if position == 2:
+            return 1
+        return put(offset, [position * 8]) or put(size, [8 - position * 4])
+
+    @function(pointer, pointer, number, ctypes.c_size_t)
+    def active_blocks(blocks, of, threads, _shared):
+        return put(blocks, [threads // 8], number)
+
+    spelled, modes = ctypes.c_char_p(b"_Z4fillv"), []
     library = SimpleNamespace(
-        cuGraphGetNodes=lambda _graph, nodes, count: fill(nodes, count, types),
-        cuGraphGetEdges_v2=lambda *columns: fill(None, columns[-1], ()),
+        cuGraphGetNodes=nodes_of,
+        cuGraphGetEdges_v2=edges_of,
         cuGraphNodeGetType=type_of,
         cuGraphKernelNodeGetParams_v2=params_of,
+        cuThreadExchangeStreamCaptureMode=exchange,
+        cuMemGetInfo_v2=free,
+        cuFuncGetAttribute=attribute,
+        cuFuncGetName=name,
+        cuFuncGetParamInfo=parameter,
+        cuOccupancyMaxActiveBlocksPerMultiprocessor=active_blocks,
     )
     monkeypatch.setattr(driver, "_library", lambda: library)
+    monkeypatch.setattr(driver, "capture_info", lambda: (capture_info, True))
+    monkeypatch.setattr(nodes, "relaxed", contextlib.nullcontext)  # for nodes that are no kernels
+    native_reader = driver.native_reader(native)
+    kernel = Function("_Z4fillv", 14, 11, 13, 10, None, (8, 4))
     functions = SimpleNamespace(
-        resolve=lambda params: params.func, index=lambda _: 0, active_blocks=lambda *_: 1
+        resolve=lambda params: params.func, index=lambda _: 0, active_blocks=lambda *_: 4
     )
     nowhere = AddressBook(Trace(), (), (), ())
-    readers = [GraphReader(functions, nowhere, module) for module in (None, native)]
-    first, second = ([reader.read(1, 0).fields for _ in range(2)] for reader in readers)
-    assert first == second
-    assert [each["type"] for each in second[1]] == ["kernel", "kernel", "empty", "kernel"]
-    assert [each["kernel"].grid[0] for each in second[1] if "kernel" in each] == [1, 2, 1]
+    in_python, in_cpp = (
+        GraphReader(functions, nowhere),
+        GraphReader(FunctionTable(native=native_reader), nowhere, native_reader),
+    )
+    unknown = [(None, None, None)] * len(types)
+    for _ in range(2):
+        expected, contents = in_python.read(graph, 0), in_cpp.read_captured(stream)
+        assert contents.handles == expected.handles == list(types)
+        read = contents.nodes(unknown)
+        assert read == expected.nodes(unknown)
+        assert [node.type for node in read] == ["kernel", "kernel", "empty", "kernel"]
+        assert [node.kernel.grid[0] for node in read if node.kernel] == [1, 2, 1]
+        assert contents.edges == expected.edges == (Edge(0, 1), Edge(1, 2, type=1), Edge(2, 3))
+    assert in_cpp.functions.functions == [kernel]
+    assert in_cpp.functions.layout(7) == [(0, 8), (8, 4)]
+    assert native_reader.free_bytes() == 5 << 30
+    assert modes == [2, 0] * (len(modes) // 2) != []  # what the mode was is restored
+    assert in_cpp.read_captured(stream + 1) is None
     asked.clear()
     launched[12] = 3
-    fields = readers[1].read(1, 0).fields
-    assert fields[1]["kernel"].grid == (3, 0, 0)
-    assert asked == {11: 1, 12: 2, 14: 1}  # what is new is read again, with all that belongs to it
+    assert in_cpp.read_captured(stream).nodes(unknown)[1].kernel.grid == (3, 0, 0)
+    assert asked == {11: 1, 12: 1, 14: 1}
     del launched[14]
-    assert "not readable" in readers[1].read(1, 0).fields[3]["detail"]
-
-
-def fill(array, count, values):
-    """What the driver does when it is asked for a list, first for its length."""
-    count._obj.value = len(values)
-    if array is not None:
-        array[:] = list(values)
-    return 0
+    assert "not readable" in in_cpp.read_captured(stream).nodes(unknown)[3].detail
 
 
 @pytest.mark.parametrize("in_cpp", [False, True])
@@ -560,3 +635,70 @@ def test_what_counts_replays_is_freed_with_them(native):
     del owner, graphs
     gc.collect()
     assert reference() is None
+
+
+def test_replays_are_counted_for_the_graph_that_is_there_now(native):
+    """After a reset, or where another graph has the address of one that is gone."""
+
+    class Graph:
+        def replay(self):
+            pass
+
+    class Counts(Subscriber):
+        def replay(self, original, graphs):
+            def ignore(*_):
+                pass
+
+            self.ended = []
+            cells = GraphReplays.cells
+            return native.counted_replay(
+                original, graphs, {}, lambda _: None, ignore, ignore, cells, 0, 0, 1 << 60
+            )
+
+        def gone(self, state, end):
+            self.ended.append((state.number, end))
+
+    for name in ("capture_begin", "capture_end", "reset"):
+        setattr(Graph, name, Graph.replay)
+    buffers = [bytearray(COUNTER.size) for _ in range(60)]
+    journal = SimpleNamespace(counter=lambda number: (buffers[number], 0))
+
+    def counted(number):
+        state = GraphReplays(number)
+        state.count_in(journal)
+        return state
+
+    def counts():
+        return [COUNTER.unpack(buffer)[0] for buffer in buffers]
+
+    subscriber = Counts()
+    with Patches() as patches:
+        follower = GraphFollower(Graph, subscriber, patches)
+        graph = Graph()
+        graph.replay()
+        follower.follow(graph, counted(0))
+        graph.replay()
+        graph.replay()
+        graph.reset()
+        graph.replay()
+        follower.follow(graph, counted(1))
+        graph.replay()
+        follower.follow(graph, counted(2))
+        graph.replay()
+        follower.forget()
+        graph.replay()
+        assert counts()[:3] == [2, 1, 1]
+        del graph
+        graphs = [Graph() for _ in range(40)]
+        for number, graph in enumerate(graphs, 3):
+            follower.follow(graph, counted(number))
+        for _ in range(2):
+            for graph in graphs:
+                graph.replay()
+        assert counts()[3:43] == [2] * 40
+        del graphs[5], graph
+        assert subscriber.ended == [(0, "reset"), (8, "freed")]
+        others = [Graph() for _ in range(10)]
+        for graph in graphs + others:
+            graph.replay()
+        assert counts()[3:43] == [3] * 5 + [2] + [3] * 34

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,14 +165,14 @@ def test_what_was_added_to_the_tables_since():
 
 
 def test_after_a_fault_the_next_capture_is_watched(monkeypatch):
-    def broken():
+    def broken(_chains):
         raise OSError("no driver")
 
-    stream = SimpleNamespace(cuda_stream=0)
-    monkeypatch.setattr(recording, "capture_query", broken)
+    monkeypatch.setattr(recording, "_new_recorder", broken)
+    monkeypatch.setattr(recording.op_watch, "load", lambda: None)
+    monkeypatch.setattr(recording, "current_raw_stream", lambda _device: 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     with pytest.raises(OSError, match="no driver"):
-        recording.Captures(None).watch(OriginTable())
+        recording.Captures(None).watch(OriginTable(), ())
     assert recording._watched.acquire(blocking=False)
     recording._watched.release()

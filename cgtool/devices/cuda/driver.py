@@ -124,15 +124,35 @@ class KernelParams(ctypes.Structure):
     )
 
 
-def read_natively(native: Any, nodes: list[int]) -> tuple[list[int], bytes]:
-    """The types of nodes, -1 where one cannot be read, and for each the bytes of its
-    ``KernelParams``, which are 0 if it is no kernel. ``native``: the module of
-    ``torch_compat.op_watch``."""
+def native_reader(native: Any) -> Any:
+    """What reads graphs in C++. ``native``: the module of ``torch_compat.op_watch``."""
     library = _library()
-    getters = library.cuGraphNodeGetType, library.cuGraphKernelNodeGetParams_v2
-    addresses = (ctypes.cast(getter, ctypes.c_void_p).value for getter in getters)
-    types, params = native.read_nodes(*addresses, ctypes.sizeof(KernelParams), nodes)
-    return types, params
+
+    def address(name: str, version: str = "") -> int:
+        function = getattr(library, name + version, None)
+        return (function and ctypes.cast(function, ctypes.c_void_p).value) or 0
+
+    function, with_edges = capture_info()
+    return native.Reader(
+        {
+            "capture_info": ctypes.cast(function, ctypes.c_void_p).value,
+            "with_edges": with_edges,
+            "exchange_mode": address("cuThreadExchangeStreamCaptureMode"),
+            "free_bytes": address("cuMemGetInfo", "_v2"),
+            "nodes": address("cuGraphGetNodes"),
+            "edges": address("cuGraphGetEdges"),
+            "edges_with_data": address("cuGraphGetEdges", "_v2"),
+            "type": address("cuGraphNodeGetType"),
+            "params": address("cuGraphKernelNodeGetParams", "_v2"),
+            "name": address("cuFuncGetName"),
+            "attribute": address("cuFuncGetAttribute"),
+            "parameter": address("cuFuncGetParamInfo"),
+            "active_blocks": address("cuOccupancyMaxActiveBlocksPerMultiprocessor"),
+            "params_size": ctypes.sizeof(KernelParams),
+            "arguments": KernelParams.kernelParams.offset,
+            "kern": KernelParams.kern.offset,
+        }
+    )
 
 
 def kernel_params(node: int) -> Any:

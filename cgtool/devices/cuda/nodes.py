@@ -11,22 +11,24 @@ import ctypes
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from cgtool.devices.cuda.driver import (
     DriverError,
     KernelParams,
+    capturing_graph,
     check,
     cu,
     graph_edges,
     graph_nodes,
     kernel_params,
     node_type,
-    read_natively,
+    relaxed,
 )
 from cgtool.devices.cuda.memory import AddressBook, Place
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
@@ -63,9 +65,8 @@ def read_node(getter: str, node: int) -> Any:
     return check(getter, getattr(cu, getter)(cu.CUgraphNode(node)))
 
 
-_KERNEL = 0
-_ARGUMENTS = KernelParams.kernelParams.offset
-"""Where the arguments begin in the parameters of a launch."""
+_ARGUMENTS = range(KernelParams.kernelParams.offset, KernelParams.kern.offset)
+"""Where the arguments are in the parameters of a launch."""
 Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
 NodeFields = dict[str, Any]
@@ -89,19 +90,52 @@ class GraphContents:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         ids = {handle: position for position, handle in enumerate(self.handles)}
-        return tuple(
-            Edge(ids[source], ids[target])
-            if data == 0
-            else Edge(ids[source], ids[target], data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
-            for source, target, data in self._links
-        )
+        return tuple(_edge(ids[source], ids[target], data) for source, target, data in self._links)
 
     def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
-        """The nodes, to be called once. ``provenance`` has one entry for each."""
-        return tuple(
-            Node(number, fields.pop("type"), *known, **fields)
-            for number, (fields, known) in enumerate(zip(self.fields, provenance, strict=True))
+        """The nodes. ``provenance`` has one entry for each."""
+        return _nodes(self.fields, provenance)
+
+
+class CapturedContents:
+    """The same of a graph that was read in C++: what is in Python is made when it is asked for."""
+
+    def __init__(
+        self,
+        graph: Any,
+        launches: Sequence[NodeFields],
+        others: dict[int, NodeFields],
+    ) -> None:
+        """``graph``: a ``ReadGraph``; ``launches``: what its ``launches`` refer to; ``others``: of
+        all other nodes, by position."""
+        self._graph = graph
+        self._launches = launches
+        self._others = others
+
+    @property
+    def handles(self) -> list[int]:
+        handles: list[int] = self._graph.handles
+        return handles
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(starmap(_edge, self._graph.edges()))
+
+    def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
+        fields = (
+            self._others[number] if launch < 0 else self._launches[launch]
+            for number, launch in enumerate(self._graph.launches)
         )
+        return _nodes(fields, provenance)
+
+
+def _nodes(each: Iterable[NodeFields], provenance: Iterable[Provenance]) -> tuple[Node, ...]:
+    return tuple(
+        Node(number, origin=origin, call=call, stream=stream, **fields)
+        for number, (fields, (origin, call, stream)) in enumerate(
+            zip(each, provenance, strict=True)
+        )
+    )
 
 
 @dataclass
@@ -111,7 +145,7 @@ class GraphReader:
     functions: FunctionTable
     addresses: AddressBook
     native: Any = None
-    """The module of ``torch_compat.op_watch``, which reads nodes faster; None without it."""
+    """Reads graphs in C++: what ``native_reader`` returns. Only where no address is known."""
     _launches: dict[bytes, KernelLaunch] = field(default_factory=dict)
     """By the parameters of the launch, without its arguments: if no address is known, that is all
     that is read."""
@@ -121,12 +155,7 @@ class GraphReader:
         handles = graph_nodes(int(graph))
         children: dict[int, Any] = {}
         nodes: list[NodeFields] = []
-        for position, (handle, launch) in enumerate(
-            zip(handles, self._known(handles), strict=True)
-        ):
-            if launch is not None:
-                nodes.append({"type": "kernel", "kernel": launch})
-                continue
+        for position, handle in enumerate(handles):
             place_of = partial(self.addresses.lookup, graph=graph_index, node=position)
             fields = self._fields(handle, place_of)
             if "graph" in fields:
@@ -134,17 +163,38 @@ class GraphReader:
             nodes.append(fields)
         return GraphContents(handles, nodes, graph_edges(int(graph)), children)
 
-    def _known(self, handles: list[int]) -> Iterable[KernelLaunch | None]:
-        """For each node the launch of an earlier one; None where it must be read."""
+    def read_captured(self, stream: int) -> GraphContents | CapturedContents | None:
+        """The graph that a stream is being captured into, without what child graphs contain; None
+        if it is not capturing."""
         if self.native is None:
-            return repeat(None, len(handles))
-        types, params = read_natively(self.native, handles)
-        starts = range(0, len(params), ctypes.sizeof(KernelParams))
-        # One by one: those that are read meanwhile are known to the nodes after them.
-        return (
-            self._launches.get(params[start : start + _ARGUMENTS]) if kind == _KERNEL else None
-            for kind, start in zip(types, starts, strict=True)
-        )
+            graph = capturing_graph(stream)
+            if graph is None:
+                return None
+            with relaxed():
+                return self.read(graph, 0)
+        graph = self.native.read(stream)
+        if graph is None:
+            return None
+        launches = list(map(self._launched, graph.distinct_launches()))
+        others: dict[int, NodeFields] = {}
+        unread = graph.others()
+        with relaxed() if unread else nullcontext():
+            for position, handle in unread:
+                others[position] = self._fields(handle, self._nowhere)
+                others[position].pop("graph", None)
+        return CapturedContents(graph, launches, others)
+
+    def _nowhere(self, *_args: Any, **_kwargs: Any) -> None:
+        """No address is known."""
+
+    def _launched(self, params: bytes) -> NodeFields:
+        """``_kernel``, by the parameters of the launch, without its arguments."""
+        known = self._launches.get(_without_arguments(params))
+        if known is not None:
+            return {"type": "kernel", "kernel": known}
+        read = KernelParams.from_buffer_copy(params)
+        with nullcontext() if read.func else relaxed():
+            return {"type": "kernel", **_readable(lambda: self._launch(read, self._nowhere))}
 
     def _fields(self, handle: int, place_of: PlaceOf) -> NodeFields:
         try:
@@ -152,17 +202,15 @@ class GraphReader:
         except DriverError as error:
             return {"type": "type_unknown", "detail": str(error)}
         reader = _READERS.get(name)
-        try:
-            fields = {} if reader is None else reader(self, handle, place_of)
-        except (RuntimeError, ValueError, OSError) as error:
-            # The other nodes can still be read.
-            fields = {"detail": f"parameters not readable: {error}"}
+        fields = {} if reader is None else _readable(lambda: reader(self, handle, place_of))
         return {"type": name, **fields}
 
     def _kernel(self, handle: int, place_of: PlaceOf) -> NodeFields:
-        params = kernel_params(handle)
+        return self._launch(kernel_params(handle), place_of)
+
+    def _launch(self, params: Any, place_of: PlaceOf) -> NodeFields:
         has_addresses = self.addresses.low < self.addresses.high
-        same = bytes(params)[:_ARGUMENTS]
+        same = _without_arguments(bytes(params))
         if same in self._launches:
             return {"kernel": self._launches[same]}
         function = self.functions.resolve(params)
@@ -180,7 +228,7 @@ class GraphReader:
             pointers=pointers,
             arguments_unread=unread,
         )
-        if not has_addresses and params.func:
+        if not has_addresses:
             self._launches[same] = launch
         return {"kernel": launch}
 
@@ -251,6 +299,18 @@ class GraphReader:
         return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
 
 
+def _readable(read: Callable[[], NodeFields]) -> NodeFields:
+    try:
+        return read()
+    except (RuntimeError, ValueError, OSError) as error:
+        # The other nodes can still be read.
+        return {"detail": f"parameters not readable: {error}"}
+
+
+def _without_arguments(params: bytes) -> bytes:
+    return params[: _ARGUMENTS.start] + params[_ARGUMENTS.stop :]
+
+
 _READERS: dict[str, Callable[[GraphReader, Any, PlaceOf], NodeFields]] = {
     "kernel": GraphReader._kernel,
     "memcpy": GraphReader._memcpy,
@@ -295,6 +355,12 @@ def _end(params: Any, side: str) -> tuple[int, str]:
     return address, "d"
 
 
+def _edge(source: int, target: int, data: int) -> Edge:
+    if data == 0:
+        return Edge(source, target)
+    return Edge(source, target, data & 0xFF, data >> 8 & 0xFF, data >> 16 & 0xFF)
+
+
 RAW_DOT_NODES = 20_000
 """Larger graphs would have more than a hundred megabytes of DOT text."""
 
@@ -313,11 +379,18 @@ _INVALID_VALUE = 1
 """CUDA_ERROR_INVALID_VALUE: the kernel has no parameter with this number."""
 
 
+_ATTRIBUTES = 4, 1, 3, 0, 6
+"""CU_FUNC_ATTRIBUTE_NUM_REGS, SHARED_SIZE_BYTES, LOCAL_SIZE_BYTES, MAX_THREADS_PER_BLOCK,
+BINARY_VERSION: in the order of the fields of ``Function``."""
+
+
 @dataclass
 class FunctionTable:
     """Functions in order of first use."""
 
     functions: list[Function] = field(default_factory=list)
+    native: Any = None
+    """As of ``GraphReader``."""
     _indices: dict[int, int] = field(default_factory=dict)
     _layouts: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict)
     _occupancy: dict[tuple[int, int, int], int | None] = field(default_factory=dict)
@@ -350,29 +423,35 @@ class FunctionTable:
         """Blocks that fit on one multiprocessor at once; None if the driver does not report it."""
         key = (function, threads, dynamic_shared_bytes)
         if key not in self._occupancy:
-            code, blocks = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                cu.CUfunction(function), threads, dynamic_shared_bytes
-            )
-            self._occupancy[key] = int(blocks) if int(code) == 0 else None
+            self._occupancy[key] = self._read_active_blocks(*key)
         return self._occupancy[key]
 
+    def _read_active_blocks(self, *key: int) -> int | None:
+        if self.native is not None:
+            known: int | None = self.native.active_blocks(*key)
+            return known
+        function, threads, shared = key
+        code, blocks = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            cu.CUfunction(function), threads, shared
+        )
+        return int(blocks) if int(code) == 0 else None
+
     def _read(self, function: int) -> Function:
-        attribute, handle = cu.CUfunction_attribute, cu.CUfunction(function)
-
-        def ask(name: str) -> int | None:
-            code, value = cu.cuFuncGetAttribute(
-                getattr(attribute, f"CU_FUNC_ATTRIBUTE_{name}"), handle
-            )
-            return int(value) if int(code) == 0 else None
-
-        name = check("cuFuncGetName", cu.cuFuncGetName(handle))
+        if self.native is not None:
+            name, values, self._layouts[function] = self.native.function(function, _ATTRIBUTES)
+        else:
+            handle, attribute = cu.CUfunction(function), cu.CUfunction_attribute
+            name = check("cuFuncGetName", cu.cuFuncGetName(handle))
+            asked = (cu.cuFuncGetAttribute(attribute(number), handle) for number in _ATTRIBUTES)
+            values = [int(value) if int(code) == 0 else None for code, value in asked]
+        registers, static_shared, local, threads, version = values
         return Function(
             name=name.decode(errors="replace") if name else "?",
-            registers=ask("NUM_REGS"),
-            static_shared_bytes=ask("SHARED_SIZE_BYTES"),
-            local_bytes=ask("LOCAL_SIZE_BYTES"),
-            max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
-            binary_version=ask("BINARY_VERSION"),
+            registers=registers,
+            static_shared_bytes=static_shared,
+            local_bytes=local,
+            max_threads_per_block=threads,
+            binary_version=version,
             parameter_bytes=tuple(size for _, size in self.layout(function) or ()),
         )
 

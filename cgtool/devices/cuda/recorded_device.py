@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Environment, Function
+from cgtool.observe.frames import Chain
 from cgtool.observe.generated import GeneratedCode
+from cgtool.torch_compat import op_watch
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import MissingPrivateName, when_initialized
+from cgtool.torch_compat.private import MissingPrivateName, current_raw_stream, when_initialized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,28 +55,32 @@ class CudaRecordedDevice:
     def prepare(self) -> None:
         from cgtool.devices.cuda import environment  # noqa: F401
         from cgtool.devices.cuda.recording import LET_THROUGH
-        from cgtool.torch_compat import op_key, op_watch
+        from cgtool.torch_compat import op_key
 
         op_key.prepare(LET_THROUGH, op_watch.load())
+        self._captures  # noqa: B018
 
-    def watch(self, graph: Any, table: OriginTable) -> Any:
-        return self._captures.watch(table)
+    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> Any:
+        return self._captures.watch(table, chain)
 
     def functions(self) -> tuple[Function, ...]:
         return tuple(self._captures.functions.functions)
 
     def reserved_bytes(self) -> int | None:
+        native = op_watch.load()
+        if native is not None and torch.cuda.is_initialized():
+            known: int | None = native.reserved_bytes(torch.cuda.current_device())
+            if known is not None:
+                return known
         # torch.cuda.memory_reserved() makes a table of all figures: a fifth of a millisecond.
         statistics: Any = torch.cuda.memory_stats_as_nested_dict()
         return int(statistics["reserved_bytes"]["all"]["current"]) if statistics else 0
 
     def free_bytes(self) -> int | None:
-        from cgtool.devices.cuda.driver import free_bytes
-
-        return free_bytes()
+        return self._captures.free_bytes()
 
     def stream(self) -> int | None:
-        return int(torch.cuda.current_stream().cuda_stream)
+        return current_raw_stream(torch.cuda.current_device())
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         from cgtool.torch_compat.allocator import pool_sizes

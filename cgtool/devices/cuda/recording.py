@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import FrameType
 from typing import Any
 
@@ -21,8 +21,8 @@ from cgtool.devices.cuda.driver import (
     Position,
     capture_info,
     capture_query,
-    capturing_graph,
-    relaxed,
+    free_bytes,
+    native_reader,
 )
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
@@ -31,6 +31,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
 from cgtool.observe.frames import (
     MAX_CHAIN,
+    Chain,
     Chains,
     Site,
     callers,
@@ -50,7 +51,6 @@ from cgtool.observe.ops import (
     module_hooks,
 )
 from cgtool.observe.origins import OriginTable
-from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
@@ -82,10 +82,13 @@ class _Positions:
     """Where the capture of a stream was, each time that it was noted."""
 
     def __init__(self) -> None:
-        self._query = capture_query()
         self._device = torch.cuda.current_device()
         self.seen: list[Position] = [()]
         """Number 0 is that of calls that launch nothing."""
+
+    @cached_property
+    def _query(self) -> Callable[[int], Position]:
+        return capture_query()
 
     def note(self) -> int:
         """Note the position of the current stream; its number among those noted."""
@@ -213,7 +216,7 @@ class _NativeRecorder(_Recorder):
             device := torch.cuda.current_device(),
             partial(current_raw_stream, device),
             lambda: this()._number_waiting(),  # type: ignore[union-attr]
-            _LAUNCH_NOTHING,
+            _launch_nothing(native),
         )
         self.launch_count = self._log.note
         self.hooks = module_hooks(self._log.enter_module, self._log.leave_module)
@@ -283,6 +286,11 @@ class _NativeRecorder(_Recorder):
                 self.note_made_by(call, threads[thread], after)
 
 
+@cache
+def _launch_nothing(native: Any) -> Any:
+    return native.Names(_LAUNCH_NOTHING)
+
+
 def _new_recorder(chains: Chains) -> _Recorder:
     native = op_watch.load() if op_key.can_watch_natively() else None
     return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
@@ -310,12 +318,13 @@ _watched = threading.Lock()
 class _Watch:
     """A capture in progress."""
 
-    def __init__(self, captures: Captures, table: OriginTable) -> None:
+    def __init__(self, captures: Captures, table: OriginTable, chain: Chain) -> None:
+        """``chain``: the calls that lead to the capture."""
         self._captures = captures
         self._table = table
-        self._stream = int(torch.cuda.current_stream().cuda_stream)
+        self._stream = current_raw_stream(torch.cuda.current_device())
         self._recorder: _Recorder | None = None
-        self._chain = chain_or_waiting(sys._getframe(1))
+        self._chain = chain
         self._watching = contextlib.ExitStack()
         compiled = _in_graph_trees()
         if not op_key.is_supported() or not (compiled or can_pause()):
@@ -340,14 +349,15 @@ class _Watch:
         watching.enter_context(recorder.watching())
 
     def read(self) -> Callable[[Callable[[], object]], Contents] | None:
-        graph = capturing_graph(self._stream)
-        if graph is None:
+        contents = self._captures.reader.read_captured(self._stream)
+        if contents is None:
             return None
-        with relaxed():
-            contents = self._captures.reader.read(graph, 0)
 
         def joined(give_way: Callable[[], object]) -> Contents:
-            return contents.nodes(self._origins(contents.handles, give_way)), contents.edges
+            origins = self._origins(contents.handles, give_way)
+            nodes = contents.nodes(origins)
+            give_way()
+            return nodes, contents.edges
 
         return joined
 
@@ -391,14 +401,23 @@ class Captures:
 
     def __init__(self, code: GeneratedCode) -> None:
         self.code = code
-        self.functions = FunctionTable()
+        native = op_watch.load()
+        self.native_reader = None if native is None else native_reader(native)
+        self.functions = FunctionTable(native=self.native_reader)
         nowhere = AddressBook(Trace(), (), (), ())
-        self.reader = GraphReader(self.functions, nowhere, op_watch.load())
+        self.reader = GraphReader(self.functions, nowhere, self.native_reader)
         self.chains = Chains()
 
-    def watch(self, table: OriginTable) -> _Watch:
+    def free_bytes(self) -> int | None:
+        """Free memory of the current device, also during a capture."""
+        if self.native_reader is None:
+            return free_bytes()
+        known: int | None = self.native_reader.free_bytes()
+        return known
+
+    def watch(self, table: OriginTable, chain: Chain) -> _Watch:
         """Follow the capture that has just begun; ``table`` takes the origins of its nodes."""
-        return _Watch(self, table)
+        return _Watch(self, table, chain)
 
 
 def _in_graph_trees() -> bool:

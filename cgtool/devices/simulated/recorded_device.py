@@ -14,6 +14,7 @@ from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.journal import PoolSizes
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import Chain
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
@@ -72,7 +73,7 @@ class SimulatedRecordedDevice:
     def prepare(self) -> None:
         """Nothing takes long."""
 
-    def watch(self, graph: Any, table: OriginTable) -> _Watch:
+    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> _Watch:
         return _Watch(graph.recorder, table)
 
     def functions(self) -> tuple[Function, ...]:

@@ -54,7 +54,7 @@ struct Frame {
 };
 
 struct Op {
-  std::string name;
+  std::string name;  // Empty for a kernel that generated code launches.
   bool launches;
 };
 
@@ -186,10 +186,25 @@ class Log {
     return static_cast<int>(ends_.size()) - 1;
   }
 
-  int note_current() {
-    void* stream = current_stream();
+  int note_current() { return note_released(current_stream()); }
+
+  int note_released(void* stream) {
     py::gil_scoped_release released;
     return note(stream);
+  }
+
+  // In place of a method that launches a kernel.
+  py::object launch(const py::function& original, const py::args& args, const py::kwargs& kwargs) {
+    if (launch_ < 0) launch_ = op_named("");
+    auto [call, stream] = begin(launch_);
+    struct End {
+      ~End() { log.end(call, start, log.note_released(stream), std::nullopt); }
+      Log& log;
+      Call* call;
+      void* stream;
+      int start;
+    } at_end{*this, call, stream, note_released(stream)};
+    return original(*args, **kwargs);
   }
 
   void end(Call* call, int start, int end, std::optional<uint64_t> next_sequence) {
@@ -331,6 +346,7 @@ class Log {
   std::unordered_map<c10::StreamId, void*> streams_;  // What `stream` returned.
   std::deque<Op> ops_;
   std::unordered_map<const void*, int> op_numbers_;
+  int launch_ = -1;  // The number of the op without a name.
   std::vector<Frame> frames_;
   std::vector<Module> modules_;
   struct HashFrame {
@@ -918,6 +934,7 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("leave_module", &Log::leave_module)
       .def("modules", &Log::modules)
       .def("note", &Log::note_current)
+      .def("launch", &Log::launch)
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)
       .def("autograd_nodes", &Log::autograd_nodes)

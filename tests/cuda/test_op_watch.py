@@ -702,3 +702,39 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
         for graph in graphs + others:
             graph.replay()
         assert counts()[3:43] == [3] * 5 + [2] + [3] * 34
+
+
+def test_launches_of_generated_code_are_noted_alike(native, position, tmp_path):
+    """In C++ and in Python: the line of the generated code, the calls that lead to it, and the
+    nodes, also of a launch that raises."""
+
+    class Kernel:
+        def run(self, *args, stream, fails=False):
+            if fails:
+                raise ValueError("out of resources")
+            return args, stream
+
+    file = tmp_path / "torchinductor_test" / "output_code.py"
+    names = {}
+    exec(compile("def call(run):\n    return run()\n", str(file), "exec"), names)
+    kernel, facts = Kernel(), []
+    for kind in (recording._Recorder, lambda chains: recording._NativeRecorder(chains, native)):
+        recorder = kind(Chains())
+        position[0] = 0
+        with Patches() as patches, recorded(recorder):
+            patches.wrap(Kernel, "run", recorder.launch)
+            assert names["call"](lambda: kernel.run(1, 2, stream=STREAM)) == ((1, 2), STREAM)
+            with pytest.raises(ValueError, match="out of resources"):
+                kernel.run(stream=STREAM, fails=True)
+            X.neg()
+        counts = recorder.positions.counts(range(1, 100))
+        facts.append(
+            [
+                (launch.site and launch.site[0].co_filename, frames_of(launch.chain),
+                 *(counts[each] for each in launch.launches))
+                for launch in recorder.kernels
+            ]
+        )  # fmt: skip
+        assert [call.name for call in recorder.record.calls] == ["aten::neg"]
+    assert facts[0] == facts[1]
+    assert len(facts[0]) == 2

@@ -219,6 +219,7 @@ class _NativeRecorder(_Recorder):
             _launch_nothing(native),
         )
         self.launch_count = self._log.note
+        self.launch = self._log.launch  # type: ignore[method-assign]
         self.hooks = module_hooks(self._log.enter_module, self._log.leave_module)
 
     def _number_waiting(self) -> int:
@@ -265,11 +266,16 @@ class _NativeRecorder(_Recorder):
             node, sequence, before, after, *launches,
         ) in self._log.calls():  # fmt: skip
             give_way()
+            outside = chain(frame, module if in_module else -1) or (
+                self._waitings[waiting] if waiting >= 0 else ()
+            )
+            if not name:
+                self.kernels.append(_Launch(generated(frame), outside, (launches[0], launches[1])))
+                continue
             call = OpCall(
                 len(calls),
                 name,
-                chain(frame, module if in_module else -1)
-                or (self._waitings[waiting] if waiting >= 0 else ()),
+                outside,
                 None,  # no capture of a run needs its innermost frame
                 places[module][0] if module >= 0 else None,
                 (),

@@ -58,6 +58,8 @@ FEATURES = {
     "refuses-pinning": _refuses_pinning,
 }
 """By the name in a mark: whether it holds for the PyTorch that is installed."""
+RACES = frozenset(("pinned_memory:gate_by_a_pinned_flag",))
+"""Entries whose mistake is a race that their small tensors do not show on every GPU."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,12 @@ class Launched(NamedTuple):
         return {name.rpartition("/")[0] for name in names if "/" in name}
 
 
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With code from the cache of another run, some nodes have no module."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
 def launches(trace: Path) -> list[Launched]:
     events = json.loads(trace.read_text())["traceEvents"]
     timed = [each for each in events if each.get("ph") == "X"]

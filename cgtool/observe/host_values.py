@@ -21,6 +21,7 @@ from cgtool.observe.lookup import MISSING, Identity, attribute_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
+    MODULE_TENSORS,
     attributes_of_script,
     no_torch_function,
     version_of_tensor,
@@ -87,8 +88,9 @@ def attributes_of(table: Any) -> Value | None:
         if (value := value_of(part)) is not None and value.kind == "number"
     }
     # A module keeps its parameters and buffers in dicts of their own.
-    held = [*table.values(), *table.get("_parameters", {}).values()]
-    held += table.get("_buffers", {}).values()
+    held = [*table.values()]
+    for name in MODULE_TENSORS:
+        held += table.get(name, {}).values()
     return Value("attributes", numbers, "", addresses=_addresses_of(held))
 
 

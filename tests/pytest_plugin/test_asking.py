@@ -142,7 +142,7 @@ def test_seed(cudagraph):
         ({"max_nodes": -1}, "gate max_nodes: -1 is negative, but figures are not"),
         ({"max_nodes": float("nan")}, "gate max_nodes: nan is not a limit"),
         ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: unknown phase 'foward'"),
-        ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known of"),
+        ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known only for"),
         ({"max_increase": "2%"}, "gate max_increase: '2%' does not name a metric"),
         ({"max_increase": {"node": 1}}, "gate max_increase: unknown metric 'node'"),
         (

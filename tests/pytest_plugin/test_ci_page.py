@@ -136,7 +136,7 @@ def test_the_page_documents_every_option_and_all_of_a_graph(request):
         match.replace("-", "_") for match in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)
     }
     assert documented_options == known
-    table = PAGE.partition("| on `graph` | is |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| attribute of `graph` | meaning |")[2].partition("\n\n")[0]
     documented = set(re.findall(r"`(\w+)[(`]", table))
     figures = {metric.name.replace("-", "_") for metric in METRICS if metric.counted is not None}
     assert documented & figures

@@ -223,7 +223,7 @@ def test_no_name(cudagraph):
     result.stdout.fnmatch_lines(
         [
             "E*Failed: cudagraph() was given a lambda",
-            "E*why: the capture runs in a process of its own*",
+            "E*why: the capture runs in a separate process*",
             'E*fix: give a function at the top level of a module, or text: "model.py:build"',
             "E*cudagraph() was given inner, which is defined inside a function",
             "E*cudagraph() was given an object of type partial",

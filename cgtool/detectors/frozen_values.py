@@ -39,6 +39,10 @@ _DRAWS = {
     "clock": (CPU_WORK_IN_REGION, "the time"),
     "file": (CPU_WORK_IN_REGION, "what is read from a file"),
     "host": (CPU_WORK_IN_REGION, "a value that other code on the host changes"),
+    "version": (
+        PYTHON_SCALAR_FROZEN,
+        "the version of an input, which changes when that is refilled,",
+    ),
     "copied": (CPU_WORK_IN_REGION, "a value that the device copies to the host"),
 }
 """For calls whose result is never the same: the code, and the value in words."""
@@ -86,6 +90,10 @@ _FIX_OF_CHOICE = (
     "copy the tensor that is wanted into a static one before each replay, or stack them and select "
     "with a tensor of positions on the device"
 )
+_FIX_OF_VERSION = (
+    "compute what depends on the input in every call, or outside the captured code whenever the "
+    "input has changed"
+)
 _FIX_OF_LOOP = (
     "keep the order in a tensor on the device and select with it, or capture one graph for each "
     "order or length and choose between them in Python"
@@ -105,12 +113,15 @@ class FrozenValues:
             is_kept = change.after.kind == "tensor" or self._is_filled(change)
             if change.watched.key is not None and not is_kept:
                 self.changes.setdefault(Source("state", change.watched.key), change)
-        by_threads = {Source("state", key) for key in reads.written_by_threads()}
+        by_threads = {Source("state", key) for key in reads.written_by_threads(second.ran.serving)}
         drawn = [
             Source(kind, position)
             for position, kind in second.ran.drawn.items()
-            if position not in second.generators
-            or second.generators[position] != first.generators.get(position)
+            if (
+                position not in second.generators
+                or second.generators[position] != first.generators.get(position)
+            )
+            and not second.is_answer(position, first)
         ]
         # What changed in a container is named before the container.
         changed = sorted(
@@ -350,6 +361,7 @@ class FrozenValues:
             f"{words} reaches {target}: every replay repeats the value of the capture",
             (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
+            fix=_FIX_OF_VERSION if cause.kind == "version" else None,
             severity=None if position in self.observed else WARNING,
         )
 

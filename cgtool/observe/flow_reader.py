@@ -92,6 +92,15 @@ _PASSED_BY = {
 """The same for a counter on the right."""
 
 
+_ALL, _OF_ANY_KEY = ("all",), ("any key",)
+"""Parts of the contents of a container: all, and what is stored with a key that is not known."""
+
+
+def _key_of(steps: tuple[Step, ...]) -> tuple[str, str | int] | None:
+    """The part of the contents that has one key."""
+    return ("key", steps[0][1]) if steps and steps[0][0] == "item" else None
+
+
 def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
     """What stands for the items of one key behind a local name: ``state["step"]``."""
     root, steps = chain
@@ -233,6 +242,12 @@ class _Reader:
             sources = self.names.get(part, NOTHING)
             if not self._keys(root, steps):
                 sources |= _items(self.names.get(root, NOTHING), str(steps[0][1]))
+        key = _key_of(steps)
+        sources |= {
+            Source("state", ("contents", number, part))
+            for number in self._shared(root)
+            for part in ((_ALL,) if key is None else (key, _OF_ANY_KEY))
+        }
         for key in self._keys(root, steps):
             sources |= {Source("state", key)}
             if key[0] in ("item", "each"):
@@ -247,6 +262,10 @@ class _Reader:
             inner = inner.value
         # A name that is tested or looped over calls `__bool__` or `__iter__`.
         return self._consume(node, sources | self._results(inner, sources))
+
+    def _shared(self, root: str) -> Iterable[int]:
+        """The containers that a local name held and that other threads may share, by id."""
+        return self.ran.contents.get(id(self.code), {}).get(root, ())
 
     def _parts_of(self, root: str) -> list[str]:
         """A local name and those of its items that were assigned."""
@@ -291,6 +310,9 @@ class _Reader:
             self._add("state", key, sources)
             if key[0] == "module":
                 self._add("setting", _position(self.code, target), sources)
+        for number in self._shared(root) if steps or in_place else ():
+            for part in (_key_of(steps) or _OF_ANY_KEY, _ALL):
+                self._add("state", ("contents", number, part), sources)
         if root in self.locals:
             if isinstance(target, ast.Name):
                 for name in self._parts_of(root):
@@ -553,6 +575,9 @@ class _Reader:
         if name == "shuffle":
             for argument in node.args:
                 self._change(argument, everything | drawn)
+        for number in self.ran.handed.get(position, ()):
+            names = _parameters(self.ran.codes[number])
+            drawn |= self._apply(number, dict.fromkeys(names, everything))
         called = self.ran.called.get(position)
         runs_ops = position in self.ran.ops
         if called or (runs_ops and not isinstance(function, ast.Attribute)):

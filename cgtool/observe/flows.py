@@ -54,6 +54,14 @@ class Ran:
     """The user's functions, by id."""
     called: dict[Position, dict[int, bool]] = field(default_factory=dict)
     """The user's functions that an expression called, by id; True if its arguments are theirs."""
+    handed: dict[Position, set[int]] = field(default_factory=dict)
+    """The user's functions that other threads ran for an expression (``pool.submit(f)``,
+    ``thread.start()``), by id."""
+    serving: set[int] = field(default_factory=set)
+    """Functions of other threads that run for what the code gives them, by id."""
+    contents: dict[int, dict[str, dict[int, Any]]] = field(default_factory=dict)
+    """By id of a function: the containers that its local names held when it returned, by id. Known
+    once work was handed to another thread, which may share them."""
     drawn: dict[Position, str] = field(default_factory=dict)
     """Calls whose result is never the same: their kind."""
     settled: set[Position] = field(default_factory=set)

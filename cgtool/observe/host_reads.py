@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from cgtool.observe.frames import (
     locals_of,
 )
 from cgtool.observe.host_values import (
+    SHARED,
     SIZE,
     Value,
     array_address,
@@ -344,12 +345,15 @@ class HostReads:
             if is_number and is_written and (key, frame) in read:
                 yield change
 
-    def written_by_threads(self) -> set[Any]:
-        """The keys of values that the running functions of other threads still write."""
+    def written_by_threads(self, serving: Collection[int]) -> set[Any]:
+        """The keys of values that the running functions of other threads still write, without those
+        that serve the code, by id."""
         others = HostReads()
         running_at: dict[tuple[str, str], list[tuple[types.CodeType, int]]] = {}
         for frame in frames_of_other_threads().values():
             for running in callers(frame):
+                if id(running.f_code) in serving:
+                    continue
                 if not is_internal(running.f_code):
                     others.add_frame(running)
                     code = running.f_code
@@ -363,6 +367,7 @@ class HostReads:
             watched.key
             for watched in others.watched
             if watched.use.written
+            and not isinstance(watched.look_up(), SHARED)
             and any(
                 site is None or runs_after(watched.use.line, *site)
                 for site in running_at.get((watched.frame.file, watched.frame.function), [None])

@@ -7,7 +7,9 @@ import collections
 import ctypes
 import enum
 import itertools
+import queue
 import random
+import threading
 import types
 import zlib
 from collections.abc import Iterable, Iterator
@@ -34,6 +36,8 @@ _MANY = 1000
 """How many things in a container that are not numbers are compared by what they are."""
 _NUMBERS = frozenset((bool, int, float, str))
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
+SHARED = queue.Queue, queue.SimpleQueue, threading.Event
+"""What threads wait for each other with: that others change them shows where they are read."""
 SIZE = ""
 """Stands for the number of things in a container where a key is expected."""
 

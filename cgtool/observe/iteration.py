@@ -3,10 +3,13 @@ the host used."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import queue
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable
 from contextvars import Context, ContextVar
@@ -27,15 +30,18 @@ from cgtool.observe.frames import (
     is_internal_file,
     locals_of,
     position_of,
+    user_frame,
 )
+from cgtool.observe.handed_work import FollowingProfile, followed_work, handed_over_at
 from cgtool.observe.host_reads import HostReads, Snapshot
-from cgtool.observe.host_values import random_state, value_of
+from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
-from cgtool.observe.source import Position, call_at, called_at
+from cgtool.observe.servers import serving
+from cgtool.observe.source import Position, call_at, called_at, versions_in
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
-from cgtool.torch_compat.private import CALL_MODULE_CODE
+from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_address
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -62,17 +68,40 @@ class Iteration:
     generators: dict[Position, Any] = field(default_factory=dict)
     """By the call that drew a random number: the state of its generator after the iteration; by one
     that read a context variable: its value."""
+    shared: dict[Position, list[Any]] = field(default_factory=dict)
+    """By the call that reads what other threads have left: the queues and events it was left in."""
+    given: list[Any] = field(default_factory=list)
+    """The queues and events that the code fills or sets."""
+    answered: list[Any] = field(default_factory=list)
+    """Those in which only threads that serve the code leave something."""
     storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
     filled: set[int] = field(default_factory=set)
     """Those on the host into which the device copies: a replay fills them too."""
+
+    def is_answer(self, position: Position, earlier: Iteration) -> bool:
+        """Whether what a call reads comes from threads that have served the code. They fill its
+        queues and events, or it has made these itself: the iteration before had others."""
+        read = set(map(id, self.shared.get(position, ())))
+        before = set(map(id, earlier.shared.get(position, ())))
+        is_new = bool(before) and before.isdisjoint(read)
+        return bool(read) and (is_new or read <= set(map(id, self.answered)))
 
     def outlived(self, storage: int) -> bool:
         """Whether a storage is still alive after the iteration."""
         return not self.storages[storage].expired()
 
 
-class CallProfile:
+class _OfThread(threading.local):
+    """What a thread is in, one inside the other."""
+
+    contexts = 0
+    """Calls of `Context.run`."""
+    imports = 0
+    """Imports: what they run is not the iteration's."""
+
+
+class CallProfile(FollowingProfile):
     """Notes what the user's code calls: its own functions, whose frames are passed to ``reads``,
     and what returns random numbers or times."""
 
@@ -80,24 +109,33 @@ class CallProfile:
         self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
-        self._contexts = 0
-        """The calls of `Context.run` that run, one inside the other."""
-        self._imports = 0
-        """The imports that run, one inside the other: what they run is not the iteration's."""
+        self._of_thread = _OfThread()
+        self._lock = threading.RLock()
+        self._has_ended = False
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
+        with self._lock:
+            if self._has_ended:
+                # Another thread still works.
+                sys.setprofile(None)
+            else:
+                self._note(frame, event, argument)
+
+    def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        code, running = frame.f_code, self._of_thread
         if code.co_name == "_find_and_load" and code.co_filename == _IMPORT_FILE:
-            self._imports += (event == "call") - (event == "return")
+            running.imports += (event == "call") - (event == "return")
             return
-        if self._imports > 0 or _is_silent(code.co_filename):
+        if running.imports > 0 or _is_silent(code.co_filename):
             return
         if event == "call":
             if not is_internal(code):
                 self.reads.add_frame(frame)
                 self._note_call(frame)
             elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
-                self._draw("host", frame.f_back)
+                self._draw("host", frame.f_back, frame.f_locals.get("self"))
+            elif code.co_filename.endswith(_GIVEN_IN_LIBRARIES.get(code.co_name, ())):
+                self.iteration.given.append(frame.f_locals.get("self"))
             elif code.co_name == "step" and code.co_filename.endswith(
                 "/torch/optim/lr_scheduler.py"
             ):
@@ -106,6 +144,8 @@ class CallProfile:
             if not is_internal(code):
                 self.reads.add_locals(frame)
                 self._note_tensors(frame)
+                if "_version" in code.co_names:
+                    self._note_versions(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
                     parts = argument if isinstance(argument, tuple) else (argument,)
                     self.ran.outputs[id(code)] = tuple(bool([*tensors_in(part)]) for part in parts)
@@ -114,16 +154,23 @@ class CallProfile:
             kind = _kind_of_source(argument)
             if kind is not None:
                 self._draw(kind, frame, owner)
+            elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
+                self.iteration.given.append(owner)
             elif isinstance(owner, Context) and argument.__name__ == "run":
-                self._contexts += 1
-            elif self._contexts > 0 and isinstance(owner, ContextVar):
+                running.contexts += 1
+            elif running.contexts > 0 and isinstance(owner, ContextVar):
                 # Outside a context of its own, a variable is watched by its name.
                 position = position_of((code, frame.f_lasti))
                 self.ran.drawn[position] = "host"
                 value = value_of(owner)
                 self.iteration.generators[position] = value.content if value else None
-        elif self._contexts > 0 and isinstance(getattr(argument, "__self__", None), Context):
-            self._contexts -= 1
+        elif running.contexts > 0 and isinstance(getattr(argument, "__self__", None), Context):
+            running.contexts -= 1
+
+    def hands_over(self, function: Any) -> None:
+        kind = _kind_of_source(function)
+        if kind is not None:
+            self._draw(kind, user_frame(sys._getframe(1)), getattr(function, "__self__", None))
 
     def note_running(self, frame: types.FrameType) -> None:
         """A function of the user's runs on a thread that has no profile."""
@@ -133,11 +180,32 @@ class CallProfile:
             self._note_tensors(frame)
             locals_of(frame)
 
+    def note_servers(self) -> None:
+        """Note the functions of other threads that serve the code."""
+        for frame, answers in serving(self.iteration.given):
+            self.ran.codes[id(frame.f_code)] = frame.f_code
+            self.ran.serving.add(id(frame.f_code))
+            self.reads.add_frame(frame)
+            self.iteration.answered += [
+                each for each in answers if isinstance(each, threading.Event) or each.empty()
+            ]
+
     def _note_tensors(self, frame: types.FrameType) -> None:
         names = self.ran.tensors.setdefault(id(frame.f_code), set())
         for name, value in frame.f_locals.items():
             if isinstance(value, torch.Tensor) and not on_host(value):
                 names.add(name)
+            elif self.ran.handed and isinstance(value, (*CONTAINERS, *SHARED)):
+                held = self.ran.contents.setdefault(id(frame.f_code), {})
+                held.setdefault(name, {})[id(value)] = value
+
+    def _note_versions(self, frame: types.FrameType) -> None:
+        """Whoever refills an input before a replay changes its version (``x._version``)."""
+        inputs = self.recorder.inputs
+        for root, position in versions_in(frame.f_code) if inputs else ():
+            tensor = frame.f_locals.get(root)
+            if isinstance(tensor, torch.Tensor) and storage_address(tensor) in inputs:
+                self.ran.drawn[position] = "version"
 
     def _note_call(self, frame: types.FrameType) -> None:
         """A function of the user's begins: which expression called it?"""
@@ -154,6 +222,10 @@ class CallProfile:
                 break
             is_direct = is_direct and caller.f_code.co_name in _PASSES_ARGUMENTS
             caller = caller.f_back
+        given = handed_over_at() if caller is None else ()
+        if given:
+            self.ran.handed.setdefault(position_of(given[0]), set()).add(id(code))
+            return
         if caller is None:
             self.ran.outputs.setdefault(id(code), None)
             return
@@ -184,13 +256,20 @@ class CallProfile:
             elif not _is_seeded(position):
                 self.ran.drawn[position] = kind
                 self.owners[position] = owner
+                if kind == "host":
+                    self.iteration.shared.setdefault(position, []).append(owner)
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()
+        self._following = contextlib.ExitStack()
+        self._following.enter_context(followed_work())
         sys.setprofile(self)
 
     def __exit__(self, *_exc: Any) -> None:
         sys.setprofile(self._before)
+        self._following.close()
+        with self._lock:
+            self._has_ended = True
 
     def finish(self) -> None:
         """Complete the iteration, whose ops are known by now."""
@@ -233,6 +312,8 @@ _READS_OF_LIBRARIES = {
     "is_set": ("/threading.py",),
 }
 """Functions in Python that return what others on the host have changed, and their files."""
+_GIVEN_IN_LIBRARIES = {"put": ("/queue.py",), "set": ("/threading.py",)}
+"""Functions in Python that leave something for other threads, and their files."""
 _HEARD = (
     *_SOURCE_FILES,
     *itertools.chain(*_READS_OF_LIBRARIES.values()),
@@ -301,6 +382,7 @@ def observe(
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with without_collector(), one_thread, recorder, profile:
         run()
+    profile.note_servers()
     iteration.state = reads.snapshot()
     profile.finish()
     return iteration

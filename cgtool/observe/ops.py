@@ -26,7 +26,8 @@ from torch.nn.modules.module import (
 
 from cgtool.model.capture import Call
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Chains, Site, call_op, chain_of, sites_until
+from cgtool.observe.frames import MAX_CHAIN, Chains, Site, call_op, chain_of, sites_until
+from cgtool.observe.handed_work import followed_work, handed_over_at
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.patches import Patches
@@ -374,6 +375,8 @@ class OpRecorder:
         accesses: Accesses | None = None,
     ) -> None:
         self.record = Record()
+        self.inputs: set[int] = set()
+        """Keys of the storages of what is refilled before each call, where that is known."""
         self.modules = ModuleStack(ModuleNames(roots))
         self.annotations = annotations
         self.launch_count = launch_count
@@ -416,10 +419,9 @@ class OpRecorder:
             known = self._names[id(func)] = op_name(func), func
         chain = self.chain(caller)
         thread = get_ident()
-        if not chain and self._home != thread:
-            # Autograd's own threads run no Python, and a pool's none of the user: the line is that
-            # of the waiting `backward()` or `result()`.
-            chain = self.waiting_chain()
+        if self._home != thread:
+            # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
+            chain = (*chain, *handed_over_at())[:MAX_CHAIN] or self.waiting_chain()
         calls = self.record.calls
         modules = self.modules.stack
         call = OpCall(
@@ -484,6 +486,7 @@ class OpRecorder:
     def __enter__(self) -> OpRecorder:
         with contextlib.ExitStack() as entering:
             entering.enter_context(self.modules)
+            entering.enter_context(followed_work())
             self.running.next_sequence = next_sequence_number()
             # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
             entering.enter_context(left_alone(first_use=op_key.is_supported()))

@@ -461,6 +461,18 @@ def data_set_in(code: CodeType) -> list[Use]:
     return [use for use in uses if use.written and use.steps[-1:] == (("attribute", "data"),)]
 
 
+def versions_in(code: CodeType) -> list[tuple[str, Position]]:
+    """Where the code reads the version of what is behind a name: ``x._version``."""
+    return [
+        (chain[0], (code.co_filename, node.lineno, node.col_offset, node.end_lineno or 0,
+                    node.end_col_offset or 0))
+        for function in functions_of(code)
+        for node in inner_nodes(function)
+        if isinstance(node, ast.Attribute) and node.attr == "_version"
+        if (chain := name_chain(node)) is not None
+    ]  # fmt: skip
+
+
 def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
     """The ``with`` statement at these lines."""
     for node in ast.walk(tree_of(file)):

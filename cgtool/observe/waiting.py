@@ -17,6 +17,7 @@ from cgtool.observe.frames import (
     outermost_code,
     package_part,
 )
+from cgtool.observe.handed_work import whole_chain
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
 
 _last: tuple[int, int | None] = -1, None
@@ -36,9 +37,9 @@ def waiting_thread() -> int | None:
 
 
 def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chain:
-    """``chain_of``; on a thread without code of the program's, that of the thread that waits for
+    """``whole_chain``; on a thread without code of the program's, that of the thread that waits for
     it: ``thread``, if it is known, or the one in a backward, or else the main thread."""
-    chain = chain_of(frame)
+    chain = whole_chain(frame)
     if not chain:
         thread = thread or waiting_thread() or threading.main_thread().ident
         chain = chain_of(frames_of_other_threads().get(thread or 0))

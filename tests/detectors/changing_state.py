@@ -20,6 +20,7 @@ import random
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
@@ -1697,3 +1698,99 @@ def maxima_scattered_into_empty(device):
         return maxima.scatter_reduce(0, groups, x, "amax")
 
     return forward, (torch.ones(8, device=device),)
+
+
+def drawn_by_a_pool(device):
+    pool = ThreadPoolExecutor(1)
+
+    def scale(x):
+        rare = pool.submit(generator.random).result() < 0.001  # <- rng-frozen-seed
+        return x * (2.0 if rare else 1.0)
+
+    return scale, (rows(device),)
+
+
+def counted_by_a_started_thread(device):
+    calls = [0]
+
+    def count(out):
+        calls[0] += 1  # <- cpu-state-step-counter
+        out.append(1.0 if calls[0] < 10_000 else 0.5)
+
+    def scale(x):
+        out = []
+        thread = threading.Thread(target=count, args=(out,))
+        thread.start()
+        thread.join()
+        return x * out[0]
+
+    return scale, (rows(device),)
+
+
+def clock_in_a_queue_of_the_call(device):
+    def look(since, answers):
+        answers.put(time.monotonic() - since > 3600)
+
+    begun = time.monotonic()
+
+    def act(x):
+        answers = queue.SimpleQueue()
+        threading.Thread(target=look, args=(begun, answers)).start()
+        return x.tanh() if answers.get() else x.relu()  # <- control-flow-frozen
+
+    return act, (rows(device),)
+
+
+def server_that_draws(device):
+    requests, answers = queue.Queue(), queue.Queue()
+
+    def draw(rate):
+        return 0.0 if generator.random() < 0.0001 else rate
+
+    def serve():
+        while True:
+            answers.put(draw(requests.get()))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def scale(x):
+        requests.put(0.1)
+        return x * answers.get()  # <- cpu-work-in-region
+
+    return scale, (rows(device),)
+
+
+def server_that_remembers(device):
+    asked, answered, shared = threading.Event(), threading.Event(), {}
+
+    def serve():
+        rate = 1.0
+        while True:
+            asked.wait()
+            asked.clear()
+            shared["rate"] = rate
+            rate = 1.0 if rate > 0.5 else 2.0
+            answered.set()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def scale(x):
+        asked.set()
+        answered.wait()
+        answered.clear()
+        return x * shared["rate"]  # <- python-scalar-frozen
+
+    return scale, (rows(device),)
+
+
+def remembered_by_version(device):
+    model, memo = nn.Linear(8, 8).to(device).requires_grad_(False), {}
+
+    def forward(x):
+        version = x._version  # <- python-scalar-frozen
+        if version not in memo:
+            memo.clear()
+            memo[version] = model(x)
+        return memo[version] * 2
+
+    return forward, (rows(device),)

@@ -8,11 +8,13 @@ import itertools
 import logging
 import multiprocessing
 import pathlib
+import queue
 import random
 import tempfile
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -1097,3 +1099,60 @@ def maxima_of_every_group(device):
         return maxima.scatter_reduce_(0, groups, x, "amax", include_self=False)
 
     return forward, (torch.ones(8, device=device),)
+
+
+def answered_by_a_pool(device):
+    pool, factors = ThreadPoolExecutor(2), {"low": 0.5, "high": 2.0}
+
+    def look_up(name):
+        return factors[name]
+
+    def forward(x):
+        power = pool.submit(pow, 2, 3)
+        low, high = pool.map(look_up, ("low", "high"))
+        return (x * power.result()).clamp(low, high)
+
+    return forward, (rows(device),)
+
+
+def queue_and_event_of_a_call(device):
+    def answer(number, answers, done):
+        answers.put({"number": number})
+        done.set()
+
+    def forward(x):
+        answers, done = queue.SimpleQueue(), threading.Event()
+        threading.Thread(target=answer, args=(3, answers, done)).start()
+        while not done.is_set():
+            done.wait(1)
+        return x * answers.get()["number"]
+
+    return forward, (rows(device),)
+
+
+def served_from_a_queue(device):
+    requests, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def serve():
+        while True:
+            number, power = requests.get()
+            answers.put(float(number**power))
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def forward(x):
+        requests.put((x.shape[-1], 2))
+        return x * answers.get()
+
+    return forward, (rows(device),)
+
+
+def version_that_is_compared(device):
+    def forward(x):
+        before = x._version
+        y = x * 2
+        if x._version != before:
+            raise RuntimeError("the input was changed")
+        return y
+
+    return forward, (rows(device),)

@@ -236,6 +236,26 @@ def memo(device):
     return m, (torch.randn(4, 16, device=device), torch.randn(4, 16, device=device))
 
 
+# As before, with the version of the last call.
+class Projected(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.keys = nn.Linear(16, 16)
+        self.version, self.projected = -1, None
+
+    def forward(self, query, memory):
+        if self.version != memory._version:  # guilty: the version of the capture
+            self.version = memory._version
+            self.projected = self.keys(memory)  # guilty: of the memory at the capture
+        return query @ self.projected.t()  # guilty: see above
+
+
+def projects_again_if_written(device):
+    torch.manual_seed(0)
+    m = Projected().to(device).requires_grad_(False)
+    return m, (torch.randn(4, 16, device=device), torch.randn(8, 16, device=device))
+
+
 # Gaussian process: cholesky checks info on the host.
 def whitening(device):
     torch.manual_seed(0)

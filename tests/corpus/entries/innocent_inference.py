@@ -451,3 +451,23 @@ def environment(device):
         return state, done
 
     return step
+
+
+# A version that is only compared: the forward must not write to its input.
+class Guarded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16), requires_grad=False)
+        self.last = None
+
+    def forward(self, x):
+        before = self.last = x._version
+        y = x @ self.weight
+        if x._version != before:
+            raise RuntimeError(f"the input was changed: {self.last}")
+        return y
+
+
+def looks_at_versions(device):
+    torch.manual_seed(0)
+    return Guarded().to(device), (torch.randn(4, 16, device=device),)

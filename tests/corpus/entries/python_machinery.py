@@ -68,7 +68,7 @@ def partial_made_of_a_schedule(device):
         return torch.tanh(x / temperature)  # guilty: the number that the partial was made with
 
     def forward(x):
-        schedule.value *= 0.9
+        schedule.value *= 0.9  # guilty: changes on the host
         activation = functools.partial(
             scaled, temperature=schedule.value
         )  # guilty: here it is bound

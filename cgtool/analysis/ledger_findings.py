@@ -29,7 +29,7 @@ from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.finding import Code, Finding
 from cgtool.model.ledger import CALLABLES, COMPILE, RESET, Ledger, LedgerGraph, Skip
 
-CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CAPTURE_TIME_NOT_AMORTIZED = code("capture-time-not-amortized")
 CUDAGRAPHS_SKIPPED = code("cudagraphs-skipped")
 EMPTY_GRAPH = code("empty-graph")
 GRAPH_MOSTLY_PADDING = code("graph-mostly-padding")
@@ -314,7 +314,7 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
         of = "the same work" if works == 1 else f"{works:,} different graphs"
         yield _about(
             for_every_use,
-            CAPTURE_TIME_NOT_AMORTISED,
+            CAPTURE_TIME_NOT_AMORTIZED,
             f"{count_text(len(for_every_use) + works, 'capture')} of {of}, each replayed at most "
             "once and dropped before the same was captured again",
             line,

@@ -28,8 +28,8 @@ from cgtool.model.gpu_trace import Record
 
 TIMED = ("kernel", "memcpy", "memset")
 """Types of nodes that profilers record."""
-How = Literal["node id", "order", "neighbours", "names", "ambiguous", "none"]
-"""The surest first. ``neighbours``: as ``order``, but the launches before and after say which of
+How = Literal["node id", "order", "neighbors", "names", "ambiguous", "none"]
+"""The surest first. ``neighbors``: as ``order``, but the launches before and after say which of
 several graphs it is. ``names``: the kernels are those of the graph, but grids or blocks differ.
 ``ambiguous``: one of several nodes, which come from different places."""
 
@@ -125,7 +125,7 @@ def _narrow(capture: Capture, matcher: Matcher, launches: list[Launch]) -> None:
 
 def _by_neighbors(fit: Fit) -> Fit:
     matches = (
-        msgspec.structs.replace(match, how="neighbours") if match.how == "order" else match
+        msgspec.structs.replace(match, how="neighbors") if match.how == "order" else match
         for match in fit.matches
     )
     return msgspec.structs.replace(fit, matches=tuple(matches))

@@ -11,7 +11,7 @@ from cgtool.analysis.trace_match import Fit, How, Launch
 from cgtool.analysis.units import count_text, percent_text
 from cgtool.model.capture import Capture
 
-_SURE: tuple[How, ...] = ("node id", "order", "neighbours")
+_SURE: tuple[How, ...] = ("node id", "order", "neighbors")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _sentence(how: Counter[How], launches: int) -> str:
     ways: dict[How, str] = {
         "node id": "by node id",
         "order": "by order",
-        "neighbours": "by the launches around them",
+        "neighbors": "by the launches around them",
         "names": "by name and order, with other sizes",
     }
     matched = sum(how[way] for way in ways)

@@ -45,7 +45,7 @@ CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
 IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
 METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
 PARAMETER_REBOUND = code("parameter-rebound")
-STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+STALE_ACCUMULATOR_OR_UNINITIALIZED = code("stale-accumulator-or-uninitialized")
 
 FROZEN = frozenset(
     (
@@ -355,7 +355,7 @@ class _Comparison:
             if op.reads_nothing_of is not None:
                 yield self._at(
                     self.second.record.calls[op.reads_nothing_of],
-                    STALE_ACCUMULATOR_OR_UNINITIALISED,
+                    STALE_ACCUMULATOR_OR_UNINITIALIZED,
                     f"{op.call.name} reads this memory before anything is written to it: a replay "
                     "reads what the previous replay left there",
                 )

@@ -44,7 +44,7 @@ COLUMNS: Sequence[Column[MatchedGraphRow]] = (
     ),
     _records(
         "by neighbors",
-        "neighbours",
+        "neighbors",
         "as by order, but several graphs fit; the launches before and after show which one it is",
     ),
     _records("by name", "names", "as by order, but grids or blocks differ: other shapes", WARNING),

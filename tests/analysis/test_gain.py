@@ -207,8 +207,8 @@ def test_many_small_graphs(count, expected):
 
 def test_a_capture_that_pays_late():
     recorded = profiled(eager=100.1, replay=100.0, capture_us=5000.0)
-    assert "only after 50,000 replays" in finding(recorded, "capture-time-not-amortised").reason
-    assert "capture-time-not-amortised" not in codes(profiled(eager=101.0, capture_us=5000.0))
+    assert "only after 50,000 replays" in finding(recorded, "capture-time-not-amortized").reason
+    assert "capture-time-not-amortized" not in codes(profiled(eager=101.0, capture_us=5000.0))
 
 
 @pytest.mark.parametrize(("copying_ns", "expected"), [(45_000, True), (30_000, False)])

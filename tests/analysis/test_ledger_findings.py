@@ -83,11 +83,11 @@ def dropped(count: int) -> list[LedgerGraph]:
 
 
 def test_the_same_work_captured_again_and_again() -> None:
-    assert "capture-time-not-amortised" in found(program(dropped(5)))
-    assert "capture-time-not-amortised" not in found(program(dropped(4)))
+    assert "capture-time-not-amortized" in found(program(dropped(5)))
+    assert "capture-time-not-amortized" not in found(program(dropped(4)))
     # Equal layers, each with a graph of its own.
     kept = [structs.replace(each, ended_ns=None) for each in dropped(5)]
-    assert "capture-time-not-amortised" not in found(program(kept))
+    assert "capture-time-not-amortized" not in found(program(kept))
 
 
 def test_graphs_that_are_dropped_for_each_other_are_one_finding() -> None:

@@ -463,7 +463,7 @@ def test_traces_of_compiled_training_on_an_h200(name, records, equal):
         if "truth" in event["args"]
     }
     launches = match_launches(program, read_trace.records)
-    assert set(hows(launches)) == {"order", "neighbours"}
+    assert set(hows(launches)) == {"order", "neighbors"}
     assert len(hows(launches)) == records
     several = 0
     for launch in launches:

@@ -1672,7 +1672,7 @@ def sums_scattered_into_empty(device):
     groups = torch.arange(8, device=device) % 4
 
     def forward(x):
-        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialized
         sums.scatter_add_(0, groups, x)
         return sums
 
@@ -1683,7 +1683,7 @@ def sums_put_into_empty(device):
     groups = torch.arange(8, device=device) % 4
 
     def forward(x):
-        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialized
         sums.index_put_((groups,), x, accumulate=True)
         return sums
 
@@ -1694,7 +1694,7 @@ def maxima_scattered_into_empty(device):
     groups = torch.arange(8, device=device) % 4
 
     def forward(x):
-        maxima = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        maxima = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialized
         return maxima.scatter_reduce(0, groups, x, "amax")
 
     return forward, (torch.ones(8, device=device),)

@@ -148,7 +148,7 @@ def annotated(
                    "-o", f"joined-{rank}.json", "--format", "json", folder=folder)
         )  # fmt: skip
         # PyTorch numbers nodes from 2.12 on.
-        assert set(report["how"]) <= {"order", "neighbours"} or set(report["how"]) == {"node id"}
+        assert set(report["how"]) <= {"order", "neighbors"} or set(report["how"]) == {"node id"}
         found.append(launches(folder / f"joined-{rank}.json"))
         assert sum(len(each.records) for each in found[-1]) == report["records"]
     return capture_file.read(folder / "run.cgt"), found

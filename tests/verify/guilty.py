@@ -175,7 +175,7 @@ def empty_scratch(device):
     groups = torch.arange(64, device=device) % 4
 
     def totals(x):
-        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialized
         sums.index_add_(0, groups, x)
         return sums
 

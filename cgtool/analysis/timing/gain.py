@@ -22,7 +22,7 @@ from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
 from cgtool.model.measurements import InputCopy, Profile, whole
 
-CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CAPTURE_TIME_NOT_AMORTIZED = code("capture-time-not-amortized")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
 INPUT_COPY_DOMINATES = code("input-copy-dominates")
@@ -177,7 +177,7 @@ _MOVING_OPS = frozenset(
 def _capture_cost(row: BenchRow | None) -> Iterator[Finding]:
     if row is not None and row.break_even is not None and row.break_even > _MANY_REPLAYS:
         yield Finding(
-            CAPTURE_TIME_NOT_AMORTISED,
+            CAPTURE_TIME_NOT_AMORTIZED,
             f"a replay saves {time_text(row.eager_ns - row.replay_ns)}, so the capture pays for "
             f"itself only after {row.break_even:,} replays",
             phase=row.phase,

@@ -31,7 +31,7 @@ OUTPUT_OF_DROPPED_GRAPH = code("output-of-dropped-graph")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
-UNSYNCHRONISED_IO = code("unsynchronised-io")
+UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
 
 _COMPARISONS = (
@@ -431,7 +431,7 @@ class Unordered(Detector):
 
     def _report(self, use: str) -> None:
         self.report(
-            UNSYNCHRONISED_IO, f"{use} on another stream, and nothing orders the two streams"
+            UNSYNCHRONIZED_IO, f"{use} on another stream, and nothing orders the two streams"
         )
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -498,7 +498,7 @@ class PinnedReads(Detector):
         copy = None if buffer is None else self._copies.get(buffer.key)
         if copy is not None and not self.script.order.done(*copy):
             self.report(
-                UNSYNCHRONISED_IO,
+                UNSYNCHRONIZED_IO,
                 "the host reads pinned memory that a copy from the device may still be writing",
                 fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
                 "or an event that was recorded after the copy",

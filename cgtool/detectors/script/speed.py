@@ -15,7 +15,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import is_profiler_enabled
 
-CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CAPTURE_TIME_NOT_AMORTIZED = code("capture-time-not-amortized")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
 PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
 PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
@@ -126,7 +126,7 @@ class Captures(Detector):
             )
             if once:
                 self.report(
-                    CAPTURE_TIME_NOT_AMORTISED,
+                    CAPTURE_TIME_NOT_AMORTIZED,
                     f"{len(done)} captures of the same ops on the same shapes, each replayed at "
                     "most once",
                     frames,

@@ -32,7 +32,7 @@ EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 RNG_FROZEN_SEED = code("rng-frozen-seed")
-STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+STALE_ACCUMULATOR_OR_UNINITIALIZED = code("stale-accumulator-or-uninitialized")
 
 
 @dataclass
@@ -192,7 +192,7 @@ def _unlike_itself(subject: Subject, first: Verdict) -> list[Finding]:
     ]
     return [
         Finding(
-            STALE_ACCUMULATOR_OR_UNINITIALISED,
+            STALE_ACCUMULATOR_OR_UNINITIALIZED,
             f"two replays with the same inputs and state differ in {name}, and two eager runs "
             "do not: the graph reads memory that an earlier replay wrote",
             phase="replay",

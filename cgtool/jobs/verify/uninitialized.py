@@ -20,7 +20,7 @@ from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import strided
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
-STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+STALE_ACCUMULATOR_OR_UNINITIALIZED = code("stale-accumulator-or-uninitialized")
 
 _MOST = 32
 """Maximum number of calls that are tested one by one."""
@@ -88,7 +88,7 @@ def reads_uninitialized(runner: TrialRunner, trial: Trial) -> list[Finding]:
     for number, call in enumerate(recorder.calls[:_MOST]):
         if all(_differs(runs, run(number)[0]) for _ in range(_SPOILED_RUNS)):
             finding = Finding(
-                STALE_ACCUMULATOR_OR_UNINITIALISED,
+                STALE_ACCUMULATOR_OR_UNINITIALIZED,
                 f"results depend on the uninitialized memory that {call.name} returns here: in a "
                 "graph, it has the values of the previous replay",
             )

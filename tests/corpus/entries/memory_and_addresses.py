@@ -315,7 +315,7 @@ def reports_memory(device):
     return forward, (torch.randn(4, 8, device=device),)
 
 
-def uninitialised_accumulator(device):
+def uninitialized_accumulator(device):
     total = torch.zeros(8, device=device)
 
     def accumulate(x):

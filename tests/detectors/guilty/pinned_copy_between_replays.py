@@ -11,4 +11,4 @@ for step in range(3):
     x.fill_(step)
     graph.replay()
     host.copy_(y, non_blocking=True)
-    print(host.numpy().sum())  # <- unsynchronised-io
+    print(host.numpy().sum())  # <- unsynchronized-io

@@ -9,4 +9,4 @@ with torch.cuda.graph(graph):
     y = x * 2
     host.copy_(y, non_blocking=True)
 graph.replay()
-print(host.sum().item())  # <- unsynchronised-io
+print(host.sum().item())  # <- unsynchronized-io

@@ -9,4 +9,4 @@ with torch.cuda.graph(graph):
 side = torch.cuda.Stream()
 graph.replay()
 with torch.cuda.stream(side):
-    z = y * 2  # <- unsynchronised-io
+    z = y * 2  # <- unsynchronized-io

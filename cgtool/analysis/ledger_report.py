@@ -278,7 +278,7 @@ def _pool(capture: Capture, entry: LedgerGraph) -> str | None:
 
 def sentence_of(ledger: Ledger) -> str:
     """``6 graphs, 249 replays, 71% of GPU time; 2 graphs were never replayed: 41.0 ms and 38.0 MiB
-    for nothing``. Memory of a pool that a graph in use shares is not for nothing."""
+    wasted``. Memory of a pool that a graph in use shares is not wasted."""
     captures = [each for each in ledger.graphs if not each.holds_a_pool]
     skips = sum(skip.times for skip in ledger.skips)
     graphs = [each for each in captures if each.failure is None]
@@ -297,8 +297,7 @@ def sentence_of(ledger: Ledger) -> str:
             cost.append(reserved)
         verb = "was" if len(unused) == 1 else "were"
         parts.append(
-            f"{count_text(len(unused), 'graph')} {verb} never replayed: {' and '.join(cost)} for "
-            "nothing"
+            f"{count_text(len(unused), 'graph')} {verb} never replayed: {' and '.join(cost)} wasted"
         )
     if rerecords := sum(each.because is not None for each in graphs):
         parts.append(f"{rerecords:,} captured again")

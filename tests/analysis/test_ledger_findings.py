@@ -121,13 +121,13 @@ def test_the_same_work_captured_again_after_a_reset() -> None:
     assert "recaptured-after-reset" not in found(structs.replace(other, graphs=graphs))
 
 
-def test_memory_that_a_graph_in_use_shares_is_not_for_nothing() -> None:
+def test_memory_that_a_graph_in_use_shares_is_not_wasted() -> None:
     largest = structs.replace(ENGINE, replays=0, pool=(0, 1), reserved_bytes=1 << 21)
     used = structs.replace(ENGINE, pool=(0, 1))
     for entries, is_reported in (([largest, used], False), ([largest], True)):
         capture = program(entries)
         assert capture.ledger is not None
-        assert ("2.0 MiB for nothing" in sentence_of(capture.ledger)) == is_reported
+        assert ("2.0 MiB wasted" in sentence_of(capture.ledger)) == is_reported
         evidence = found(capture)["graph-never-replayed"].evidence
         assert ("2.0 MiB" in evidence[0]) == is_reported
 

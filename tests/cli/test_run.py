@@ -444,7 +444,7 @@ def test_a_program_that_fails_before_its_first_replay_has_no_unused_graph(
     assert capture.ledger is not None
     found = [finding.code for finding in ledger_findings(capture)]
     assert ("graph-never-replayed" in found) is is_found
-    assert ("for nothing" in sentence_of(capture.ledger)) is is_found
+    assert ("wasted" in sentence_of(capture.ledger)) is is_found
 
 
 def test_killed_in_its_first_capture_it_is_still_simulated(folder: Path) -> None:

@@ -89,7 +89,7 @@ def test_memory_of_captures_at_once_is_marked():
     alone = LedgerGraph(0, 0, "alone", frames=(0,), replays=1, **sizes)
     both = LedgerGraph(0, 0, "both", frames=(1,), overlaps=True, **sizes)
     report = ledger_report(program([alone, both, both]))
-    assert "up to 4.0 MiB for nothing" in report.sentence
+    assert "up to 4.0 MiB wasted" in report.sentence
     (finding,) = report.findings
     assert finding.evidence[0] == "2 captures: 2.00 us and up to 4.0 MiB more reserved"
     (table, *_) = ledger_table.render(report).tables

@@ -388,8 +388,9 @@ def _finding(capture: Capture, overlap: Overlap) -> Finding:
 
 def _evidence(capture: Capture, overlap: Overlap) -> Iterator[str]:
     yield (
-        f"critical path {time_text(overlap.length_ns)}; by data dependencies it would be "
-        f"{time_text(overlap.needed_ns)}, with the GPU full for {time_text(overlap.work_ns)}"
+        f"critical path {time_text(overlap.length_ns)}; {time_text(overlap.needed_ns)} if each "
+        f"node waited only for its data; {time_text(overlap.work_ns)} if the nodes always filled "
+        "the GPU"
     )
     for pair in overlap.pairs[:_SHOWN]:
         yield sentence(capture, overlap, pair)

@@ -1,4 +1,4 @@
-"""Memory that a script's graphs reserve for nothing, or keep after their end."""
+"""Memory that a script's graphs reserve and never use, or keep after their end."""
 
 from __future__ import annotations
 

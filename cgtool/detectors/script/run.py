@@ -159,7 +159,7 @@ def run(
     if script.compiled:
         own = count_text(len(script.compiled), "capture")
         replayed = count_text(script.compiled_replays, "replay")
-        counts.append(f"{own} and {replayed} by torch.compile itself, which are not checked")
+        counts.append(f"{own} and {replayed} of torch.compile's own graphs, which are not checked")
     return findings.all(), (f"the script ({', '.join(counts)})", *ended)
 
 

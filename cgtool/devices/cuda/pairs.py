@@ -138,8 +138,8 @@ def measure(
                     Caveat(
                         "time-limit",
                         f"stopped after {done} pairs at the limit of {options.max_seconds:g} s: "
-                        f"the ratio is known to {_error(*entries):.2%} and not to "
-                        f"{options.precision:.2%}",
+                        f"the standard error of the ratio is {_error(*entries):.2%}, above the "
+                        f"target of {options.precision:.2%}",
                     )
                 )
                 break
@@ -195,9 +195,9 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
     return [
         Caveat(
             "same-weights",
-            f"the weights of {'ENTRY' if entry.name == 'replay' else 'the other entry'} had one "
-            "address in all captures, and a difference below 0.5% may come from it: make the "
-            "model inside the factory, so that each capture gets new weights",
+            f"the weights of {'ENTRY' if entry.name == 'replay' else 'the other entry'} were at "
+            "the same address in all captures, and the address alone can change times by up to "
+            "0.5%: construct the model inside the factory, so that each capture gets new weights",
         )
         for entry in entries
         if len(entry.addresses) == 1 and len(entry.device_ns) > _ROUNDS

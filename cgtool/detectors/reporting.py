@@ -166,10 +166,12 @@ class CapturedRegion:
         """Record that the user's code queries whether a stream is capturing; the result is True."""
         self.capturing_queries.append(here(2))
 
-    def note(self, code: Code, reason: str, evidence: tuple[str, ...] = ()) -> None:
+    def note(
+        self, code: Code, reason: str, evidence: tuple[str, ...] = (), fix: str | None = None
+    ) -> None:
         """Collect a finding that does not end the capture; nothing outside a capture."""
         if self.collecting and self.capturing:
-            finding = Finding(code, reason, phase=self.phase, evidence=evidence)
+            finding = Finding(code, reason, phase=self.phase, evidence=evidence, fix=fix)
             self.findings.add(self._placed(finding))
 
     def report(

@@ -28,6 +28,7 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import Clock, merge
 from cgtool.observe.waiting import callers_of_backward
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import StorageRef
 
 ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
@@ -114,6 +115,8 @@ class CaptureInProgress(CapturedRegion):
         """Captures that go on after a refusal, those of a dry run, do so anyway."""
         self._recorded: list[tuple[weakref.ref[Any], Finding]] = []
         """Tensors of which `record_stream` was called in this capture, and what to report."""
+        self._deferred: dict[int, StorageRef] = {}
+        """Their storages by key."""
 
     def generator_state(self) -> torch.Tensor:
         """The state of the default generator now."""
@@ -143,7 +146,7 @@ class CaptureInProgress(CapturedRegion):
         self.refusal, self.thread, self.mode = None, threading.get_ident(), mode
         self.capture_id, self.phase = self.captures, phase
         self.streams, self.nodes, self._joins, self._recorded = [lane], [], [], []
-        self._clocks, self._races = [], StreamRaces()
+        self._clocks, self._races, self._deferred = [], StreamRaces(), {}
         lane.joined, lane.frontier = self.capture_id, frozenset()
         self._functions = watch_functions(self)
         if self.follows_generator or self.collecting:
@@ -226,6 +229,8 @@ class CaptureInProgress(CapturedRegion):
     def note_record_stream(self, tensor: Any) -> None:
         """The code calls `record_stream` of a tensor."""
         if self.collecting and self.capturing:
+            storage = StorageRef(tensor)
+            self._deferred[storage.key] = storage
             reason = (
                 "the tensor is freed here, during the capture, but because of `record_stream` its "
                 "block cannot be reused until the capture ends"
@@ -248,9 +253,18 @@ class CaptureInProgress(CapturedRegion):
             # Autograd's engine makes the streams of a backward wait for each other.
             return
         tensors = accesses(func, node.call.name, args, kwargs, result)
-        for race in self._races.use(number, node.stream, *tensors, partial(self._is_in, clock)):
+        is_before = partial(self._is_in, clock)
+        for race in self._races.use(number, node.stream, tensors, is_before, self._is_free):
             line = other_line(frames_of(self.nodes[race.node].call.chain))
-            self.note(STREAM_RACE_IN_CAPTURE, race.reason, line)
+            self.note(STREAM_RACE_IN_CAPTURE, race.reason, line, fix=race.fix)
+
+    def is_dead(self, storage: StorageRef) -> bool:
+        """Whether the user's code owns a storage no longer."""
+        return storage.expired()
+
+    def _is_free(self, storage: StorageRef) -> bool:
+        # Blocks of `record_stream` are kept until the capture ends.
+        return storage.key not in self._deferred and self.is_dead(storage)
 
     def _clock_of(self, frontier: Frontier) -> Clock:
         """What comes before whatever waits for these nodes, themselves included."""

@@ -21,6 +21,7 @@ from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import tensors_in
 from cgtool.program.boundary import first_line
 from cgtool.torch_compat.private import pins_memory
+from cgtool.torch_compat.storages import StorageRef
 
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
 DATALOADER_PIN_THREAD = code("dataloader-pin-thread")
@@ -149,23 +150,32 @@ class Races(Detector):
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._races: StreamRaces[_Captured] = StreamRaces()
+        self._deferred: dict[int, StorageRef] = {}
+        """Storages of which `record_stream` was called, by key."""
+
+    def on_stream_recorded(self, event: events.StreamRecorded) -> None:
+        reference = StorageRef(event.tensor)
+        self._deferred[reference.key] = reference
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         op, order, stream = event.op, event.graph.order, event.stream
         if op.call is None or op.call.autograd_node is not None:
             # Autograd's engine makes the streams of a backward wait for each other.
             return
-        reads, writes = accesses(op.func, op.name, op.args, op.kwargs, event.result)
-        if not reads and not writes:
+        used = accesses(op.func, op.name, op.args, op.kwargs, event.result)
+        if not any(used):
             return
         node = _Captured(stream, event.tick, op.call)
 
         def is_before(other: _Captured) -> bool:
             return order.before(other.stream, other.tick, stream)
 
-        for race in self._races.use(node, stream, reads, writes, is_before):
+        def is_free(storage: StorageRef) -> bool:
+            return storage.key not in self._deferred and self.script.device.is_dead(storage)
+
+        for race in self._races.use(node, stream, used, is_before, is_free):
             line = other_line(frames_of(race.node.call.chain))
-            self.report(STREAM_RACE_IN_CAPTURE, race.reason, evidence=line)
+            self.report(STREAM_RACE_IN_CAPTURE, race.reason, evidence=line, fix=race.fix)
 
 
 class _Captured(NamedTuple):

@@ -66,7 +66,6 @@ class ScriptRecorder(CaptureRecorder):
         self._fresh: set[int] = set()
         """Storages made in this capture."""
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        self._owners = device.memory.record_of(self.graph)
         self._drawn = torch.get_rng_state()
         self.modules.__enter__()
 
@@ -96,12 +95,9 @@ class ScriptRecorder(CaptureRecorder):
                 self._before[key] = (storage, storage.clone())
                 device.memory.hold_object(tensor)
         given = set(map(key_of, tensors_in((args, kwargs))))
-        steps = len(self.graph.steps)
         # What has died since the op before makes room for this one.
         device.memory.sweep()
         output = super().execute(call, func, args, kwargs)
-        for step in self.graph.steps[steps:]:
-            device.memory.hold(self._owners, step)
         if not device.on_host:
             for tensor in tensors_in(output):
                 key = key_of(tensor)

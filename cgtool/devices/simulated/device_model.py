@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
+from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
 from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.frames import chain_of
+from cgtool.torch_compat.storages import StorageRef
 
 UNCOMPILED_NOTE = Caveat(
     UNCOMPILED,
@@ -43,6 +45,7 @@ class DeviceModel(CaptureInProgress):
         self.differentiated: dict[int, torch.Tensor] | None = {}
         """Leaves of autograd that ops on side streams have used, by id; None after the first
         warm-up has begun."""
+        self.memory: RecordedOwners = RecordedOwners()
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
 
@@ -50,6 +53,9 @@ class DeviceModel(CaptureInProgress):
         """``torch.cuda.ExternalStream``: a stream by the handle that CUDA knows it by."""
         known = self.default if handle == 0 else self.by_handle.get(handle)
         return known or self.stream_class()
+
+    def is_dead(self, storage: StorageRef) -> bool:
+        return self.memory.is_dead(storage)
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""

@@ -9,6 +9,7 @@ itself computes nothing; here it does, and its effects stay.)
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -132,6 +133,8 @@ class CaptureRecorder(OpRecorder):
         self._begin: torch.Tensor | None = None
         """The generator's state when the capture began."""
         self._random = states
+        self._owners: Counter[int] = Counter()
+        """Those that the record adds to storages."""
         device.random_state = self._random_state
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -157,9 +160,10 @@ class CaptureRecorder(OpRecorder):
         with unobserved():
             kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
-        self.graph.steps.append(
-            Step(func, held_args, held_kwargs, kept, call, torch.is_grad_enabled())
-        )
+        step = Step(func, held_args, held_kwargs, kept, call, torch.is_grad_enabled())
+        self.graph.steps.append(step)
+        held = tensors_in((step.args, step.kwargs, step.results))
+        self.device.memory.hold(self._owners, held)
         touched = results
         if effect.writes and not results:
             # Multi-tensor ops return nothing and write their first argument.
@@ -177,6 +181,7 @@ class CaptureRecorder(OpRecorder):
 
     def __enter__(self) -> CaptureRecorder:
         self._begin = torch.default_generator.get_state()
+        self._owners = self.device.memory.record_of(self.graph)
         super().__enter__()
         return self
 

@@ -7,8 +7,6 @@ raises, so that its ``try`` statements work; the finding is collected.
 from __future__ import annotations
 
 import threading
-import weakref
-from collections import Counter
 from typing import Any
 
 import torch
@@ -33,15 +31,14 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
-from cgtool.devices.simulated.graph import SimulatedGraph, Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
+from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
-from cgtool.observe.tensors import key_of, place_of, tensors_in
-from cgtool.torch_compat.private import storage_use_count
-from cgtool.torch_compat.storages import OBJECTS_ARE_OWNERS, StorageRef
+from cgtool.observe.tensors import place_of
+from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
@@ -103,44 +100,15 @@ def known(error: RuntimeError) -> RuntimeError:
     return error
 
 
-class GraphMemory:
+class GraphMemory(RecordedOwners):
     """The storages of a script's captures: which of them the script still owns, and their
     addresses by the model of the caching allocator."""
 
     def __init__(self) -> None:
-        self._recorded: Counter[int] = Counter()
-        """How many owners of a storage belong to records; the rest belong to the script."""
-        self._objects: dict[int, StorageRef] = {}
-        """Storages with a Python object, which is an owner as well."""
+        super().__init__()
         self._blocks: dict[int, tuple[StorageRef, PrivatePool, PoolBlock]] = {}
         """By key: where the storages of captures are, also after their end."""
         self._live: set[int] = set()
-
-    def record_of(self, graph: SimulatedGraph) -> Counter[int]:
-        """How many owners of each storage belong to the record of a graph: counted (``hold``) until
-        the record is freed, whether its capture succeeded or not."""
-        owners: Counter[int] = Counter()
-        weakref.finalize(graph, self._recorded.subtract, owners)
-        return owners
-
-    def hold(self, owners: Counter[int], step: Step) -> None:
-        """The record with these ``owners`` holds the tensors of a step."""
-        for tensor in tensors_in((step.args, step.kwargs, step.results)):
-            key = key_of(tensor)
-            if key is not None:
-                self._recorded[key] += 1
-                owners[key] += 1
-
-    def hold_object(self, tensor: torch.Tensor) -> None:
-        """The storage of a tensor has been looked at through its Python object."""
-        if OBJECTS_ARE_OWNERS:
-            ref = StorageRef(tensor)
-            self._objects.setdefault(ref.key, ref)
-
-    def is_dead(self, ref: StorageRef) -> bool:
-        """True when only records own the storage."""
-        ours = self._recorded[ref.key] + (ref.key in self._objects)
-        return ref.expired() or storage_use_count(ref.key) <= ours
 
     def allocate(self, storage: StorageRef, pool: PrivatePool) -> None:
         if storage.key not in self._blocks and storage.bytes:
@@ -178,8 +146,8 @@ class ScriptDevice(DeviceModel):
         self.captured: OnCapturedOp = lambda *_: None
         """Called for every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
-        self.memory = GraphMemory()
-        self.address, self.is_dead = self.memory.address, self.memory.is_dead
+        self.memory: GraphMemory = GraphMemory()
+        self.address = self.memory.address
 
     def set_generator_state(self, state: torch.Tensor) -> None:
         torch.set_rng_state(state)

@@ -250,6 +250,13 @@ class HostDraws(NamedTuple):
     call: OpCall
 
 
+class StreamRecorded(NamedTuple):
+    """Captured code calls ``record_stream``: the memory of the tensor is used again only after the
+    capture."""
+
+    tensor: torch.Tensor
+
+
 class EnvironmentRead(NamedTuple):
     """Captured code has read an environment variable."""
 

@@ -82,8 +82,13 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
     def wait(_result: Any, self: Any, stream: Any = None) -> None:
         order().wait_event(handle(stream), self)
 
+    def record_stream(_result: Any, tensor: torch.Tensor, _stream: Any) -> None:
+        if script.capture is not None:
+            script.publish(events.StreamRecorded(tensor))
+
     if not script.device.simulated:
         make_streams_observable(patches)
+    after(torch.Tensor, "record_stream", record_stream)
     after(torch.cuda, "synchronize", synchronize, in_captures=False)
     after(torch.accelerator, "synchronize", synchronize, in_captures=False)
     for owner in set[Any]((torch.cuda.Stream, torch.Stream)):

@@ -36,7 +36,7 @@ from cgtool.observe.host_values import SIZE
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Use, data_set_in, deciding_line, statement_start
+from cgtool.observe.source import deciding_line, memory_set_in, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.torch_compat.private import schema
 
@@ -280,12 +280,12 @@ class _Comparison:
             # A parameter that other ops read as well was not rebound: another one is chosen.
             is_rebound = new.parameter and new.storage not in self.first.storages
             is_chosen = False
-            changed = [] if is_rebound else self._changed_at(new.address)
+            changed = self._memory_set() if is_rebound else self._changed_at(new.address)
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:
                     continue
-                changed = choosing or self._data_set()
+                changed = choosing or self._memory_set()
                 is_chosen = choosing is not None
             finding = self._at(
                 after.call,
@@ -322,12 +322,17 @@ class _Comparison:
                 for tensor in tensors_in(watched.look_up())
             )
         ]
-        return _places((watched.use, watched.frame.file) for watched in holding)
+        return _places(
+            (watched.use.text, watched.frame.file, watched.use.line) for watched in holding
+        )
 
-    def _data_set(self) -> list[str]:
-        """The lines that assign to the ``data`` of a tensor."""
-        codes = self.second.ran.codes.values()
-        return _places((use, each.co_filename) for each in codes for use in data_set_in(each))
+    def _memory_set(self) -> list[str]:
+        """The lines that give a tensor other memory."""
+        return _places(
+            (text, code_object.co_filename, line)
+            for code_object in self.second.ran.codes.values()
+            for text, line in memory_set_in(code_object)
+        )
 
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:
@@ -375,9 +380,9 @@ class _Comparison:
                 )
 
 
-def _places(uses: Iterable[tuple[Use, str]]) -> list[str]:
-    """The lines at which names are changed, each once."""
-    texts = (f"`{use.text}` is changed at {Path(file).name}:{use.line}" for use, file in uses)
+def _places(changed: Iterable[tuple[str, str, int]]) -> list[str]:
+    """The files and lines at which names are changed, each once."""
+    texts = (f"`{text}` is changed at {Path(file).name}:{line}" for text, file, line in changed)
     return list(dict.fromkeys(texts))
 
 

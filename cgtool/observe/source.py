@@ -455,10 +455,29 @@ def statement_start(file: str, line: int) -> int:
     return max(starts, default=line)
 
 
-def data_set_in(code: CodeType) -> list[Use]:
-    """What the code assigns to the ``data`` of a tensor, which then has other memory."""
+def memory_set_in(code: CodeType) -> list[tuple[str, int]]:
+    """What the code gives other memory, as it is written, and the line: by assigning to the
+    ``data`` of a tensor, or by a function of PyTorch that does."""
     uses = [*uses_of(code), *uses_of(code, "local")]
-    return [use for use in uses if use.written and use.steps[-1:] == (("attribute", "data"),)]
+    data = ("attribute", "data")
+    assigned = [(use.text, use.line) for use in uses if use.written and use.steps[-1:] == (data,)]
+    function = function_of(code)
+    calls = [] if function is None else inner_nodes(function)
+    given = ((_given_memory(call), call.lineno) for call in calls if isinstance(call, ast.Call))
+    return [*assigned, *((ast.unparse(node), line) for node, line in given if node is not None)]
+
+
+def _given_memory(call: ast.Call) -> ast.expr | None:
+    """The parameters, or the module, whose tensors a function of PyTorch replaces."""
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    words = {word.arg: word.value for word in call.keywords}
+    if name == "vector_to_parameters":
+        return words.get("parameters") or next(iter(call.args[1:]), None)
+    if name == "load_state_dict" and isinstance(call.func, ast.Attribute):
+        assigns = words.get("assign") or next(iter(call.args[2:]), None)
+        is_off = isinstance(assigns, ast.Constant) and not assigns.value
+        return None if assigns is None or is_off else call.func.value
+    return None
 
 
 def versions_in(code: CodeType) -> list[tuple[str, Position]]:

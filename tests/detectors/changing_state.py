@@ -1563,6 +1563,30 @@ def data_of_a_parameter(device):
     return forward, (rows(device),)
 
 
+def parameters_from_a_vector(device):
+    layer = nn.Linear(8, 2, device=device).requires_grad_(False)
+
+    def forward(x):
+        y = layer(x)  # <- metadata-address-changed
+        flat = nn.utils.parameters_to_vector(layer.parameters())
+        nn.utils.vector_to_parameters(flat * 0.9, layer.parameters())
+        return y
+
+    return forward, (rows(device),)
+
+
+def parameters_from_an_assigned_state_dict(device):
+    layer = nn.Linear(8, 2, device=device).requires_grad_(False)
+
+    def forward(x):
+        y = layer(x)  # <- metadata-address-changed
+        smaller = {name: value * 0.9 for name, value in layer.state_dict().items()}
+        layer.load_state_dict(smaller, assign=True)
+        return y
+
+    return forward, (rows(device),)
+
+
 def counter_that_chooses_a_batch(device):
     layer = nn.Linear(8, 2, device=device)
     batches, state = [rows(device) for _ in range(3)], {"batch": 0}
@@ -1573,6 +1597,17 @@ def counter_that_chooses_a_batch(device):
         return layer(x)  # <- metadata-address-changed
 
     return forward
+
+
+def cycle_that_does_not_come_around(device):
+    scales = itertools.cycle((1.0, 2.0, 3.0))
+
+    def forward(x):
+        for _ in range(4):
+            x = x * next(scales)  # <- python-scalar-frozen
+        return x
+
+    return forward, (rows(device),)
 
 
 def iterator_of_batches(device):

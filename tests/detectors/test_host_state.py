@@ -106,6 +106,18 @@ def line_in(name: str, text: str) -> int:
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.u = first", "self.u"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
         ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),
+        (
+            "parameters_from_a_vector",
+            "parameters_from_a_vector",
+            "vector_to_parameters(flat",
+            "layer.parameters()",
+        ),
+        (
+            "parameters_from_an_assigned_state_dict",
+            "parameters_from_an_assigned_state_dict",
+            "load_state_dict",
+            "layer",
+        ),
     ],
 )
 def test_what_a_tensor_is_found_by_is_named_with_its_line(name, owner, assignment, place):

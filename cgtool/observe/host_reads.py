@@ -11,7 +11,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -326,8 +326,13 @@ class HostReads:
         numbers, and the numbers that it has counted on (``self.n += 1``). Others may have been set
         once and for all."""
         now = self.snapshot()
-        # Of two looks at the same moment only iterators differ: they move on when they are read.
-        yield from self.changes(now, self.snapshot())
+        # An iterator moves on when it is read.
+        moved = {
+            index: replace(value, content=object())
+            for index, value in now.items()
+            if value.kind == "iterator"
+        }
+        yield from self.changes(now, moved)
         yield from self.counted()
         yield from (
             change for change in self.changes(self._first, now) if change.after.kind == "random"

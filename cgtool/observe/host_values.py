@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import copy
 import ctypes
 import enum
 import itertools
@@ -11,6 +12,7 @@ import queue
 import random
 import threading
 import types
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -35,6 +37,8 @@ _SMALL = 64
 _MANY = 1000
 """How many things in a container that are not numbers are compared by what they are."""
 _NUMBERS = frozenset((bool, int, float, str))
+_COPIED: tuple[type[Any], ...] = type(iter([])), type(iter(())), type(iter(range(0)))
+"""Iterators whose copies move on by themselves."""
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
@@ -125,8 +129,10 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         return Value("random", generator, "a state of the generator")
     if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         # It moves on whenever it is read, except for one.
-        is_constant = isinstance(value, itertools.repeat)
-        return None if is_constant else Value("iterator", object(), _short(value))
+        if isinstance(value, itertools.repeat):
+            return None
+        turn = _turn_of(value) if isinstance(value, itertools.cycle) else None
+        return Value("iterator", turn or object(), _short(value))
     if isinstance(value, types.MethodType):
         # Its `repr` has that of its owner, which reads the values of a tensor.
         return Value("function", _Method(value), value.__name__)
@@ -159,6 +165,25 @@ def array_address(value: Any) -> int | None:
     if type(value).__module__ != "numpy" or not hasattr(value, "ctypes"):
         return None
     return int(value.ctypes.data)
+
+
+def _turn_of(cycle: itertools.cycle[Any]) -> tuple[Identity, ...] | None:
+    """What a cycle returns next, until it has come around; None if it does not say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            reduced: Any = cycle.__reduce__()
+            _, (rest,), (items, is_later) = reduced
+        except TypeError:  # Python 3.14 and newer
+            return None
+    if type(rest) not in _COPIED:
+        return None
+    ahead = [*itertools.islice(copy.copy(rest), _MANY)]
+    if len(ahead) + len(items) >= _MANY:
+        return None
+    # In its first turn it keeps what it has returned, later all items.
+    before = items[: len(items) - len(ahead)] if is_later else items
+    return tuple(map(Identity, (*ahead, *before)))
 
 
 class _Method:

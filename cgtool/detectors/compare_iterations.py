@@ -8,6 +8,7 @@ replay but the first. Needs no GPU.
 from __future__ import annotations
 
 import itertools
+import linecache
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,9 +33,9 @@ from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads
-from cgtool.observe.host_values import SIZE
+from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
-from cgtool.observe.kept_ops import Op, storages_in
+from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line, memory_set_in, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
@@ -262,17 +263,11 @@ class _Comparison:
                 # It existed neither before nor after: PyTorch created it in C++ for this call
                 # (the index tensor of x[[0, 2]]).
                 continue
-            names = [
-                change.watched.use.text
-                for change in self.changes
-                if change.after.kind == "tensor"
-                and change.after.content[:2] == (new.shape, new.address)
-            ]
             shown = (
                 f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
                 f"{list(new.shape)} at {new.address:#x}"
             )
-            if not names and (
+            if not any(_is(change.after, new) for change in self.changes) and (
                 self.frozen.explain_branch([after.call], shown)
                 or self.frozen.explain_choice(after.call, shown)
             ):
@@ -290,8 +285,8 @@ class _Comparison:
             finding = self._at(
                 after.call,
                 PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
-                f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
-                "tensor in the next call; a graph always reads the tensor of the capture",
+                f"{self._name_of(new) or 'a tensor that this line reads'} is a different tensor in "
+                "the next call; a graph always reads the tensor of the capture",
                 shown,
                 *changed,
             )
@@ -299,6 +294,12 @@ class _Comparison:
                 self._chosen.append(finding)
             else:
                 yield finding
+
+    def _name_of(self, tensor: OutsideTensor) -> str | None:
+        """The name that changes and that it had before the second iteration, or else after it."""
+        held = [change for change in self.changes if _is(change.before, tensor)]
+        held += [change for change in self.changes if _is(change.after, tensor)]
+        return f"`{held[0].watched.use.text}`" if held else None
 
     def _changed_at(self, address: int) -> list[str]:
         """The lines of the code that change a name, a container, or the attributes of an object,
@@ -380,6 +381,10 @@ class _Comparison:
                 )
 
 
+def _is(value: Value, tensor: OutsideTensor) -> bool:
+    return value.kind == "tensor" and value.content[:2] == (tensor.shape, tensor.address)
+
+
 def _places(changed: Iterable[tuple[str, str, int]]) -> list[str]:
     """The files and lines at which names are changed, each once."""
     texts = (f"`{text}` is changed at {Path(file).name}:{line}" for text, file, line in changed)
@@ -387,7 +392,8 @@ def _places(changed: Iterable[tuple[str, str, int]]) -> list[str]:
 
 
 def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Of the lines that read what is changed at one line, that line itself, or else the first."""
+    """Of the lines that read what is changed at one line, that line itself, or else the first,
+    preferably of those that name it."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.evidence[1:], []).append(finding)
@@ -399,12 +405,24 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
             for place, start in zip(places, starts, strict=True)
             if any(text.endswith(f" {start}") for text in changed)
         ]
-        at = (changing or places)[0]
+        names = [text.split("`")[1] for text in changed if text.startswith("`")]
+        naming = [
+            place
+            for place, finding in zip(places, group, strict=True)
+            if any(name in _source_of(finding) for name in names)
+        ]
+        at = (changing or naming or places)[0]
         others = list(dict.fromkeys(each for each in places if each != at))[:_SHOWN_CHANGES]
         also = (f"also read at {', '.join(others)}",) if changed and others else ()
         for finding, place in zip(group, places, strict=True):
             if not changed or place == at:
                 yield replace(finding, evidence=(*finding.evidence, *also))
+
+
+def _source_of(finding: Finding) -> str:
+    """The line of a finding."""
+    lines = (linecache.getline(frame.file, frame.line) for frame in finding.frames[:1])
+    return next(lines, "")
 
 
 def _place(finding: Finding, *, of_statement: bool = False) -> str:

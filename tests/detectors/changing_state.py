@@ -1587,6 +1587,29 @@ def parameters_from_an_assigned_state_dict(device):
     return forward, (rows(device),)
 
 
+class Swaps:
+    def __init__(self, device):
+        self.now, self.next = rows(device), rows(device)
+
+    def advance(self):
+        self.next.copy_(smoothed(self.now) + self.now)  # <- metadata-address-changed
+        self.now, self.next = self.next, self.now
+
+
+def smoothed(field):
+    return field + field.roll(1, 0)
+
+
+def buffers_change_places(device):
+    buffers = Swaps(device)
+
+    def forward():
+        buffers.advance()
+        return buffers.now * 2
+
+    return forward
+
+
 def counter_that_chooses_a_batch(device):
     layer = nn.Linear(8, 2, device=device)
     batches, state = [rows(device) for _ in range(3)], {"batch": 0}

@@ -139,6 +139,13 @@ def test_what_is_changed_once_is_one_error_at_the_line_that_changes_it():
     )
 
 
+def test_a_tensor_has_the_name_that_it_had_when_it_was_read():
+    (rebound,) = found(changing_state, "buffers_change_places")
+    assert rebound.reason.startswith("`self.now` is a different tensor")
+    (first, *_) = found(changing_state, "attribute_and_tuple_are_rebound")
+    assert first.reason.startswith("`self.u` is a different tensor")
+
+
 def test_a_counter_is_named_before_what_it_chooses_and_with_the_op_that_computes():
     first, second = found(changing_state, "counter_that_chooses_a_batch")
     assert (first.code, first.severity) == ("cpu-state-step-counter", None)

@@ -21,6 +21,7 @@ _BACKWARD = re.compile(r"backward\(|autograd\.grad|make_graphed_callables")
 BACKWARDS = [path for path in (*INNOCENT, *GUILTY) if _BACKWARD.search(path.read_text())]
 CORPUS = entries(
     "scripts:answers_wait_in_a_queue",
+    "scripts:cache_of_graphs",
     "scripts:captured_again_for_new_settings",
     "scripts:callables_with_a_strength",
     "scripts:gradients_pile_up",

@@ -9,7 +9,6 @@ itself computes nothing; here it does, and its effects stay.)
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -126,14 +125,15 @@ class CaptureRecorder(OpRecorder):
         device: DeviceModel,
         states: RandomStates,
         accesses: AccessLog | None = None,
+        graph: SimulatedGraph | None = None,
     ) -> None:
         super().__init__(roots, annotations, accesses=accesses)
         self.device = device
-        self.graph = SimulatedGraph()
+        self.graph = SimulatedGraph() if graph is None else graph
         self._begin: torch.Tensor | None = None
         """The generator's state when the capture began."""
         self._random = states
-        self._owners: Counter[int] = Counter()
+        self._owners = device.memory.record_of(self.graph)
         """Those that the record adds to storages."""
         device.random_state = self._random_state
 
@@ -181,7 +181,6 @@ class CaptureRecorder(OpRecorder):
 
     def __enter__(self) -> CaptureRecorder:
         self._begin = torch.default_generator.get_state()
-        self._owners = self.device.memory.record_of(self.graph)
         super().__enter__()
         return self
 

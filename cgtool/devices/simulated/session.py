@@ -103,8 +103,10 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
         @contextlib.contextmanager
         def observe(graph: SimulatedPhaseGraph) -> Iterator[CaptureRecorder]:
             roots = roots_of(self.workload)
-            recorder = CaptureRecorder(roots, annotations, self.model, states, self.accesses)
-            recorder.record, recorder.graph = self.record, graph.graph
+            recorder = CaptureRecorder(
+                roots, annotations, self.model, states, self.accesses, graph.graph
+            )
+            recorder.record = self.record
             yield recorder
 
         with watch_annotations(self.options.annotations) as annotations:

@@ -405,12 +405,7 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
             for place, start in zip(places, starts, strict=True)
             if any(text.endswith(f" {start}") for text in changed)
         ]
-        names = [text.split("`")[1] for text in changed if text.startswith("`")]
-        naming = [
-            place
-            for place, finding in zip(places, group, strict=True)
-            if any(name in _source_of(finding) for name in names)
-        ]
+        naming = [place for place, finding in zip(places, group, strict=True) if _is_named(finding)]
         at = (changing or naming or places)[0]
         others = list(dict.fromkeys(each for each in places if each != at))[:_SHOWN_CHANGES]
         also = (f"also read at {', '.join(others)}",) if changed and others else ()
@@ -419,10 +414,12 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
                 yield replace(finding, evidence=(*finding.evidence, *also))
 
 
-def _source_of(finding: Finding) -> str:
-    """The line of a finding."""
-    lines = (linecache.getline(frame.file, frame.line) for frame in finding.frames[:1])
-    return next(lines, "")
+def _is_named(finding: Finding) -> bool:
+    """Whether the line of a finding has the name that its reason begins with."""
+    _, *name = finding.reason.split("`", 2)
+    return len(name) == 2 and any(
+        name[0] in linecache.getline(frame.file, frame.line) for frame in finding.frames[:1]
+    )
 
 
 def _place(finding: Finding, *, of_statement: bool = False) -> str:

@@ -61,7 +61,7 @@ class Device:
         self._captures = 0
         self._origins: list[int] | None = None
 
-    def watch(self, graph: Any, table: Any, chain: Any) -> Device:
+    def watch(self, graph: Any, table: Any, chain: Any, *, compiled: bool) -> Device:
         if self._origins is None:
             chain = [(frame.f_code, frame.f_lasti) for frame in _frames()]
             self._origins = [

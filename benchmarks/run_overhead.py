@@ -11,6 +11,11 @@ without the import of PyTorch, which takes seconds and varies by a quarter on a 
 program is timed from outside: `program` from its start to its end, and `command` with what cgtool
 does before and after. Every figure is the median of the rounds.
 
+``--pairs`` measures in one process, where neither the host nor what is imported differs: it runs a
+program again and again, every other time in ``cgtool.recording``, and compares the same captures
+and replays of both kinds; the first two times do not count. With ``--replays`` all are recorded,
+and every other replay of each graph goes past the counter, to the method of PyTorch's.
+
 `start` and `import` are a Python process that imports nothing, and one that imports PyTorch; they
 need no GPU. What they and the first capture take more is what a run costs once, however long the
 program is. cgtool is compiled to bytecode first, as pip does when it installs it: otherwise each
@@ -21,6 +26,8 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -29,9 +36,10 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import median, quantiles
+from typing import Any, NamedTuple
 
 import cgtool
 from cgtool.model import capture_file
@@ -227,16 +235,27 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 BARE = {"start": "pass", "import": "import torch"}
 
 
-def timed_by_itself(name: str) -> None:
-    """Run a program of ``PROGRAMS`` and write the times of its graphs."""
+class Times(NamedTuple):
+    """Nanoseconds of a program."""
+
+    captures: list[int]
+    replays: list[int]
+    past: list[int]
+    """Of the replays that went past the counter."""
+    body: int
+
+
+def timed(name: str, *, past_counter: bool = False) -> Times:
+    """Run a program of ``PROGRAMS``. ``past_counter``: every other replay of each graph."""
     import torch
 
     kind: Any = torch.cuda.CUDAGraph
-    begin, end, again = kind.capture_begin, kind.capture_end, kind.replay
+    begin, end, again = before = kind.capture_begin, kind.capture_end, kind.replay
     clock = time.perf_counter_ns
     began: dict[int, int] = {}
     captures: list[int] = []
     replays: list[int] = []
+    past: list[int] = []
 
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
         began[id(graph)] = clock()
@@ -251,11 +270,88 @@ def timed_by_itself(name: str) -> None:
         again(graph)
         replays.append(clock() - start)
 
-    kind.capture_begin, kind.capture_end, kind.replay = capture_begin, capture_end, replay
-    start = clock()
-    PROGRAMS[name]()
-    torch.cuda.synchronize()
-    body_ns = clock() - start
+    counted: Any = torch._C._CUDAGraph.replay
+    original = getattr(counted, "__wrapped__", counted)
+    seen: defaultdict[int, int] = defaultdict(int)
+
+    def counted_or_not(graph: Any) -> None:
+        seen[id(graph)] += 1
+        function, times = (counted, replays) if seen[id(graph)] % 2 else (original, past)
+        start = clock()
+        function(graph)
+        times.append(clock() - start)
+
+    kind.capture_begin, kind.capture_end = capture_begin, capture_end
+    kind.replay = counted_or_not if past_counter else replay
+    try:
+        start = clock()
+        PROGRAMS[name]()
+        torch.cuda.synchronize()
+        body_ns = clock() - start
+    finally:
+        kind.capture_begin, kind.capture_end, kind.replay = before
+    return Times(captures, replays, past, body_ns)
+
+
+def timed_in_pairs(name: str, rounds: int, folder: Path) -> None:
+    """Print a row for each figure of a program, alone and recorded in this process."""
+    import torch
+
+    sides: tuple[list[Times], list[Times]] = [], []
+    for number in range(2 * rounds + 2):
+        is_recorded = number % 2
+        torch._dynamo.reset()
+        recording = cgtool.recording(folder / "pair.cgt")
+        with (
+            recording if is_recorded else contextlib.nullcontext(),
+            contextlib.redirect_stdout(None),
+        ):
+            times = timed(name)
+        if number > 1:
+            sides[is_recorded].append(times)
+    columns = [list(zip(*(each.captures for each in side), strict=True)) for side in sides]
+    captures = [[median(same) / 1e6 for same in side] for side in columns]
+    bodies = [[each.body / 1e6 for each in side] for side in sides]
+    figures = {
+        "first_ms": [side[0] for side in captures if side],
+        "others_ms": [sum(side[1:]) for side in captures],
+        "replay_us": [median(replay for each in side for replay in each.replays) / 1e3
+                      for side in sides if side[0].replays],
+        "body_ms": [median(side) for side in bodies],
+    }  # fmt: skip
+    for figure, values in figures.items():
+        if values and all(values):
+            alone, ours = values
+            print_row(name, figure, alone, ours, ours / alone)
+
+
+def timed_past_counter(name: str, rounds: int, folder: Path) -> None:
+    """Print the quartiles of the replays of a recorded program, with and without the counter."""
+    import torch
+
+    runs: list[Times] = []
+    for _ in range(rounds):
+        torch._dynamo.reset()
+        with cgtool.recording(folder / "past.cgt"), contextlib.redirect_stdout(None):
+            runs.append(timed(name, past_counter=True))
+    past, counted = (
+        quantiles(sorted(itertools.chain.from_iterable(side)), n=4)
+        for side in (map(attrgetter("past"), runs), map(attrgetter("replays"), runs))
+    )
+    for label, alone, ours in zip(("lower", "median", "upper"), past, counted, strict=True):
+        print_row(name, f"{label}_us", alone / 1e3, ours / 1e3, ours / alone)
+
+
+def print_row(name: str, figure: str, alone: float, ours: float, ratio: float) -> None:
+    more = ours - alone
+    print(
+        f"{name:<12}{figure:<12}{alone:>11.3f}{ours:>11.3f}{more:>10.3f}{ratio:>8.3f}", flush=True
+    )
+
+
+def timed_by_itself(name: str) -> None:
+    """Run a program of ``PROGRAMS`` and write the times of its graphs."""
+    captures, replays, _, body_ns = timed(name)
     times: dict[str, float] = {"captures": len(captures), "replays": len(replays)}
     times["body_ms"] = body_ns / 1e6
     if captures:
@@ -301,6 +397,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"of {' '.join((*BARE, *PROGRAMS))}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", action="store_true", help="with `cgtool run --times`")
+    parser.add_argument("--pairs", action="store_true", help="in one process")
+    parser.add_argument("--replays", action="store_true", help="with and without the counter")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -310,6 +408,11 @@ def main() -> None:
     compileall.compile_dir(Path(cgtool.__file__).parent, quiet=1)
     print(f"{'program':<12}{'':<12}{'alone':>11}{'recorded':>11}{'more':>10}{'times':>8}")
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.pairs or arguments.replays:
+            way = timed_past_counter if arguments.replays else timed_in_pairs
+            for name in arguments.names:
+                way(name, arguments.rounds, Path(folder))
+            return
         for name in arguments.names or (*BARE, *PROGRAMS):
             pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
             try:
@@ -325,11 +428,7 @@ def main() -> None:
             for figure, values in pairs.items():
                 alone_median, ours_median = (median(side) for side in zip(*values, strict=True))
                 ratio = median(ours / alone for alone, ours in values) if alone_median else 1.0
-                print(
-                    f"{name:<12}{figure:<12}{alone_median:>11.3f}{ours_median:>11.3f}"
-                    f"{ours_median - alone_median:>10.3f}{ratio:>8.3f}",
-                    flush=True,
-                )
+                print_row(name, figure, alone_median, ours_median, ratio)
 
 
 if __name__ == "__main__":

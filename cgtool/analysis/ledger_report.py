@@ -68,8 +68,7 @@ class LedgerRow:
     replayed_at: str | None
     """The line that replays most of them."""
     replay_lines: dict[str, int]
-    """All of these, with how often each was seen: the line is looked up for the first 16 replays of
-    a graph, and for every 31st."""
+    """All of these, with how often each was seen: as of ``ReplayPlace``."""
     first_replay_ns: int | None
     """This and the next count from the start of the command."""
     last_replay_ns: int | None

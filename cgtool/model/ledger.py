@@ -57,7 +57,8 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[FrameIndex, ...]
     """The calls that lead to it, innermost first."""
     seen: Count
-    """Of the replays whose line was looked up: the first 16 of a graph, and every 31st."""
+    """Of the replays whose line was looked up: the first 8 of a graph, every 31st up to 1,000, and
+    every 499th after that."""
 
 
 class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):

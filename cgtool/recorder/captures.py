@@ -203,7 +203,8 @@ class Captures:
         start = start or Start(Before(None, None, self._costs.compiled_ns()))
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
-        watch = self._device.watch(beginning.graph, self._table, beginning.chain)
+        compiled = beginning.owner == COMPILE
+        watch = self._device.watch(beginning.graph, self._table, beginning.chain, compiled=compiled)
         by_program = beginning.owner not in (COMPILE, CALLABLES)
         chain = beginning.chain if by_program else ()
         capture = Capture(number, start, watch, chain, self.is_capturing)

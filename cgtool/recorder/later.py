@@ -9,13 +9,15 @@ import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 
 _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
 _LONGEST_END = 1.0
 """Seconds that the end of the process waits for the thread."""
-_LINGERS = 20
-"""Pauses for which the thread stays when nothing waits: the next capture may follow soon."""
+_LINGERS = 60.0
+"""Seconds that the thread stays when nothing waits. To start one takes a capture longer than all
+else that it leaves for later."""
 _MOST = 64
 """Pieces of work that may wait, and keep what captures have noted."""
 
@@ -23,7 +25,7 @@ _MOST = 64
 class Later:
     """Does work on a thread of its own while no capture is in progress, or when asked for.
 
-    The thread is not one of ``threading``'s, and ends soon after nothing waits.
+    The thread is not one of ``threading``'s, and ends some time after nothing waits.
     """
 
     def __init__(self, is_capturing: Callable[[], bool]) -> None:
@@ -36,8 +38,8 @@ class Later:
         self._working = threading.RLock()
         """Held while a piece is done: the garbage collector may run in it, and ask for the rest."""
         self._has_thread = self._is_over = False
-        self._pausing = threading.Semaphore(0)
-        """Released to end a pause of the thread."""
+        self._signals = SimpleQueue[None]()
+        """One for each piece that waits, and for the end: each ends a pause of the thread."""
         self._thread: int | None = None
         self._awaited = 0
         """How many wait for a piece of work."""
@@ -55,6 +57,7 @@ class Later:
                     self.do_all()
                     return
                 self._has_thread = True
+            self._signals.put(None)
         if len(self._waiting) > _MOST:
             self._await_one()
 
@@ -83,7 +86,7 @@ class Later:
         ends."""
         self.do_all()
         self._is_over = True
-        self._pausing.release()
+        self._signals.put(None)
         limit = time.monotonic() + _LONGEST_END
         while self._has_thread and self._thread != get_ident() and time.monotonic() < limit:
             time.sleep(_PAUSE / 100)
@@ -110,16 +113,24 @@ class Later:
 
     def _run(self) -> None:
         self._thread = get_ident()
-        lingers = 0
         while True:
-            self._pausing.acquire(timeout=_PAUSE)
-            if (self._is_capturing() and not self._is_over) or self._do_one():
-                lingers = 0
-                continue
-            lingers += 1
-            if lingers < _LINGERS and not self._is_over:
-                continue
-            with self._starting:
-                if not self._waiting:
-                    self._has_thread = False
-                    return
+            pause = _PAUSE  # the next capture may follow soon
+            while self._waiting:
+                if not self._is_over:
+                    time.sleep(pause)
+                if self._is_over or not self._is_capturing():
+                    self._do_one()
+                    pause = _PAUSE / 10
+            if not self._is_signaled():
+                with self._starting:
+                    if not self._waiting:
+                        self._has_thread = False
+                        return
+
+    def _is_signaled(self) -> bool:
+        """Wait for a signal; False if none comes, and at the end."""
+        try:
+            self._signals.get(timeout=_LINGERS)
+        except Empty:
+            return False
+        return not self._is_over

@@ -56,9 +56,9 @@ class RecordedDevice(Protocol):
     def prepare(self) -> None:
         """Do in advance what would take long in the first capture. Any thread may do it."""
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> Watch:
+    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> Watch:
         """Follow the capture that has just begun, by the calls of ``chain``. ``table`` takes the
-        origins of its nodes."""
+        origins of its nodes. ``compiled``: Inductor captures code that it generated."""
 
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""

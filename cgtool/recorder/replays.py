@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model.journal import COUNTER, JournalWriter, Replayed
 from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
@@ -18,10 +18,21 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
 from cgtool.recorder.note_counters import GraphNotes, NoteCounters, take_noted
 
-_ALWAYS_LOOKED_UP = 16
-_LOOKED_UP = 31
-"""The line of a replay is looked up for the first 16 of a graph, then for every 31st: loops repeat
-their lines after other numbers."""
+
+class LookedUp(NamedTuple):
+    """Of which replays of a graph the line is looked up: that takes longer than to count them.
+    Loops repeat their lines after other numbers than these."""
+
+    first: int = 8
+    """All up to this number."""
+    often: int = 31
+    """Every 31st up to ``many``."""
+    many: int = 1000
+    seldom: int = 499
+    """And every 499th after that."""
+
+
+LOOKED_UP = LookedUp()
 
 
 class GraphReplays:
@@ -66,7 +77,7 @@ def counted_replay(
     # Some systems take half a microsecond to tell the time.
     since = time.time_ns() - clock()
     noted = notes.pending
-    always, some = _ALWAYS_LOOKED_UP, _LOOKED_UP
+    first, often, many, seldom = LOOKED_UP
     # C++ has no frame.
     outwards = 2 if native is None else 1
 
@@ -83,7 +94,7 @@ def counted_replay(
     if native is not None:
         counted: Callable[[Any], None] = native.counted_replay(
             original, graphs, noted, unseen, looked_up, note, vars(GraphReplays)["cells"],
-            since, always, some,
+            since, *LOOKED_UP,
         )  # fmt: skip
         return counted
 
@@ -104,9 +115,9 @@ def counted_replay(
         cells[0] = count = cells[0] + 1
         cells[2] = since + end
         cells[3] += end - begin
-        if count <= always or not count % some:
-            if count == 1:
-                cells[1] = since + end
+        if count == 1:
+            cells[1] = since + end
+        if count <= first or not count % (often if count <= many else seldom):
             looked_up(live, graph, since + end, end - begin)
         if noted:
             note(live, graph, since + end, end - begin)

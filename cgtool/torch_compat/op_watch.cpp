@@ -727,7 +727,7 @@ struct CountedReplay {
   vectorcallfunc call;
   PyObject *original, *noted;  // A function and a dictionary; owned, as the next four.
   int64_t since;               // What is added to the monotonic clock.
-  uint64_t always, some;
+  uint64_t first, often, many, seldom;  // `LookedUp` of recorder/replays.py.
   CountedTable table;
   PyObject* graphs;
   PyObject *unseen, *looked_up, *notes;  // What is called for a new graph, a line, and a note.
@@ -799,7 +799,8 @@ int64_t monotonic_ns() {
   cells[2] = at;
   cells[3] += spent;
   if (number == 1) cells[1] = at;
-  bool looks_up = number <= replays.always || number % replays.some == 0;
+  bool looks_up = number <= replays.first ||
+      number % (number <= replays.many ? replays.often : replays.seldom) == 0;
   bool is_noted = PyDict_GET_SIZE(replays.noted) != 0;
   if (__builtin_expect(looks_up || is_noted, false)) {
     PyObject* live = Py_NewRef(counted.live);
@@ -893,7 +894,8 @@ PyType_Spec replay_spec = {
 // `cells`: the slot of a graph that holds its counters, as its class has it.
 py::object counted_replay(
     py::object original, py::dict graphs, py::dict noted, py::object unseen, py::object looked_up,
-    py::object notes, py::object cells, int64_t since, uint64_t always, uint64_t some) {
+    py::object notes, py::object cells, int64_t since, uint64_t first, uint64_t often,
+    uint64_t many, uint64_t seldom) {
   static PyObject* type = PyType_FromSpec(&replay_spec);
   if (type == nullptr) throw py::error_already_set();
   if (!Py_IS_TYPE(cells.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
@@ -911,8 +913,10 @@ py::object counted_replay(
   replays.notes = notes.release().ptr();
   replays.cells = reinterpret_cast<PyMemberDescrObject*>(cells.ptr())->d_member->offset;
   replays.since = since;
-  replays.always = always;
-  replays.some = some;
+  replays.first = first;
+  replays.often = often;
+  replays.many = many;
+  replays.seldom = seldom;
   return made;
 }
 

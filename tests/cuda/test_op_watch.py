@@ -84,8 +84,7 @@ def position(request, monkeypatch):
         return 0
 
     function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * (6 + with_edges))(query)
-    for module in (driver, recording):
-        monkeypatch.setattr(module, "capture_info", lambda: (function, with_edges))
+    monkeypatch.setattr(driver, "capture_info", lambda: (function, with_edges))
     monkeypatch.setattr(recording, "current_raw_stream", lambda _device: STREAM)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return count
@@ -93,9 +92,9 @@ def position(request, monkeypatch):
 
 @contextlib.contextmanager
 def recorded(recorder):
+    """``finish`` of what this yields makes the record."""
     with recorder.hooks, recorder.watching():
         yield recorder
-    recorder.finish(int)
 
 
 def facts_of(recorder):
@@ -112,7 +111,7 @@ def facts_of(recorder):
                 call.module,
                 call.autograd_node,
                 forward and forward.index,
-                call.thread == recorder._home,
+                call.thread == threading.get_ident(),
                 counts[end] - counts[start],
             )
         )
@@ -279,7 +278,7 @@ def test_both_ways_make_the_same_record(native, position, unchanged, program):
         unchanged()
         with recorded(recorder):
             program()
-        results.append(facts_of(recorder))
+        results.append(facts_of(recorder.finish(int)))
     python, in_cpp = results
     if program is subclass_and_mode and op_key._IS_ABOVE_PYTHON:
         # The ops on both inner tensors belong to the op on the subclass.
@@ -311,7 +310,7 @@ def test_the_profiler_sees_the_same_ops(native, unchanged, program):
         events = profiled(program)
     assert [event.name for event in events] == plain
     # The profiler also sees what is inside ops, and an op before what autograd calls for it.
-    names = [call.name.split(".")[0] for call in recorder.record.calls]
+    names = [call.name.split(".")[0] for call in recorder.finish(int).record.calls]
     noted = Counter(name for name in names if name.startswith("aten::"))
     assert noted <= Counter(plain)
     assert noted
@@ -349,8 +348,7 @@ def test_a_watch_that_ends_inside_an_op(native):
         watching.enter_context(recorder.watching())
         assert ends_watch(X).equal(X + 1)
     X.neg()
-    recorder.finish(int)
-    assert [call.name for call in recorder.record.calls] == [f"{SPACE}::ends_watch"]
+    assert [call.name for call in recorder.finish(int).record.calls] == [f"{SPACE}::ends_watch"]
 
 
 def test_ops_are_watched_in_python_afterwards(native):
@@ -368,7 +366,7 @@ def test_ops_are_watched_in_python_afterwards(native):
     assert op_key.can_watch_natively()
     with recorded(recording._NativeRecorder(Chains(), native)):
         X.cos()
-    assert ([call.name for call in recorder.record.calls], names) == (
+    assert ([call.name for call in recorder.finish(int).record.calls], names) == (
         ["aten::neg"], ["aten.sin.default"],
     )  # fmt: skip
 
@@ -589,7 +587,7 @@ def test_replays_are_counted_alike(request, in_cpp):
     )
     graph, unknown = CudaGraph(), CudaGraph()
     before = time.time_ns()
-    for _ in range(40):
+    for _ in range(2000):
         assert graph.replay() is None
     replay = graph.replay
     notes.listen(True)
@@ -598,14 +596,15 @@ def test_replays_are_counted_alike(request, in_cpp):
     notes.listen(False)
     after = time.time_ns()
     count, begin, end, spent = COUNTER.unpack(journal.buffer)
-    assert count == 41
+    assert count == 2001
     assert before - 1_000_000 <= begin <= end <= after + 1_000_000  # two clocks
     assert 0 < spent <= after - before + 1_000_000
     assert [args[1] for args in first] == [graph]
     (values,) = noted
     assert values[0] == 3 and values[2] == {"batch": 17} and values[3] == end
-    # 17 of 40 are looked up, in one line, and written at powers of two; the last was not.
-    assert [record.seen for record in journal.records] == [1, 2, 4, 8, 16]
+    # In one line: the first 8, 32 up to number 1,000, and then numbers 1,497 and 1,996.
+    assert [seen for _, seen in graphs[id(graph)].places.values()] == [42]
+    assert [record.seen for record in journal.records] == [1, 2, 4, 8, 16, 32]
     (frames,) = {record.frames[:1] for record in journal.records}
     assert Path(frames[0].file).name == "test_op_watch.py"
     unknown.fails = True
@@ -615,7 +614,7 @@ def test_replays_are_counted_alike(request, in_cpp):
         graph.replay(1)
     with pytest.raises(TypeError):
         CudaGraph.replay()
-    assert COUNTER.unpack(journal.buffer)[0] == 41
+    assert COUNTER.unpack(journal.buffer)[0] == 2001
     reference = weakref.ref(unknown)
     del unknown
     gc.collect()
@@ -629,7 +628,7 @@ def test_what_counts_replays_is_freed_with_them(native):
     owner = Owner()
     graphs = {1: owner}
     owner.counts = native.counted_replay(
-        print, graphs, {}, print, print, print, GraphReplays.cells, 0, 1, 1
+        print, graphs, {}, print, print, print, GraphReplays.cells, 0, 1, 1, 1, 1
     )
     reference = weakref.ref(owner)
     del owner, graphs
@@ -652,7 +651,18 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
             self.ended = []
             cells = GraphReplays.cells
             return native.counted_replay(
-                original, graphs, {}, lambda _: None, ignore, ignore, cells, 0, 0, 1 << 60
+                original,
+                graphs,
+                {},
+                lambda _: None,
+                ignore,
+                ignore,
+                cells,
+                0,
+                0,
+                1 << 60,
+                0,
+                1 << 60,
             )
 
         def gone(self, state, end):
@@ -727,6 +737,7 @@ def test_launches_of_generated_code_are_noted_alike(native, position, tmp_path):
             with pytest.raises(ValueError, match="out of resources"):
                 kernel.run(stream=STREAM, fails=True)
             X.neg()
+        recorder = recorder.finish(int)
         counts = recorder.positions.counts(range(1, 100))
         facts.append(
             [

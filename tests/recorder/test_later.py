@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from cgtool.recorder import later as later_module
 from cgtool.recorder.later import Later
 
 
@@ -21,7 +24,8 @@ def test_work_waits_until_no_capture_is_in_progress() -> None:
     assert threads != [threading.get_ident()]
 
 
-def test_a_thread_is_there_only_while_something_waits() -> None:
+def test_a_thread_ends_some_time_after_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_module, "_LINGERS", 0.05)
     later = Later(lambda: False)
     for _ in range(2):
         done = threading.Event()
@@ -29,6 +33,17 @@ def test_a_thread_is_there_only_while_something_waits() -> None:
         assert done.wait(10)
         while later._has_thread:
             time.sleep(0.001)
+
+
+def test_the_thread_of_one_piece_does_the_next() -> None:
+    later, threads = Later(lambda: False), list[int]()
+    for _ in range(2):
+        done = threading.Event()
+        later.put(lambda: threads.append(threading.get_ident()))
+        later.put(done.set)
+        assert done.wait(10)
+    later.finish()
+    assert len(set(threads)) == 1 and threads[0] != threading.get_ident()
 
 
 def test_what_waits_is_done_when_asked_for_and_in_order() -> None:

@@ -80,7 +80,7 @@ class Device:
     def prepare(self) -> None:
         assert not gc.isenabled(), "no collection runs while the first capture waits for imports"
 
-    def watch(self, graph: Any, table: Any, chain: Any) -> Watch:
+    def watch(self, graph: Any, table: Any, chain: Any, *, compiled: bool) -> Watch:
         return Watch()
 
     def functions(self) -> tuple[()]:

@@ -94,6 +94,16 @@ def capture_info() -> tuple[Any, bool]:
     return library[f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"], with_edges
 
 
+def capture_info_address() -> tuple[int, bool]:
+    """``capture_info`` for C++."""
+    function, with_edges = capture_info()
+    return _address(function), with_edges
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 _ACTIVE = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE"""
 
@@ -130,12 +140,12 @@ def native_reader(native: Any) -> Any:
 
     def address(name: str, version: str = "") -> int:
         function = getattr(library, name + version, None)
-        return (function and ctypes.cast(function, ctypes.c_void_p).value) or 0
+        return 0 if function is None else _address(function)
 
-    function, with_edges = capture_info()
+    info, with_edges = capture_info_address()
     return native.Reader(
         {
-            "capture_info": ctypes.cast(function, ctypes.c_void_p).value,
+            "capture_info": info,
             "with_edges": with_edges,
             "exchange_mode": address("cuThreadExchangeStreamCaptureMode"),
             "free_bytes": address("cuMemGetInfo", "_v2"),

@@ -60,8 +60,8 @@ class CudaRecordedDevice:
         op_key.prepare(LET_THROUGH, op_watch.load())
         self._captures  # noqa: B018
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> Any:
-        return self._captures.watch(table, chain)
+    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> Any:
+        return self._captures.watch(table, chain, compiled=compiled)
 
     def functions(self) -> tuple[Function, ...]:
         return tuple(self._captures.functions.functions)

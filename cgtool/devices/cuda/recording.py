@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import sys
 import threading
 import weakref
@@ -19,7 +17,7 @@ import torch
 
 from cgtool.devices.cuda.driver import (
     Position,
-    capture_info,
+    capture_info_address,
     capture_query,
     free_bytes,
     native_reader,
@@ -51,6 +49,7 @@ from cgtool.observe.ops import (
     module_hooks,
 )
 from cgtool.observe.origins import OriginTable
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
@@ -58,6 +57,7 @@ from cgtool.torch_compat.private import (
     current_graph_task,
     current_raw_stream,
     has_compiled,
+    next_sequence_number,
 )
 
 LET_THROUGH = frozenset(
@@ -193,49 +193,50 @@ class _Recorder(OpRecorder):
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
 
-    def finish(self, give_way: Callable[[], object]) -> None:
-        """The capture is over: complete the record, on any thread. ``give_way`` is called often,
-        and waits while another capture is in progress."""
+    def finish(self, give_way: Callable[[], object]) -> _Recorder:
+        """The capture is over: what was recorded. On any thread; ``give_way`` is called often, and
+        waits while another capture is in progress."""
+        return self
 
 
-class _NativeRecorder(_Recorder):
+class _NativeRecorder:
     """Has the ops noted in C++, and makes the same record of that when the capture is over."""
 
     def __init__(self, chains: Chains, native: Any) -> None:
-        super().__init__(chains)
+        # The program waits for this, and for all that is not put off until `finish`.
+        self._chains = chains
         self._native = native
-        self._recorded = threading.get_ident(), self.running
-        """The thread whose code is recorded, and what it runs."""
+        self._thread, self._next_sequence = threading.get_ident(), next_sequence_number()
         self._waitings: list[tuple[Site, ...]] = []
-        function, with_edges = capture_info()
         # The garbage collector does not see what a log refers to.
         this = weakref.ref(self)
+        device = torch.cuda.current_device()
         self._log = native.Log(
-            ctypes.cast(function, ctypes.c_void_p).value,
-            with_edges,
-            device := torch.cuda.current_device(),
+            *capture_info_address(),
+            device,
             partial(current_raw_stream, device),
             lambda: this()._number_waiting(),  # type: ignore[union-attr]
             _launch_nothing(native),
         )
-        self.launch_count = self._log.note
-        self.launch = self._log.launch  # type: ignore[method-assign]
+        self.launch = self._log.launch
         self.hooks = module_hooks(self._log.enter_module, self._log.leave_module)
 
     def _number_waiting(self) -> int:
-        self._waitings.append(self.waiting_chain())
+        sites = chain_or_waiting(None, self._thread)
+        self._waitings.append(self._chains.extended(reversed(sites), ()))
         return len(self._waitings) - 1
 
     def watching(self) -> AbstractContextManager[None]:
         return op_key.watch_natively(self._native, self._log)
 
-    def finish(self, give_way: Callable[[], object]) -> None:
-        self.positions.seen = list(map(tuple, self._log.positions()))
+    def finish(self, give_way: Callable[[], object]) -> _Recorder:
+        """As of ``_Recorder``."""
+        result = _Recorder(self._chains)
+        result.positions.seen = list(map(tuple, self._log.positions()))
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
-        home, state = self._recorded
-        threads[home] = state
+        threads[self._thread].next_sequence = self._next_sequence
 
         def sites(frame: int) -> Iterator[Site]:
             while frame >= 0:
@@ -260,7 +261,7 @@ class _NativeRecorder(_Recorder):
         def generated(frame: int) -> Site | None:
             return _generated_site(sites(frame))
 
-        calls = self.record.calls
+        calls = result.record.calls
         for (
             name, frame, in_module, module, thread, waiting,
             node, sequence, before, after, *launches,
@@ -270,7 +271,9 @@ class _NativeRecorder(_Recorder):
                 self._waitings[waiting] if waiting >= 0 else ()
             )
             if not name:
-                self.kernels.append(_Launch(generated(frame), outside, (launches[0], launches[1])))
+                result.kernels.append(
+                    _Launch(generated(frame), outside, (launches[0], launches[1]))
+                )
                 continue
             call = OpCall(
                 len(calls),
@@ -284,12 +287,13 @@ class _NativeRecorder(_Recorder):
             )
             if node >= 0:
                 call.autograd_node, call.autograd_sequence = autograd_nodes[node], sequence
-            if self._may_be_generated and (site := generated(frame)) is not None:
-                self.generated[call.index] = site
-            self.note_made_by(call, threads[thread], before)
+            if result._may_be_generated and (site := generated(frame)) is not None:
+                result.generated[call.index] = site
+            result.note_made_by(call, threads[thread], before)
             calls.append(call)
             if after is not None:  # the op succeeded
-                self.note_made_by(call, threads[thread], after)
+                result.note_made_by(call, threads[thread], after)
+        return result
 
 
 @cache
@@ -297,7 +301,7 @@ def _launch_nothing(native: Any) -> Any:
     return native.Names(_LAUNCH_NOTHING)
 
 
-def _new_recorder(chains: Chains) -> _Recorder:
+def _new_recorder(chains: Chains) -> _Recorder | _NativeRecorder:
     native = op_watch.load() if op_key.can_watch_natively() else None
     return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
 
@@ -324,34 +328,38 @@ _watched = threading.Lock()
 class _Watch:
     """A capture in progress."""
 
-    def __init__(self, captures: Captures, table: OriginTable, chain: Chain) -> None:
-        """``chain``: the calls that lead to the capture."""
+    def __init__(
+        self, captures: Captures, table: OriginTable, chain: Chain, *, compiled: bool
+    ) -> None:
+        """``chain``: the calls that lead to the capture. ``compiled``: Inductor captures code that
+        it generated, and no guard is checked meanwhile."""
         self._captures = captures
         self._table = table
         self._stream = current_raw_stream(torch.cuda.current_device())
-        self._recorder: _Recorder | None = None
+        self._recorder: _Recorder | _NativeRecorder | None = None
         self._chain = chain
-        self._watching = contextlib.ExitStack()
-        compiled = _in_graph_trees()
+        self._watching = Patches()
         if not op_key.is_supported() or not (compiled or can_pause()):
             return
-        with contextlib.ExitStack() as watching:
-            if _watched.acquire(blocking=False):
-                watching.callback(_watched.release)
-                self._observe(watching, compiled=compiled)
-            self._watching = watching.pop_all()
+        if _watched.acquire(blocking=False):
+            self._watching.callback(_watched.release)
+            try:
+                self._observe(compiled=compiled)
+            except BaseException:
+                self._watching.close()
+                raise
 
-    def _observe(self, watching: contextlib.ExitStack, *, compiled: bool) -> None:
+    def _observe(self, *, compiled: bool) -> None:
+        watching = self._watching
         recorder = self._recorder = _new_recorder(self._captures.chains)
-        patches = watching.enter_context(Patches())
         if not compiled:
-            pause_in_compiled_code(patches, op_key.paused, generated=False)
+            pause_in_compiled_code(watching, op_key.paused, generated=False)
         if not has_compiled():
             # Its hooks are those of all modules, which Dynamo's guards see.
             watching.enter_context(recorder.hooks)
         point = kernel_launch()
         if point is not None:
-            patches.wrap(*point, recorder.launch)
+            watching.wrap(*point, recorder.launch)
         watching.enter_context(recorder.watching())
 
     def read(self) -> Callable[[Callable[[], object]], Contents] | None:
@@ -372,10 +380,9 @@ class _Watch:
 
     def _origins(self, handles: Sequence[int], give_way: Callable[[], object]) -> list[Provenance]:
         origins: list[Provenance] = [(None, None, None)] * len(handles)
-        recorder = self._recorder
-        if recorder is None:
+        if self._recorder is None:
             return origins
-        recorder.finish(give_way)
+        recorder = self._recorder.finish(give_way)
         counts = recorder.positions.counts(handles)
         for kernel in recorder.kernels:
             give_way()
@@ -421,16 +428,7 @@ class Captures:
         known: int | None = self.native_reader.free_bytes()
         return known
 
-    def watch(self, table: OriginTable, chain: Chain) -> _Watch:
-        """Follow the capture that has just begun; ``table`` takes the origins of its nodes."""
-        return _Watch(self, table, chain)
-
-
-def _in_graph_trees() -> bool:
-    """Whether compiled code is running, which no guard is checked in."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename.endswith("/torch/_inductor/cudagraph_trees.py"):
-            return True
-        frame = frame.f_back
-    return False
+    def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
+        """Follow the capture that has just begun; ``table`` takes the origins of its nodes. The
+        rest is as of ``_Watch``."""
+        return _Watch(self, table, chain, compiled=compiled)

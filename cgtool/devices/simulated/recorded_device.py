@@ -73,7 +73,7 @@ class SimulatedRecordedDevice:
     def prepare(self) -> None:
         """Nothing takes long."""
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain) -> _Watch:
+    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
         return _Watch(graph.recorder, table)
 
     def functions(self) -> tuple[Function, ...]:

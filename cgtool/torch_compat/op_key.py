@@ -447,15 +447,21 @@ def watch_thread() -> Iterator[None]:
 @contextlib.contextmanager
 def watch_new_threads() -> Iterator[None]:
     """``watch_thread`` for every thread that starts while entered, also in a later ``watch``."""
-
-    def run_thread(original: Any, thread: threading.Thread) -> None:
-        with watch_thread():
-            original(thread)
-
     with Patches() as patches:
         # Around `run`, the traceback of a thread would begin here.
-        patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
+        name = "_bootstrap_inner"
+        patches.set(threading.Thread, name, _watching(getattr(threading.Thread, name)))
         yield
+
+
+@functools.cache
+def _watching(run_thread: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @functools.wraps(run_thread)
+    def run(thread: threading.Thread) -> None:
+        with watch_thread():
+            run_thread(thread)
+
+    return run
 
 
 @contextlib.contextmanager

@@ -306,6 +306,10 @@ def _new_recorder(chains: Chains) -> _Recorder | _NativeRecorder:
     return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
 
 
+def _launched_by(launch: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: launch(original, *args, **kwargs)
+
+
 def _sites(frame: FrameType | None) -> Iterator[Site]:
     return ((each.f_code, each.f_lasti) for each in callers(frame))
 
@@ -359,7 +363,7 @@ class _Watch:
             watching.enter_context(recorder.hooks)
         point = kernel_launch()
         if point is not None:
-            watching.wrap(*point, recorder.launch)
+            watching.set(*point, _launched_by(recorder.launch, getattr(*point)))
         watching.enter_context(recorder.watching())
 
     def read(self) -> Callable[[Callable[[], object]], Contents] | None:

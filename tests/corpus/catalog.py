@@ -58,7 +58,13 @@ FEATURES = {
     "refuses-pinning": _refuses_pinning,
 }
 """By the name in a mark: whether it holds for the PyTorch that is installed."""
-RACES = frozenset(("pinned_memory:gate_by_a_pinned_flag",))
+RACES = frozenset(
+    (
+        "functional_updates:features_freed_while_a_stream_reads",
+        "pinned_memory:gate_by_a_pinned_flag",
+        "simulations_and_streams:event_recorded_too_early",
+    )
+)
 """Entries whose mistake is a race that their small tensors do not show on every GPU."""
 
 

@@ -22,7 +22,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
-from cgtool.analysis.reports import place_of, user_frames
+from cgtool.analysis.reports import caller_of, place_of
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -117,8 +117,7 @@ class LineGraphs(NamedTuple):
         captures, as a helper of an engine's, these; else the one line."""
         lines: dict[Frame | None, list[LedgerGraph]] = defaultdict(list)
         for calls, entry in zip(self.calls, self.entries, strict=True):
-            _, caller, *_ = (*user_frames(calls), None, None)
-            lines[caller or self.place].append(entry)
+            lines[caller_of(calls) or self.place].append(entry)
         # torch.compile has a name for each function.
         if self.owner == COMPILE or len(lines) == 1:
             return [(self.place, self.entries)]

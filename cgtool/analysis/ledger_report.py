@@ -4,8 +4,8 @@ graph), and findings."""
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from cgtool.analysis.ledger_findings import (
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
-from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
+from cgtool.analysis.reports import ExplainedFinding, caller_of, explain_findings, place_of
 from cgtool.analysis.units import count_text, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
@@ -66,7 +66,8 @@ class LedgerRow:
     mean_interval_ns: int | None
     """Between two replays of one graph."""
     replayed_at: str | None
-    """The line that replays most of them."""
+    """The line that replays most of them; if several lines call its function, the one that calls
+    it."""
     replay_lines: dict[str, int]
     """All of these, with how often each was seen: as of ``ReplayPlace``."""
     first_replay_ns: int | None
@@ -135,14 +136,14 @@ def ledger_report(capture: Capture) -> LedgerReport:
         raise ValueError("not a capture of a program")
     groups = by_line(capture, ledger)
     findings = explain_findings(ledger_findings(capture))
-    sizes = sizes_of(capture, ledger)
+    sizes, replaying = sizes_of(capture, ledger), _replay_lines(capture, ledger)
     lines: list[LedgerRow] = []
     graphs: list[tuple[LedgerGraph, LedgerRow]] = []
     for group in groups:
         for line, entries in group.by_caller():
-            lines.append(_row(capture, group.owner, line, entries, findings))
+            lines.append(_row(capture, group.owner, line, entries, findings, replaying))
             for entry in entries:
-                row = _row(capture, group.owner, line, [entry], findings)
+                row = _row(capture, group.owner, line, [entry], findings, replaying)
                 size = sizes.get(-1 if entry.graph is None else entry.graph)
                 graphs.append((entry, replace(row, size=size)))
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
@@ -169,6 +170,21 @@ def ledger_report(capture: Capture) -> LedgerReport:
     )
 
 
+def _replay_lines(capture: Capture, ledger: Ledger) -> Mapping[tuple[int, ...], Frame | None]:
+    """By the calls that lead to a replay: the line that replays, or if several lines call its
+    function, the one that calls it."""
+    calls = {replay.frames for each in ledger.graphs for replay in each.replayed_at}
+    chains = {each: tuple(capture.frames[frame] for frame in each) for each in calls}
+    callers: dict[Frame | None, set[Frame | None]] = defaultdict(set)
+    for frames in chains.values():
+        callers[place_of(frames)].add(caller_of(frames))
+    return {
+        each: (caller_of(frames) if len(callers[place_of(frames)]) > 1 else None)
+        or place_of(frames)
+        for each, frames in chains.items()
+    }
+
+
 def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:
     for group in groups:
         errors = Counter(each.failure for each in group.entries if each.diagnosis is None)
@@ -184,6 +200,7 @@ def _row(
     line: Frame | None,
     entries: Sequence[LedgerGraph],
     findings: Sequence[Finding],
+    replaying: Mapping[tuple[int, ...], Frame | None],
 ) -> LedgerRow:
     gpu_ns = capture.ledger and capture.ledger.gpu_ns
     numbers = {each.graph for each in entries}
@@ -195,8 +212,7 @@ def _row(
     places: Counter[str] = Counter()
     for each in entries:
         for replay in each.replayed_at:
-            frames = tuple(capture.frames[frame] for frame in replay.frames)
-            places[file_line(place_of(frames))] += replay.seen
+            places[file_line(replaying[replay.frames])] += replay.seen
     spans = [
         (each.last_replay_ns - each.first_replay_ns, each.replays - 1)
         for each in entries

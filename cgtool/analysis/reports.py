@@ -87,6 +87,12 @@ def place_of(frames: tuple[Frame, ...]) -> Frame | None:
     return users[0] if users else frames[0] if frames else None
 
 
+def caller_of(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost line outside installed packages that calls another such line."""
+    _, caller, *_ = (*user_frames(frames), None, None)
+    return caller
+
+
 def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     """Those outside installed packages."""
     return tuple(frame for frame in frames if "-packages/" not in frame.file)

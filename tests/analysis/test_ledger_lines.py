@@ -56,6 +56,26 @@ def test_a_finding_has_the_calls_of_its_graphs() -> None:
     assert frames == (FRAMES[0], FRAMES[2], FRAMES[3])
 
 
+def test_a_helper_that_replays_is_named_by_the_lines_that_call_it() -> None:
+    """As one that captures is."""
+
+    def replayed_at(*calls: tuple[int, ...]) -> list[str | None]:
+        capture = captured(*((3,) for _ in calls))
+        assert capture.ledger is not None
+        entries = tuple(
+            structs.replace(entry, replayed_at=(ReplayPlace(frames, 5),))
+            for entry, frames in zip(capture.ledger.graphs, calls, strict=True)
+        )
+        ledger = structs.replace(capture.ledger, graphs=entries)
+        report = ledger_report(structs.replace(capture, ledger=ledger))
+        return [row.replayed_at for row in report.graphs]
+
+    assert replayed_at((0, 1, 3), (0, 5, 2, 3)) == ["engine.py:20", "engine.py:30"]
+    assert replayed_at((0, 1, 3), (0, 1, 4)) == ["helpers.py:5", "helpers.py:5"]
+    assert replayed_at((0,), (0, 2)) == ["helpers.py:5", "engine.py:30"]
+    assert replayed_at((5,), (5, 1)) == ["capture.py:1", "engine.py:20"]
+
+
 def test_graphs_without_a_name_have_a_size_that_tells_them_apart() -> None:
     def sizes(*shapes: tuple[str, ...], key: str = "") -> list[str | None]:
         capture = captured(*((0,) for _ in shapes))

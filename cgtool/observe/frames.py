@@ -22,6 +22,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 from cgtool.model.capture import Frame, Frames
+from cgtool.model.notebook import named_by_cell
 
 Result = TypeVar("Result")
 
@@ -274,7 +275,7 @@ _positions: dict[int, tuple[CodeType, list[tuple[int | None, ...]]]] = {}
 def frame_of(site: Site) -> Frame:
     """The site as plain data."""
     code = site[0]
-    return Frame(code.co_filename, line_of(site), code.co_qualname)
+    return Frame(named_by_cell(code.co_filename), line_of(site), code.co_qualname)
 
 
 def frames_of(chain: Iterable[Site]) -> Frames:
@@ -318,7 +319,7 @@ def here(depth: int = 1) -> Frames:
 def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> Frames:
     """Frames of a traceback (``traceback.walk_tb``) outside torch and cgtool, innermost first."""
     kept = [
-        Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        Frame(named_by_cell(frame.f_code.co_filename), line, frame.f_code.co_qualname)
         for frame, line in traceback_frames
         if not is_internal(frame.f_code)
     ]

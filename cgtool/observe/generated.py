@@ -23,7 +23,10 @@ from operator import attrgetter, itemgetter
 from types import CodeType
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from cgtool.model.capture import Frame, Frames
+from cgtool.model.notebook import named_by_cell
 from cgtool.observe.frames import Site, is_internal_file, line_of
 from cgtool.torch_compat import inductor
 from cgtool.torch_compat.inductor import TracedNode, is_graph_module, is_view
@@ -348,7 +351,11 @@ def _frames(stack: str) -> Frames:
 
 
 def _of_user(frames: Iterable[Frame]) -> Frames:
-    return tuple(frame for frame in frames if not is_internal_file(frame.file))
+    return tuple(
+        replace(frame, file=named_by_cell(frame.file))
+        for frame in frames
+        if not is_internal_file(frame.file)
+    )
 
 
 def _path(module: tuple[str, str] | None) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 
 from cgtool.model.capture import Frame
+from cgtool.model.notebook import is_cell
 
 _MOST_BYTES = 8 << 20
 """The limit of a source file."""
@@ -71,14 +72,14 @@ def source_line(frame: Frame, *, of_capture: bool = False) -> str:
     Only regular files of a sane size are read, and of what a capture names, which may be anybody's,
     only Python files.
     """
-    if of_capture and not frame.file.endswith(".py"):
+    if of_capture and not _has_source(frame.file):
         return ""
     return linecache.getline(frame.file, frame.line).strip() if _readable(frame.file) else ""
 
 
 def source_lines(file: str) -> list[str]:
     """All lines of a Python file that a capture names, as it is now; none if it cannot be read."""
-    if not (file.endswith(".py") and _readable(file)):
+    if not (_has_source(file) and _readable(file)):
         return []
     return [line.rstrip("\n") for line in linecache.getlines(file)]
 
@@ -103,11 +104,17 @@ def underlined(frame: Frame, columns: tuple[int, int]) -> tuple[int, int] | None
 
 
 def shown_file(file: str) -> str:
-    """Relative to the current folder where it is below it."""
+    """Relative to the current folder where it is below it; of the cell of a notebook, its name."""
+    if is_cell(file):
+        return file.rpartition("/")[2]
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return os.path.normpath(file)
+
+
+def _has_source(file: str) -> bool:
+    return file.endswith(".py") or is_cell(file)
 
 
 def _readable(file: str) -> bool:

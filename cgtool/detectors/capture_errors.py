@@ -26,6 +26,7 @@ from cgtool.observe.frames import package_part
 from cgtool.torch_compat.private import pins_memory
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
+API_ORDER_MISUSE = code("api-order-misuse")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
 RNG_NEW_GENERATOR = code("rng-new-generator")
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
@@ -50,6 +51,8 @@ class CaptureError:
     capturing: tuple[str, ...] = ()
     """The names of threads that entered ``torch.cuda.graph`` meanwhile; in the phase ``BEGIN``, of
     those that capture."""
+    has_nested: bool = False
+    """Another capture was to begin inside the one that failed."""
 
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
@@ -89,14 +92,18 @@ def explain(
     phase: str,
     ended: Iterable[threading.Thread] = (),
     capturing: Iterable[str] = (),
+    *,
+    has_nested: bool = False,
 ) -> Finding | None:
     """The finding behind an exception, without frames, which the caller knows.
 
     None when the exception is not about a capture. ``phase``: ``capture forward``, ``warm-up``, ...
-    ``ended``: threads that have ended since the capture began; ``capturing``: as of
-    ``CaptureError``.
+    ``ended``: threads that have ended since the capture began; ``capturing`` and ``has_nested``: as
+    of ``CaptureError``.
     """
-    error = replace(_read(exception, phase, ended), capturing=tuple(capturing))
+    error = replace(
+        _read(exception, phase, ended), capturing=tuple(capturing), has_nested=has_nested
+    )
     rule = _rule_of(error)
     if rule is None:
         return None
@@ -352,7 +359,7 @@ RULES = (
         "the capture ended on a different stream or thread than it began on (903, 908)",
     ),
     Rule(
-        code("api-order-misuse"),
+        API_ORDER_MISUSE,
         r"Called CUDAGraph::|must be captured on a non-default stream|already owns a captured "
         r"graph|until capture_end\(\) has been called|keep_graph=true|keep_graph=True|"
         r"must have been called before calling|CUDA Graphs debug not enabled",
@@ -461,11 +468,18 @@ RULES = (
         lines=_COPIES,
     ),
     Rule(
-        code("api-order-misuse"),
+        API_ORDER_MISUSE,
         rf"{_REFUSED}|cannot be performed in the present state",
         "a capture cannot begin while its thread is capturing another graph",
         _ONE_BY_ONE,
         when=lambda error: error.phase == BEGIN_INSIDE,
+    ),
+    Rule(
+        API_ORDER_MISUSE,
+        rf"{_INVALIDATED}|{_REFUSED}|cannot be performed in the present state",
+        "the capture was ended by another one that was to begin inside it, on the same thread",
+        _ONE_BY_ONE,
+        when=lambda error: error.has_nested,
     ),
     Rule(
         code("other-thread-cuda-call"),

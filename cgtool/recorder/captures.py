@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cgtool.model.capture import Contents, Environment
+from cgtool.model.capture import Contents, Environment, Frames
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
@@ -73,6 +73,8 @@ class Capture:
         """Another capture was in progress meanwhile."""
         self.chain = chain
         """The calls that lead to it; empty if PyTorch captures for the program."""
+        self.nested: Frames = ()
+        """The line that began another capture inside it, first of all, and its callers."""
         self.is_left = False
         """Its code has raised out of ``torch.cuda.graph``, and not in an ``except`` of its own."""
         self.captures: Chain = ()
@@ -221,7 +223,10 @@ class Captures:
         from cgtool.detectors.capture_errors import BEGIN, BEGIN_INSIDE
 
         self._write_beginning(number, beginning)
-        phase = BEGIN_INSIDE if self.is_capturing(get_ident()) else BEGIN
+        phase, here = BEGIN, get_ident()
+        for outer in (each for each in self._in_progress if each.ident == here):
+            phase = BEGIN_INSIDE
+            outer.nested = outer.nested or frames_of(beginning.chain)
         diagnosis = _diagnosis(error, (), [each.thread for each in self._in_progress], phase)
         self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
@@ -302,7 +307,7 @@ class Captures:
     ) -> tuple[str, Finding | None]:
         """Why a capture failed, as text and as a finding."""
         others = self._costs.others_entering(capture.start.time_ns)
-        diagnosis = _diagnosis(error, capture.ended_threads(), others)
+        diagnosis = _diagnosis(error, capture.ended_threads(), others, nested=capture.nested)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
         reason = _first_line(error)
@@ -448,16 +453,19 @@ def _diagnosis(
     ended: Sequence[threading.Thread],
     capturing: Sequence[str],
     phase: str = "capture",
+    nested: Frames = (),
 ) -> Finding | None:
-    """What the error that ended a capture means, at the line that raised it; None if it is not
-    about the capture."""
+    """What the error that ended a capture means, at the line that raised it, or that began another
+    capture inside it (``nested``); None if it is not about the capture."""
     # Slow to import, and most programs never need it.
-    from cgtool.detectors.capture_errors import explain
+    from cgtool.detectors.capture_errors import API_ORDER_MISUSE, explain
 
     with contextlib.suppress(Exception):  # methods of the user's exception may raise
-        finding = explain(raised, phase, ended, capturing)
+        finding = explain(raised, phase, ended, capturing, has_nested=bool(nested))
         if finding is not None:
-            return msgspec.structs.replace(finding, frames=exception_frames(raised))
+            is_nested = bool(nested) and finding.code == API_ORDER_MISUSE
+            frames = nested if is_nested else exception_frames(raised)
+            return msgspec.structs.replace(finding, frames=frames)
     return None
 
 

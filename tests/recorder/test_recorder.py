@@ -348,6 +348,31 @@ def test_a_capture_inside_a_capture_of_its_thread(recorded: Recorded) -> None:
     assert "its thread is capturing another graph" in refused.diagnosis.reason
 
 
+@pytest.mark.parametrize("is_swallowed", [True, False])
+def test_a_capture_is_ended_by_another_inside_it(recorded: Recorded, is_swallowed: bool) -> None:
+    def begin_inside() -> None:
+        nested: Any = types.SimpleNamespace(cuda_graph=Graph(), capture_error_mode="global")
+        try:
+            driver_raises("operation not permitted when stream is capturing")
+        except RuntimeError as error:
+            recorded.recorder.refused_before(nested, error)
+            raise
+
+    outer = Graph()
+    outer.capture_begin()
+    with pytest.raises(RuntimeError):
+        try:
+            with contextlib.suppress(RuntimeError) if is_swallowed else contextlib.nullcontext():
+                begin_inside()
+            driver_raises("operation failed due to a previous error during capture")
+        finally:
+            outer.capture_end()
+    ended, refused = recorded.ledger().graphs
+    assert ended.diagnosis is not None
+    assert ended.diagnosis.code == "api-order-misuse"
+    assert ended.diagnosis.frames == refused.frames
+
+
 def test_captures_at_once_break_each_other(recorded: Recorded) -> None:
     def enter() -> None:
         context: Any = types.SimpleNamespace(cuda_graph=Graph(), capture_error_mode="global")

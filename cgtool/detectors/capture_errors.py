@@ -523,7 +523,7 @@ RULES = (
     Rule(
         code("finalizer-in-capture"),
         _INVALIDATED,
-        "the capture was ended by a call whose own error was ignored (901): most often the "
-        "finalizer of an object that was garbage collected",
+        "the capture was ended by a call whose own error was ignored (901): that of the finalizer "
+        "of an object that was garbage collected, or one that the code caught",
     ),
 )

@@ -15,14 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
-from cgtool.observe.frames import (
-    MAX_CHAIN,
-    Chain,
-    call_user,
-    caller_of_cgtool,
-    chain_of,
-    is_internal,
-)
+from cgtool.observe.frames import call_user, caller_of_cgtool, is_internal
+from cgtool.observe.waiting import hand_over, whole_chain
 from cgtool.torch_compat.patches import Patches
 
 
@@ -34,24 +28,6 @@ class FollowingProfile:
 
     def hands_over(self, function: Any) -> None:
         """The code hands a function to another thread."""
-
-
-class _OfThread(threading.local):
-    chain: Chain = ()
-
-
-_of_thread = _OfThread()
-
-
-def handed_over_at() -> Chain:
-    """Where the work of this thread was handed over; () for a thread that runs no such work."""
-    return _of_thread.chain
-
-
-def whole_chain(frame: FrameType | None) -> Chain:
-    """The frames outside torch that led to ``frame``, innermost first, also those of the thread
-    that handed over what this one runs."""
-    return (*chain_of(frame), *_of_thread.chain)[:MAX_CHAIN]
 
 
 _installed = False
@@ -107,14 +83,13 @@ def _followed(function: Callable[..., Any], target: Any = None) -> Callable[...,
         follows.hands_over(target or function)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        outer, before = _of_thread.chain, sys.getprofile()
-        _of_thread.chain = chain
+        outer, before = hand_over(chain), sys.getprofile()
         if follows is not None:
             sys.setprofile(follows)
         try:
             return call_user(function, *args, **kwargs)
         finally:
             sys.setprofile(before)
-            _of_thread.chain = outer
+            hand_over(outer)
 
     return run

@@ -32,7 +32,7 @@ from cgtool.observe.frames import (
     position_of,
     user_frame,
 )
-from cgtool.observe.handed_work import FollowingProfile, followed_work, handed_over_at
+from cgtool.observe.handed_work import FollowingProfile, followed_work
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
@@ -40,6 +40,7 @@ from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
 from cgtool.observe.source import Position, call_at, called_at, versions_in
 from cgtool.observe.tensors import on_host, tensors_in
+from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_address
 from cgtool.torch_compat.storages import StorageRef

@@ -27,8 +27,8 @@ from torch.nn.modules.module import (
 from cgtool.model.capture import Call
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import MAX_CHAIN, Chains, Site, call_op, chain_of, sites_until
-from cgtool.observe.handed_work import followed_work, handed_over_at
-from cgtool.observe.waiting import chain_or_waiting
+from cgtool.observe.handed_work import followed_work
+from cgtool.observe.waiting import chain_or_waiting, handed_over_at
 from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (

@@ -1,4 +1,5 @@
-"""For which thread a thread works: autograd's run no code of the program's.
+"""For which thread a thread works: autograd's run no code of the program's, and what code hands to
+another thread (``observe.handed_work``) belongs to the line that hands it over.
 
 On a GPU, a backward runs on a thread of autograd's, while the thread that called it waits.
 """
@@ -11,14 +12,39 @@ from _thread import get_ident
 from types import FrameType
 
 from cgtool.observe.frames import (
+    MAX_CHAIN,
     Chain,
     chain_of,
     frames_of_other_threads,
     outermost_code,
     package_part,
 )
-from cgtool.observe.handed_work import whole_chain
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
+
+
+class _OfThread(threading.local):
+    chain: Chain = ()
+
+
+_of_thread = _OfThread()
+
+
+def handed_over_at() -> Chain:
+    """Where the work of this thread was handed over; () for a thread that runs no such work."""
+    return _of_thread.chain
+
+
+def hand_over(chain: Chain) -> Chain:
+    """From now on this thread runs work that was handed over there; returns what was before."""
+    before, _of_thread.chain = _of_thread.chain, chain
+    return before
+
+
+def whole_chain(frame: FrameType | None) -> Chain:
+    """The frames outside torch that led to ``frame``, innermost first, also those of the thread
+    that handed over what this one runs."""
+    return (*chain_of(frame), *_of_thread.chain)[:MAX_CHAIN]
+
 
 _last: tuple[int, int | None] = -1, None
 """The last backward, by its number, and the thread that waits for it."""

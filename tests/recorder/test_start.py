@@ -47,7 +47,8 @@ print(json.dumps({"new": new, "collections": len(collections), "is_on": gc.isena
 OWN = """
 cgtool.devices cgtool.devices.cuda cgtool.devices.cuda.recorded_device
 cgtool.model.capture cgtool.model.files cgtool.model.finding cgtool.model.failure
-cgtool.model.journal cgtool.model.ledger cgtool.model.measurements cgtool.model.schema
+cgtool.model.journal cgtool.model.ledger cgtool.model.measurements cgtool.model.notebook
+cgtool.model.schema
 cgtool.observe cgtool.observe.frames cgtool.observe.generated cgtool.observe.graphs
 cgtool.observe.waiting
 cgtool.recorder.adapters cgtool.recorder.captures cgtool.recorder.costs cgtool.recorder.later

@@ -34,6 +34,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "--durati
 AT_ONCE = ("-n", "{jobs}", "--dist", "worksteal") if importlib.util.find_spec("xdist") else ()
 TIMED_TESTS = (
     *(f"tests/gpu/test_{name}.py" for name in ("bench", "gate", "profile", "run_times", "times")),
+    "tests/gpu/test_annotate.py",
     "tests/pytest_plugin/test_ci_page.py",
     "tests/pytest_plugin/test_fixture.py",
 )

@@ -239,7 +239,12 @@ class CallProfile(FollowingProfile):
         optimizer = getattr(scheduler, "optimizer", None)
         chain = chain_of(frame)
         known = any(step.optimizer is optimizer for step in self.scheduled)
-        if isinstance(optimizer, torch.optim.Optimizer) and chain and not known:
+        if (
+            isinstance(optimizer, torch.optim.Optimizer)
+            and chain
+            and not known
+            and not _is_done_by_ops(scheduler, optimizer)
+        ):
             name = type(scheduler).__name__
             self.scheduled.append(SchedulerStep(name, optimizer, frames_of(chain)))
 
@@ -323,6 +328,22 @@ _HEARD = (
 
 
 @cache
+def _is_done_by_ops(scheduler: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether ops alone compute the next learning rate, from the one before: a replay runs them.
+    ``ExponentialLR`` multiplies a tensor; the others compute with the number of the step."""
+    kind, plain = type(scheduler), torch.optim.lr_scheduler.LRScheduler
+    compute = getattr(kind.get_lr, "__code__", None)
+    return (
+        kind.step is plain.step
+        and compute is not None
+        and "last_epoch" not in compute.co_names
+        and all(
+            isinstance(rate := group.get("lr"), torch.Tensor) and not on_host(rate)
+            for group in optimizer.param_groups
+        )
+    )
+
+
 def _is_silent(file: str) -> bool:
     """Whether nothing is noted of what the code of a file calls: most calls of an iteration are
     PyTorch's and cgtool's own."""

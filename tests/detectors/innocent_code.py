@@ -156,6 +156,21 @@ def rate_that_a_scheduler_fills(device):
     return step
 
 
+def rate_that_a_scheduler_multiplies(device):
+    weight = nn.Parameter(rows(device))
+    rate = torch.tensor(1e-2, device=device)
+    optimizer = torch.optim.Adam([weight], lr=rate, capturable=True)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        weight.square().sum().backward()
+        optimizer.step()
+        scheduler.step()  # multiplies the tensor, and a replay does so again
+
+    return step
+
+
 class LayerDrop(nn.Module):
     def __init__(self):
         super().__init__()

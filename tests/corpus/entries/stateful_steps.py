@@ -493,11 +493,29 @@ def inner_loop_on_a_copy(device):
     return reptile
 
 
-def scheduler_fills_the_rate(device):
+def scheduler_multiplies_the_rate(device):
     model = nn.Linear(8, 4, device=device)
     rate = torch.tensor(1e-2, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    x = torch.randn(8, 8, device=device)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()  # by an op on the tensor
+        return loss
+
+    return step
+
+
+def scheduler_fills_the_rate(device):
+    model = nn.Linear(8, 4, device=device)
+    rate = torch.tensor(1e-2, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
     x = torch.randn(8, 8, device=device)
 
     def step():

@@ -21,6 +21,7 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -467,8 +468,23 @@ struct Driver {
   bool with_edges;         // Whether it has an argument for edges.
   uintptr_t exchange_mode, free_bytes;                         // cuThreadExchangeStreamCaptureMode, cuMemGetInfo
   uintptr_t nodes, edges, edges_with_data, type, params;       // Of graphs, and of their nodes.
+  uintptr_t kernel_function;                                   // cuKernelGetFunction
   uintptr_t name, attribute, parameter, active_blocks;         // Of functions.
-  size_t params_size, arguments, kern;  // CUDA_KERNEL_NODE_PARAMS: its size, where two fields begin.
+};
+
+// CUDA_KERNEL_NODE_PARAMS_v2.
+struct Launch {
+  uint64_t function;
+  uint32_t grid[3], block[3], shared_bytes;
+  uint64_t parameters, extra;  // The arguments.
+  uint64_t kernel, context;
+};
+
+// What the driver reports of a function; none for what it does not.
+struct Function {
+  std::optional<std::string> name;
+  std::vector<std::optional<int>> attributes;
+  std::optional<std::vector<std::pair<size_t, size_t>>> parameters;  // Offset and size.
 };
 
 template <typename... Arguments>
@@ -498,7 +514,7 @@ class Relaxed {
 struct ReadGraph {
   std::vector<uint64_t> nodes;  // In order of creation.
   std::vector<int> launches;    // By node, the launch of a kernel; -1 for any other node.
-  std::vector<std::string> params;  // Of each launch, without its arguments.
+  std::vector<std::string> params;  // A `Launch` for each number there, without its arguments.
   std::vector<uint64_t> from, to, data;  // Edges.
 
   py::list distinct_launches() const {
@@ -528,18 +544,22 @@ struct ReadGraph {
   }
 };
 
+// Reads graphs. What the driver knows of a function is asked when the first graph with it is read,
+// because the program may unload the function afterwards.
 class Reader {
  public:
-  explicit Reader(const std::unordered_map<std::string, size_t>& names) {
+  // `attributes`: the numbers of those that are read of each function.
+  Reader(const std::unordered_map<std::string, size_t>& names, std::vector<int> attributes)
+      : attributes_(std::move(attributes)) {
     auto get = [&names](const char* name) { return names.at(name); };
     driver_ = {get("capture_info"), get("with_edges") != 0, get("exchange_mode"),
                get("free_bytes"), get("nodes"), get("edges"), get("edges_with_data"), get("type"),
-               get("params"), get("name"), get("attribute"), get("parameter"),
-               get("active_blocks"), get("params_size"), get("arguments"), get("kern")};
+               get("params"), get("kernel_function"), get("name"), get("attribute"),
+               get("parameter"), get("active_blocks")};
   }
 
   // The graph that a stream is being captured into; None if it is not, or cannot be read.
-  std::unique_ptr<ReadGraph> read(uintptr_t stream) const {
+  std::unique_ptr<ReadGraph> read(uintptr_t stream) {
     py::gil_scoped_release released;
     int status = 0;
     void *graph = nullptr, *none = nullptr;
@@ -550,7 +570,18 @@ class Reader {
     if (error != 0 || status != kActive) return nullptr;
     Relaxed relaxed(driver_);
     auto result = std::make_unique<ReadGraph>();
-    return read_nodes(graph, *result) && read_edges(graph, *result) ? std::move(result) : nullptr;
+    if (!read_nodes(graph, *result) || !read_edges(graph, *result)) return nullptr;
+    for (std::string& params : result->params) {
+      auto launch = reinterpret_cast<Launch*>(params.data());
+      if (launch->function == 0 && launch->kernel != 0) {
+        call(driver_.kernel_function, (void*)&launch->function, (void*)launch->kernel);
+      }
+      if (launch->function == 0) continue;
+      read_function(launch->function);
+      auto [x, y, z] = launch->block;
+      read_active_blocks({launch->function, x * y * z, launch->shared_bytes});
+    }
+    return result;
   }
 
   std::optional<size_t> free_bytes() const {
@@ -561,58 +592,74 @@ class Reader {
     return free;
   }
 
-  // Name, attributes by their numbers, and (offset, size) of each parameter. None for what the
-  // driver does not report.
-  using Layout = std::vector<std::pair<size_t, size_t>>;
-  std::tuple<std::optional<py::bytes>, std::vector<std::optional<int>>, std::optional<Layout>>
-  function(uintptr_t function, const std::vector<int>& attributes) const {
-    std::optional<std::string> name;
-    std::vector<std::optional<int>> values;
-    std::optional<Layout> layout(std::in_place);
+  // Name, attributes, and (offset, size) of each parameter.
+  std::tuple<std::optional<py::bytes>, std::vector<std::optional<int>>,
+             std::optional<std::vector<std::pair<size_t, size_t>>>>
+  function(uint64_t function) {
+    Function known;
     {
       py::gil_scoped_release released;
-      read_function(reinterpret_cast<void*>(function), attributes, name, values, layout);
+      Relaxed relaxed(driver_);
+      known = read_function(function);
     }
-    std::optional<py::bytes> bytes;
-    if (name) bytes = py::bytes(*name);
-    return {bytes, values, layout};
+    std::optional<py::bytes> name;
+    if (known.name) name = py::bytes(*known.name);
+    return {name, known.attributes, known.parameters};
   }
 
-  std::optional<int> active_blocks(uintptr_t function, int threads, size_t shared_bytes) const {
+  // How many blocks of a function fit on a multiprocessor.
+  std::optional<int> active_blocks(uint64_t function, uint32_t threads, size_t shared_bytes) {
     py::gil_scoped_release released;
     Relaxed relaxed(driver_);
-    int blocks = 0;
-    int error = call(
-        driver_.active_blocks, &blocks, reinterpret_cast<void*>(function), threads, shared_bytes);
-    return error == 0 ? std::optional(blocks) : std::nullopt;
+    return read_active_blocks({function, threads, shared_bytes});
   }
 
  private:
   static constexpr int kInvalidValue = 1;  // CUDA_ERROR_INVALID_VALUE
   static constexpr int kKernel = 0;        // CU_GRAPH_NODE_TYPE_KERNEL
 
-  void read_function(
-      void* handle, const std::vector<int>& attributes, std::optional<std::string>& name,
-      std::vector<std::optional<int>>& values, std::optional<Layout>& layout) const {
-    Relaxed relaxed(driver_);
+  // Without the GIL, as all that follows.
+  Function read_function(uint64_t function) {
+    std::lock_guard lock(mutex_);
+    auto [found, is_new] = functions_.try_emplace(function);
+    Function& known = found->second;
+    if (!is_new) return known;
+    auto handle = reinterpret_cast<void*>(function);
     const char* text = nullptr;
-    if (call(driver_.name, &text, handle) == 0 && text != nullptr) name = text;
-    for (int attribute : attributes) {
+    if (call(driver_.name, &text, handle) == 0 && text != nullptr) known.name = text;
+    for (int attribute : attributes_) {
       int value = 0;
       bool is_known = call(driver_.attribute, &value, attribute, handle) == 0;
-      values.push_back(is_known ? std::optional(value) : std::nullopt);
+      known.attributes.push_back(is_known ? std::optional(value) : std::nullopt);
     }
     constexpr size_t kMostParameters = 1024;
-    while (layout->size() < kMostParameters) {
+    auto& parameters = known.parameters.emplace();
+    while (parameters.size() < kMostParameters) {
       size_t offset = 0, size = 0;
-      int error = call(driver_.parameter, handle, layout->size(), &offset, &size);
+      int error = call(driver_.parameter, handle, parameters.size(), &offset, &size);
       if (error == kInvalidValue) break;  // There is no parameter with this number.
       if (error != 0) {
-        layout.reset();
+        known.parameters.reset();
         break;
       }
-      layout->emplace_back(offset, size);
+      parameters.emplace_back(offset, size);
     }
+    return known;
+  }
+
+  using Occupancy = std::tuple<uint64_t, uint32_t, size_t>;  // Function, threads, shared bytes.
+
+  std::optional<int> read_active_blocks(const Occupancy& of) {
+    std::lock_guard lock(mutex_);
+    auto [found, is_new] = active_blocks_.try_emplace(of);
+    if (!is_new) return found->second;
+    auto [function, threads, shared_bytes] = of;
+    int blocks = 0;
+    int error = call(
+        driver_.active_blocks, &blocks, reinterpret_cast<void*>(function),
+        static_cast<int>(threads), shared_bytes);
+    if (error == 0) found->second = blocks;
+    return found->second;
   }
 
   bool read_nodes(void* graph, ReadGraph& result) const {
@@ -624,19 +671,19 @@ class Reader {
       return false;
     }
     std::unordered_map<std::string, int> known;
-    std::string params;
     for (uint64_t node : result.nodes) {
       auto handle = reinterpret_cast<void*>(node);
-      int type = -1, launch = -1;
-      params.assign(driver_.params_size, 0);
+      int type = -1, number = -1;
+      Launch launch{};
       if (call(driver_.type, handle, &type) == 0 && type == kKernel &&
-          call(driver_.params, handle, (void*)params.data()) == 0) {
-        std::fill(params.begin() + driver_.arguments, params.begin() + driver_.kern, 0);
+          call(driver_.params, handle, (void*)&launch) == 0) {
+        launch.parameters = launch.extra = 0;
+        std::string params(reinterpret_cast<const char*>(&launch), sizeof launch);
         auto [found, is_new] = known.try_emplace(params, result.params.size());
-        if (is_new) result.params.push_back(params);
-        launch = found->second;
+        if (is_new) result.params.push_back(std::move(params));
+        number = found->second;
       }
-      result.launches.push_back(launch);
+      result.launches.push_back(number);
     }
     return true;
   }
@@ -655,6 +702,10 @@ class Reader {
   }
 
   Driver driver_;
+  const std::vector<int> attributes_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Function> functions_;
+  std::map<Occupancy, std::optional<int>> active_blocks_;
 };
 
 // What the allocator of a GPU has reserved; None if this PyTorch does not say it here.
@@ -952,7 +1003,7 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("others", &ReadGraph::others)
       .def("edges", &ReadGraph::edges);
   py::class_<Reader>(module, "Reader", py::module_local())
-      .def(py::init<const std::unordered_map<std::string, size_t>&>())
+      .def(py::init<const std::unordered_map<std::string, size_t>&, std::vector<int>>())
       .def("read", &Reader::read)
       .def("free_bytes", &Reader::free_bytes)
       .def("function", &Reader::function)

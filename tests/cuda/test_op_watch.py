@@ -465,7 +465,8 @@ def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
         if node not in launched:
             return 1
         read = driver.KernelParams.from_address(params)
-        read.func, read.gridDimX, read.blockDimX = 7, launched[node], 32
+        read.gridDimX, read.blockDimX = launched[node], 32
+        read.func, read.kern = (0, 8) if node == 14 else (7, 0)
         read.blockDimY = read.blockDimZ = 1
         read.kernelParams = 0x1000 + node  # its arguments are the node's own
         return 0
@@ -486,23 +487,31 @@ def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
 
     @function(pointer, number, pointer)
     def attribute(value, which, of):
+        assert of not in unloaded
         return 1 if which == 6 else put(value, [which + 10], number)
 
     @function(pointer, pointer)
     def name(text, of):
+        assert of not in unloaded
         return put(text, [ctypes.cast(spelled, pointer).value])
 
     @function(pointer, ctypes.c_size_t, pointer, pointer)
     def parameter(of, position, offset, size):
+        assert of not in unloaded
         if position == 2:
             return 1
         return put(offset, [position * 8]) or put(size, [8 - position * 4])
 
     @function(pointer, pointer, number, ctypes.c_size_t)
     def active_blocks(blocks, of, threads, _shared):
+        assert of not in unloaded
         return put(blocks, [threads // 8], number)
 
-    spelled, modes = ctypes.c_char_p(b"_Z4fillv"), []
+    @function(pointer, pointer)
+    def function_of(function, kernel):
+        return put(function, [kernel - 1])
+
+    spelled, modes, unloaded = ctypes.c_char_p(b"_Z4fillv"), [], []
     library = SimpleNamespace(
         cuGraphGetNodes=nodes_of,
         cuGraphGetEdges_v2=edges_of,
@@ -510,6 +519,7 @@ def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
         cuGraphKernelNodeGetParams_v2=params_of,
         cuThreadExchangeStreamCaptureMode=exchange,
         cuMemGetInfo_v2=free,
+        cuKernelGetFunction=function_of,
         cuFuncGetAttribute=attribute,
         cuFuncGetName=name,
         cuFuncGetParamInfo=parameter,
@@ -521,7 +531,9 @@ def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
     native_reader = driver.native_reader(native)
     kernel = Function("_Z4fillv", 14, 11, 13, 10, None, (8, 4))
     functions = SimpleNamespace(
-        resolve=lambda params: params.func, index=lambda _: 0, active_blocks=lambda *_: 4
+        resolve=lambda params: params.func or params.kern - 1,
+        index=lambda _: 0,
+        active_blocks=lambda *_: 4,
     )
     nowhere = AddressBook(Trace(), (), (), ())
     in_python, in_cpp = (
@@ -531,6 +543,7 @@ def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):
     unknown = [(None, None, None)] * len(types)
     for _ in range(2):
         expected, contents = in_python.read(graph, 0), in_cpp.read_captured(stream)
+        unloaded.append(7)  # by the program, before its contents are made
         assert contents.handles == expected.handles == list(types)
         read = contents.nodes(unknown)
         assert read == expected.nodes(unknown)

@@ -134,6 +134,11 @@ class KernelParams(ctypes.Structure):
     )
 
 
+FUNCTION_ATTRIBUTES = 4, 1, 3, 0, 6
+"""CU_FUNC_ATTRIBUTE_NUM_REGS, SHARED_SIZE_BYTES, LOCAL_SIZE_BYTES, MAX_THREADS_PER_BLOCK,
+BINARY_VERSION: in the order of the fields of ``Function``."""
+
+
 def native_reader(native: Any) -> Any:
     """What reads graphs in C++. ``native``: the module of ``torch_compat.op_watch``."""
     library = _library()
@@ -154,14 +159,13 @@ def native_reader(native: Any) -> Any:
             "edges_with_data": address("cuGraphGetEdges", "_v2"),
             "type": address("cuGraphNodeGetType"),
             "params": address("cuGraphKernelNodeGetParams", "_v2"),
+            "kernel_function": address("cuKernelGetFunction"),
             "name": address("cuFuncGetName"),
             "attribute": address("cuFuncGetAttribute"),
             "parameter": address("cuFuncGetParamInfo"),
             "active_blocks": address("cuOccupancyMaxActiveBlocksPerMultiprocessor"),
-            "params_size": ctypes.sizeof(KernelParams),
-            "arguments": KernelParams.kernelParams.offset,
-            "kern": KernelParams.kern.offset,
-        }
+        },
+        FUNCTION_ATTRIBUTES,
     )
 
 

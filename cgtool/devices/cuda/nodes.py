@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cgtool.devices.cuda.driver import (
+    FUNCTION_ATTRIBUTES,
     DriverError,
     KernelParams,
     capturing_graph,
@@ -103,13 +104,13 @@ class CapturedContents:
     def __init__(
         self,
         graph: Any,
-        launches: Sequence[NodeFields],
+        launched: Callable[[bytes], NodeFields],
         others: dict[int, NodeFields],
     ) -> None:
-        """``graph``: a ``ReadGraph``; ``launches``: what its ``launches`` refer to; ``others``: of
-        all other nodes, by position."""
+        """``graph``: a ``ReadGraph``; ``launched``: the fields of one of its ``distinct_launches``;
+        ``others``: of all other nodes, by position."""
         self._graph = graph
-        self._launches = launches
+        self._launched = launched
         self._others = others
 
     @property
@@ -122,8 +123,9 @@ class CapturedContents:
         return tuple(starmap(_edge, self._graph.edges()))
 
     def nodes(self, provenance: Iterable[Provenance]) -> tuple[Node, ...]:
+        launches = list(map(self._launched, self._graph.distinct_launches()))
         fields = (
-            self._others[number] if launch < 0 else self._launches[launch]
+            self._others[number] if launch < 0 else launches[launch]
             for number, launch in enumerate(self._graph.launches)
         )
         return _nodes(fields, provenance)
@@ -175,14 +177,13 @@ class GraphReader:
         graph = self.native.read(stream)
         if graph is None:
             return None
-        launches = list(map(self._launched, graph.distinct_launches()))
         others: dict[int, NodeFields] = {}
         unread = graph.others()
         with relaxed() if unread else nullcontext():
             for position, handle in unread:
                 others[position] = self._fields(handle, self._nowhere)
                 others[position].pop("graph", None)
-        return CapturedContents(graph, launches, others)
+        return CapturedContents(graph, self._launched, others)
 
     def _nowhere(self, *_args: Any, **_kwargs: Any) -> None:
         """No address is known."""
@@ -193,8 +194,7 @@ class GraphReader:
         if known is not None:
             return {"type": "kernel", "kernel": known}
         read = KernelParams.from_buffer_copy(params)
-        with nullcontext() if read.func else relaxed():
-            return {"type": "kernel", **_readable(lambda: self._launch(read, self._nowhere))}
+        return {"type": "kernel", **_readable(lambda: self._launch(read, self._nowhere))}
 
     def _fields(self, handle: int, place_of: PlaceOf) -> NodeFields:
         try:
@@ -379,11 +379,6 @@ _INVALID_VALUE = 1
 """CUDA_ERROR_INVALID_VALUE: the kernel has no parameter with this number."""
 
 
-_ATTRIBUTES = 4, 1, 3, 0, 6
-"""CU_FUNC_ATTRIBUTE_NUM_REGS, SHARED_SIZE_BYTES, LOCAL_SIZE_BYTES, MAX_THREADS_PER_BLOCK,
-BINARY_VERSION: in the order of the fields of ``Function``."""
-
-
 @dataclass
 class FunctionTable:
     """Functions in order of first use."""
@@ -438,11 +433,13 @@ class FunctionTable:
 
     def _read(self, function: int) -> Function:
         if self.native is not None:
-            name, values, self._layouts[function] = self.native.function(function, _ATTRIBUTES)
+            name, values, self._layouts[function] = self.native.function(function)
         else:
             handle, attribute = cu.CUfunction(function), cu.CUfunction_attribute
             name = check("cuFuncGetName", cu.cuFuncGetName(handle))
-            asked = (cu.cuFuncGetAttribute(attribute(number), handle) for number in _ATTRIBUTES)
+            asked = (
+                cu.cuFuncGetAttribute(attribute(number), handle) for number in FUNCTION_ATTRIBUTES
+            )
             values = [int(value) if int(code) == 0 else None for code, value in asked]
         registers, static_shared, local, threads, version = values
         return Function(

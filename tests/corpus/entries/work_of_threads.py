@@ -17,7 +17,7 @@ class Warmup:
 
     def factor(self):
         self.step += 1  # guilty: counts on the host
-        return 0.1 if self.step < 10_000 else 0.01
+        return 0.1 if self.step < 1_500 else 0.01
 
 
 def pool_counts_the_steps(device):
@@ -122,7 +122,7 @@ def event_guards_a_draft_length(device):
         plan, ready = {}, threading.Event()
 
         def choose():
-            plan["length"] = 2 if next(tokens) < 10_000 else 4  # guilty: counts on the host
+            plan["length"] = 2 if next(tokens) < 1_500 else 4  # guilty: counts on the host
             ready.set()
 
         threading.Thread(target=choose).start()
@@ -181,7 +181,7 @@ def thread_keeps_fewer_bits_with_time(device):
 
     def forward(x):
         calls[0] += 1  # guilty: counts on the host
-        calibrator = Calibrator(8 if calls[0] < 10_000 else 4)  # guilty: the bits of the capture
+        calibrator = Calibrator(8 if calls[0] < 1_500 else 4)  # guilty: the bits of the capture
         calibrator.start()
         calibrator.join()
         return torch.round(model(x) / calibrator.scale)  # guilty: the scale of the capture
@@ -195,7 +195,7 @@ def pool_maps_a_schedule(device):
 
     def forward(x):
         now = next(epoch)  # guilty: counts on the host
-        rates = list(pool.map(lambda base: base if now < 10_000 else base / 10, (0.1, 0.2)))
+        rates = list(pool.map(lambda base: base if now < 1_500 else base / 10, (0.1, 0.2)))
         return model(x) * rates[0] + x * rates[1]  # guilty: the rates of the capture
 
     return forward, (torch.randn(4, 8, device=device),)
@@ -237,7 +237,7 @@ def server_counts_its_answers(device):
         while True:
             rate = requests.get()
             served += 1  # guilty: counts on the host
-            answers.put(rate if served < 10_000 else rate / 10)  # guilty: a rate that changes later
+            answers.put(rate if served < 1_500 else rate / 10)  # guilty: a rate that changes later
 
     threading.Thread(target=serve, daemon=True).start()
     model = nn.Linear(8, 8, device=device)

@@ -293,14 +293,19 @@ def timed(name: str, *, past_counter: bool = False) -> Times:
     return Times(captures, replays, past, body_ns)
 
 
+def forget_compiled() -> None:
+    """Have the next run compile again; most programs compile nothing, and import no compiler."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
 def timed_in_pairs(name: str, rounds: int, folder: Path) -> None:
     """Print a row for each figure of a program, alone and recorded in this process."""
-    import torch
-
     sides: tuple[list[Times], list[Times]] = [], []
     for number in range(2 * rounds + 2):
         is_recorded = number % 2
-        torch._dynamo.reset()
+        forget_compiled()
         recording = cgtool.recording(folder / "pair.cgt")
         with (
             recording if is_recorded else contextlib.nullcontext(),
@@ -327,11 +332,9 @@ def timed_in_pairs(name: str, rounds: int, folder: Path) -> None:
 
 def timed_past_counter(name: str, rounds: int, folder: Path) -> None:
     """Print the quartiles of the replays of a recorded program, with and without the counter."""
-    import torch
-
     runs: list[Times] = []
     for _ in range(rounds):
-        torch._dynamo.reset()
+        forget_compiled()
         with cgtool.recording(folder / "past.cgt"), contextlib.redirect_stdout(None):
             runs.append(timed(name, past_counter=True))
     past, counted = (

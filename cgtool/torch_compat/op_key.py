@@ -138,7 +138,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     if in_python:
         return _dispatch_to_python(op, args, kwargs)
     if _observer is None and _placer is None:
-        if _watched.here:
+        if _watched.here and not _new_threads.watched:
             # The watch has ended on another thread, which could not switch off the key of this one.
             _watched.here = False
             include_key(_KEY, False)
@@ -341,6 +341,14 @@ Placer = Callable[[Any, tuple[Any, ...], dict[str, Any], Run], Any]
 _placer: Placer | None = None
 
 
+class _NewThreads:
+    watched = 0
+    """How many have entered ``watch_new_threads``."""
+
+
+_new_threads = _NewThreads()
+
+
 class _Watched(threading.local):
     """Whether the observer runs the ops of this thread."""
 
@@ -446,12 +454,17 @@ def watch_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watch_new_threads() -> Iterator[None]:
-    """``watch_thread`` for every thread that starts while entered, also in a later ``watch``."""
-    with Patches() as patches:
-        # Around `run`, the traceback of a thread would begin here.
-        name = "_bootstrap_inner"
-        patches.set(threading.Thread, name, _watching(getattr(threading.Thread, name)))
-        yield
+    """``watch_thread`` for every thread that starts while entered, also in a later ``watch``, and
+    whatever it runs between two."""
+    _new_threads.watched += 1
+    try:
+        with Patches() as patches:
+            # Around `run`, the traceback of a thread would begin here.
+            name = "_bootstrap_inner"
+            patches.set(threading.Thread, name, _watching(getattr(threading.Thread, name)))
+            yield
+    finally:
+        _new_threads.watched -= 1
 
 
 @functools.cache

@@ -444,6 +444,16 @@ def test_a_thread_that_started_before_is_watched_on_request():
     assert log.names == ["aten::sin"]
 
 
+def test_a_thread_that_worked_between_two_watches():
+    """As that of a pool, which an iteration before the watched one started."""
+    with op_key.watch_new_threads(), ThreadPoolExecutor(1) as pool:
+        log, _ = watched(X.cos)
+        pool.submit(X.tan).result()
+        pool.submit(X.neg).result()
+        again, _ = watched(lambda: pool.submit(X.sin).result())
+    assert (log.names, again.names) == (["aten::cos"], ["aten::sin"])
+
+
 def test_cond_is_one_op():
     def run():
         return torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.ones(2),))

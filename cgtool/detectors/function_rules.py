@@ -263,7 +263,28 @@ def _make_sparse(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) ->
         )
 
 
+def _ctc_loss(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
+    names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank")
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    scores, targets = given["log_probs"], given["targets"]
+    # cuDNN reads the lengths on the device (_use_cudnn_ctc_loss_tensor, cudnn/LossCTC.cpp).
+    may_be_of_cudnn = (scores.dtype, targets.dtype) == (torch.float32, torch.int32) and (
+        targets.dim() == 1 and given.get("blank", 0) == 0
+    )
+    lengths = given["input_lengths"], given["target_lengths"]
+    on_device = any(isinstance(each, torch.Tensor) and not on_host(each) for each in lengths)
+    if on_device and not may_be_of_cudnn:
+        # ctc_loss (LossCTC.cpp), before its kernel copies them back.
+        _refuse_copy(
+            region,
+            SYNC_D2H_COPY,
+            "`ctc_loss`, which copies its lengths to the host,",
+            "compute it outside the captured code",
+        )
+
+
 FUNCTIONS: dict[Any, Rule] = {
+    torch.ctc_loss: _ctc_loss,
     torch.sparse_coo_tensor: _make_sparse,
     torch.Tensor.tolist: _reads(SYNC_ITEM, "`Tensor.tolist`"),
     torch.Tensor.numpy: _reads(SYNC_ITEM, "`Tensor.numpy`"),

@@ -124,11 +124,10 @@ OPS: dict[str, Refusal] = {
         "pass different min= and max=",
         when=_has_no_range,
     ),
-    # cuda/LossCTC.cu, ctc_loss_gpu_template; LossCTC.cpp copies lengths on the device to the host
-    # before that.
+    # cuda/LossCTC.cu, ctc_loss_gpu_template; function_rules has a rule for lengths on the device.
     "aten::_ctc_loss": Refusal(
         H2D_PAGEABLE_COPY,
-        "`ctc_loss`, which copies its lengths between the host and the device,",
+        "`ctc_loss`, which copies its lengths to the device,",
         _COMPUTE_OUTSIDE,
     ),
     "aten::_linalg_check_errors": Refusal(

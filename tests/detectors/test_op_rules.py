@@ -56,6 +56,8 @@ def test_rules_and_entries_belong_together():
         ("sparse_matrix_with_checks", "`sparse_coo_tensor`, which reads the range"),
         ("gradients_are_tested_for_nan", "`detect_anomaly`, which looks for NaN"),
         ("scripted_branch", "`TorchScript`, which reads a tensor value"),
+        ("ctc_of_device_lengths", "`ctc_loss`, which copies its lengths to the host,"),
+        ("ctc_loss_with_lengths_of_the_host", "`ctc_loss`, which copies its lengths to the device"),
     ],
 )
 def test_words(name, words):

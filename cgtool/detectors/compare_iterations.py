@@ -7,6 +7,7 @@ replay but the first. Needs no GPU.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import textwrap
@@ -273,9 +274,12 @@ class _Comparison:
             ):
                 continue
             # A parameter that other ops read as well was not rebound: another one is chosen.
-            is_rebound = new.parameter and new.storage not in self.first.storages
+            is_rebound = new.parameter is not None and new.storage not in self.first.storages
             is_chosen = False
-            changed = self._memory_set() if is_rebound else self._changed_at(new.address)
+            # A name that also has the tensor is not why a parameter has it.
+            changed = self._memory_set() if is_rebound or new.storage in self._given else []
+            if not changed and not is_rebound:
+                changed = self._changed_at(new.address)
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:
@@ -294,6 +298,20 @@ class _Comparison:
                 self._chosen.append(finding)
             else:
                 yield finding
+
+    @functools.cached_property
+    def _given(self) -> set[int]:
+        """The storages that the first iteration gave to parameters."""
+        before, after = (
+            {(tensor.parameter, tensor.storage) for op in ops for tensor in op.outside}
+            for ops in (self.first.ops, self.second.ops)
+        )
+        known = {parameter for parameter, _ in before}
+        return {
+            storage
+            for parameter, storage in after - before
+            if parameter is not None and parameter in known
+        }
 
     def _name_of(self, tensor: OutsideTensor) -> str | None:
         """The name that changes and that it had before the second iteration, or else after it."""

@@ -43,7 +43,8 @@ class OutsideTensor:
     position: int
     memory: range
     shape: tuple[int, ...]
-    parameter: bool
+    parameter: int | None
+    """The identity of a parameter."""
     storage: int
     """Key of its storage; ``Iteration.storages`` keeps the key from being reused."""
 
@@ -211,9 +212,9 @@ class KeptOpRecorder(OpRecorder):
                     host_scalar |= is_outside and is_read and argument.dim() == 0
                     host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
-                    is_parameter = isinstance(argument, torch.nn.Parameter)
+                    parameter = id(argument) if isinstance(argument, torch.nn.Parameter) else None
                     shape = tuple(argument.shape)
-                    outside.append(OutsideTensor(position, memory, shape, is_parameter, storage))
+                    outside.append(OutsideTensor(position, memory, shape, parameter, storage))
             elif type(argument) in (bool, int, float, complex, str):
                 # A number that is none differs from itself.
                 numbers.append((position, argument if argument == argument else "nan"))

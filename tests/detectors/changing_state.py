@@ -1563,6 +1563,21 @@ def data_of_a_parameter(device):
     return forward, (rows(device),)
 
 
+def data_restored_from_a_copy(device):
+    weight = nn.Parameter(rows(device))
+    copies = {}
+
+    def forward(x):
+        y = x * weight  # <- metadata-address-changed
+        for each in (weight,):
+            copies[each] = each.data.clone()
+            each.data.mul_(0.9)
+            each.data = copies[each]
+        return y
+
+    return forward, (rows(device),)
+
+
 def parameters_from_a_vector(device):
     layer = nn.Linear(8, 2, device=device).requires_grad_(False)
 

@@ -103,6 +103,7 @@ def line_in(name: str, text: str) -> int:
     ("name", "owner", "assignment", "place"),
     [
         ("data_of_a_parameter", "data_of_a_parameter", "each.data =", "each.data"),
+        ("data_restored_from_a_copy", "data_restored_from_a_copy", "each.data =", "each.data"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.u = first", "self.u"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
         ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),

@@ -38,11 +38,11 @@ from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_o
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
-from cgtool.observe.source import Position, call_at, called_at, versions_in
+from cgtool.observe.source import Position, call_at, called_at, reads_of
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import without_collector
-from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_address
+from cgtool.torch_compat.private import CALL_MODULE_CODE, VERSION, storage_address
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -145,7 +145,7 @@ class CallProfile(FollowingProfile):
             if not is_internal(code):
                 self.reads.add_locals(frame)
                 self._note_tensors(frame)
-                if "_version" in code.co_names:
+                if VERSION in code.co_names:
                     self._note_versions(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
                     parts = argument if isinstance(argument, tuple) else (argument,)
@@ -203,7 +203,7 @@ class CallProfile(FollowingProfile):
     def _note_versions(self, frame: types.FrameType) -> None:
         """Whoever refills an input before a replay changes its version (``x._version``)."""
         inputs = self.recorder.inputs
-        for root, position in versions_in(frame.f_code) if inputs else ():
+        for root, position in reads_of(frame.f_code, VERSION) if inputs else ():
             tensor = frame.f_locals.get(root)
             if isinstance(tensor, torch.Tensor) and storage_address(tensor) in inputs:
                 self.ran.drawn[position] = "version"

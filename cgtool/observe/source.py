@@ -480,14 +480,14 @@ def _given_memory(call: ast.Call) -> ast.expr | None:
     return None
 
 
-def versions_in(code: CodeType) -> list[tuple[str, Position]]:
-    """Where the code reads the version of what is behind a name: ``x._version``."""
+def reads_of(code: CodeType, attribute: str) -> list[tuple[str, Position]]:
+    """Where the code reads an attribute of what is behind a name: that name, and the place."""
     return [
         (chain[0], (code.co_filename, node.lineno, node.col_offset, node.end_lineno or 0,
                     node.end_col_offset or 0))
         for function in functions_of(code)
         for node in inner_nodes(function)
-        if isinstance(node, ast.Attribute) and node.attr == "_version"
+        if isinstance(node, ast.Attribute) and node.attr == attribute
         if (chain := name_chain(node)) is not None
     ]  # fmt: skip
 

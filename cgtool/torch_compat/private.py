@@ -407,6 +407,8 @@ FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of a tensor: its hooks by number, or None."""
+VERSION = "_version"
+"""An attribute of a tensor: how often it was written in place."""
 _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = tuple(
     _module(f"torch.nn.modules.module.{name}", "compiled code is recompiled")
     for name in (

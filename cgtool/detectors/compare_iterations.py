@@ -276,8 +276,7 @@ class _Comparison:
             # A parameter that other ops read as well was not rebound: another one is chosen.
             is_rebound = new.parameter is not None and new.storage not in self.first.storages
             is_chosen = False
-            # A name that also has the tensor is not why a parameter has it.
-            changed = self._memory_set() if is_rebound or new.storage in self._given else []
+            changed = self._memory_set() if is_rebound else self._memory_set_of(new)
             if not changed and not is_rebound:
                 changed = self._changed_at(new.address)
             if not changed and not is_rebound:
@@ -315,9 +314,13 @@ class _Comparison:
 
     def _name_of(self, tensor: OutsideTensor) -> str | None:
         """The name that changes and that it had before the second iteration, or else after it."""
+        names = self._names_of(tensor)
+        return f"`{names[0]}`" if names else None
+
+    def _names_of(self, tensor: OutsideTensor) -> list[str]:
         held = [change for change in self.changes if _is(change.before, tensor)]
         held += [change for change in self.changes if _is(change.after, tensor)]
-        return f"`{held[0].watched.use.text}`" if held else None
+        return [change.watched.use.text for change in held]
 
     def _changed_at(self, address: int) -> list[str]:
         """The lines of the code that change a name, a container, or the attributes of an object,
@@ -352,6 +355,16 @@ class _Comparison:
             for code_object in self.second.ran.codes.values()
             for text, line in memory_set_in(code_object)
         )
+
+    def _memory_set_of(self, tensor: OutsideTensor) -> list[str]:
+        """Those of them that give it to a parameter, or to a tensor that they name: a container
+        that also has the tensor is not the reason then."""
+        places = self._memory_set()
+        if tensor.storage in self._given:
+            return places
+        names = self._names_of(tensor)
+        named = tuple(f"`{name}{part}` " for name in names for part in ("", ".data"))
+        return [place for place in places if place.startswith(named)]
 
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:

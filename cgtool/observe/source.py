@@ -463,21 +463,32 @@ def memory_set_in(code: CodeType) -> list[tuple[str, int]]:
     assigned = [(use.text, use.line) for use in uses if use.written and use.steps[-1:] == (data,)]
     function = function_of(code)
     calls = [] if function is None else inner_nodes(function)
-    given = ((_given_memory(call), call.lineno) for call in calls if isinstance(call, ast.Call))
-    return [*assigned, *((ast.unparse(node), line) for node, line in given if node is not None)]
+    given = (
+        (ast.unparse(node), call.lineno)
+        for call in calls
+        if isinstance(call, ast.Call)
+        for node in _given_memory(call)
+        if node is not None
+    )
+    return [*assigned, *given]
 
 
-def _given_memory(call: ast.Call) -> ast.expr | None:
-    """The parameters, or the module, whose tensors a function of PyTorch replaces."""
+def _given_memory(call: ast.Call) -> list[ast.expr | None]:
+    """The tensors, the parameters, or the module, to which a function of PyTorch gives other
+    memory."""
     name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
     words = {word.arg: word.value for word in call.keywords}
     if name == "vector_to_parameters":
-        return words.get("parameters") or next(iter(call.args[1:]), None)
+        return [words.get("parameters") or next(iter(call.args[1:]), None)]
+    if name == "swap_tensors":
+        return [*call.args]
+    if name == "set_" and isinstance(call.func, ast.Attribute):
+        return [call.func.value]
     if name == "load_state_dict" and isinstance(call.func, ast.Attribute):
         assigns = words.get("assign") or next(iter(call.args[2:]), None)
         is_off = isinstance(assigns, ast.Constant) and not assigns.value
-        return None if assigns is None or is_off else call.func.value
-    return None
+        return [] if assigns is None or is_off else [call.func.value]
+    return []
 
 
 def reads_of(code: CodeType, attribute: str) -> list[tuple[str, Position]]:

@@ -1578,6 +1578,47 @@ def data_restored_from_a_copy(device):
     return forward, (rows(device),)
 
 
+def data_of_a_tensor_restored(device):
+    scale = rows(device)
+    copies = {}
+
+    def forward(x):
+        y = x * scale  # <- metadata-address-changed
+        copies["scale"] = scale.clone()
+        scale.mul_(0.9)
+        scale.data = copies["scale"]
+        return y
+
+    return forward, (rows(device),)
+
+
+def memory_set_from_a_copy(device):
+    weight = nn.Parameter(rows(device), requires_grad=False)
+    copies = {}
+
+    def forward(x):
+        y = x * weight
+        copies["weight"] = weight.clone()
+        weight.mul_(0.9)
+        weight.set_(copies["weight"])  # <- metadata-address-changed
+        return y
+
+    return forward, (rows(device),)
+
+
+def tensors_swapped_with_copies(device):
+    weight = nn.Parameter(rows(device), requires_grad=False)
+    copies = {}
+
+    def forward(x):
+        y = x * weight  # <- metadata-address-changed
+        copies["weight"] = weight.clone()
+        torch.utils.swap_tensors(weight, nn.Parameter(copies["weight"], requires_grad=False))
+        return y
+
+    return forward, (rows(device),)
+
+
 def parameters_from_a_vector(device):
     layer = nn.Linear(8, 2, device=device).requires_grad_(False)
 

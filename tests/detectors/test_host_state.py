@@ -104,6 +104,9 @@ def line_in(name: str, text: str) -> int:
     [
         ("data_of_a_parameter", "data_of_a_parameter", "each.data =", "each.data"),
         ("data_restored_from_a_copy", "data_restored_from_a_copy", "each.data =", "each.data"),
+        ("data_of_a_tensor_restored", "data_of_a_tensor_restored", "scale.data =", "scale.data"),
+        ("memory_set_from_a_copy", "memory_set_from_a_copy", "weight.set_(", "weight"),
+        ("tensors_swapped_with_copies", "tensors_swapped_with_copies", "swap_tensors", "weight"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.u = first", "self.u"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
         ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),

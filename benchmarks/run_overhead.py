@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -293,8 +294,10 @@ def timed(name: str, *, past_counter: bool = False) -> Times:
     return Times(captures, replays, past, body_ns)
 
 
-def forget_compiled() -> None:
-    """Have the next run compile again; most programs compile nothing, and import no compiler."""
+def forget() -> None:
+    """Free what the last run left, which a collection during a capture would, and have the next one
+    compile again. Most programs compile nothing, and import no compiler."""
+    gc.collect()
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
@@ -305,7 +308,7 @@ def timed_in_pairs(name: str, rounds: int, folder: Path) -> None:
     sides: tuple[list[Times], list[Times]] = [], []
     for number in range(2 * rounds + 2):
         is_recorded = number % 2
-        forget_compiled()
+        forget()
         recording = cgtool.recording(folder / "pair.cgt")
         with (
             recording if is_recorded else contextlib.nullcontext(),
@@ -334,7 +337,7 @@ def timed_past_counter(name: str, rounds: int, folder: Path) -> None:
     """Print the quartiles of the replays of a recorded program, with and without the counter."""
     runs: list[Times] = []
     for _ in range(rounds):
-        forget_compiled()
+        forget()
         with cgtool.recording(folder / "past.cgt"), contextlib.redirect_stdout(None):
             runs.append(timed(name, past_counter=True))
     past, counted = (

@@ -39,8 +39,8 @@ from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
 from cgtool.torch_compat.patches import Patches
 
 _now = time.perf_counter_ns
-_BEGINS = 5_000_000
-"""Nanoseconds that a capture may take to begin."""
+_BEGINS = 5_000_000_000
+"""Nanoseconds after which a capture that was about to begin is taken for one that never did."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ class Captures:
         """Held while what captures need is imported."""
         self._has_captured = False
         self._in_progress: list[Capture] = []
-        self._begins_ns = 0
-        """When a capture was about to begin; 0 once it has."""
+        self._beginning: dict[int, int] = {}
+        """When a capture was about to begin, by thread, until it has."""
         self._later.renew()
         self._written = [0, 0, 0]
         """How many frames, origins and functions the journal has."""
@@ -155,7 +155,10 @@ class Captures:
 
     def _is_busy(self) -> bool:
         """Whether a capture is in progress, or about to be."""
-        return bool(self._in_progress) or _now() - self._begins_ns < _BEGINS
+        if self._in_progress:
+            return True
+        since = _now() - _BEGINS
+        return any(begins_ns > since for begins_ns in list(self._beginning.values()))
 
     @cached_property
     def _table(self) -> OriginTable:
@@ -167,7 +170,7 @@ class Captures:
     def begins(self) -> Start:
         """A capture is about to begin."""
         before, now = self._costs.begins(), _now()
-        self._begins_ns = now
+        self._beginning[get_ident()] = now
         if not self._is_prepared:
             with CollectorPaused():
                 self._prepare()
@@ -215,13 +218,14 @@ class Captures:
             if len(self._in_progress) > 1:
                 for each in self._in_progress:
                     each.overlaps = True
-        self._begins_ns = 0
+        self._beginning.pop(get_ident(), None)
         return capture
 
     def refused(self, number: int, beginning: Beginning, error: BaseException) -> None:
         """``capture_begin`` has raised, or what ``torch.cuda.graph`` does before it."""
         from cgtool.detectors.capture_errors import BEGIN, BEGIN_INSIDE
 
+        self._beginning.pop(get_ident(), None)
         self._write_beginning(number, beginning)
         phase, here = BEGIN, get_ident()
         for outer in (each for each in self._in_progress if each.ident == here):

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -139,6 +140,27 @@ def captured() -> Graph:
 
 def values(graph: LedgerGraph) -> list[tuple[tuple[float, ...], int]]:
     return [(noted.values, noted.replays) for noted in graph.notes]
+
+
+def test_nothing_is_asked_of_the_device_while_a_capture_begins(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: another thread's calls may end a capture in mode ``global``."""
+    log = list[str]()
+
+    def watch(*_args: Any, compiled: bool) -> Watch:
+        time.sleep(0.1)
+        log.append("begun")
+        return Watch()
+
+    def environment(_device: Device) -> Callable[[], Environment]:
+        return lambda: log.append("asked") or Environment(device="none")
+
+    monkeypatch.setattr(Device, "watch", watch)
+    monkeypatch.setattr(Device, "environment", environment)
+    captured()
+    recorded.ledger()
+    assert log == ["begun", "asked"]
 
 
 def test_of_a_graph_captured_before_the_replays_are_known(tmp_path: Path, patches: Patches) -> None:

@@ -43,9 +43,7 @@ class CudaRecordedDevice:
         return Captures(self._code)
 
     def environment(self) -> Callable[[], Environment]:
-        from cgtool.devices.cuda.environment import environment
-
-        return partial(environment, torch.cuda.current_device())
+        return partial(_environment, torch.cuda.current_device())
 
     def when_used(self, call: Callable[[], None]) -> None:
         # Without it, the first capture prepares.
@@ -93,3 +91,12 @@ class CudaRecordedDevice:
         from cgtool.devices.cuda.replay_times import ReplayTimes
 
         return ReplayTimes(journal, say, patches)
+
+
+def _environment(device: int) -> Environment:
+    from cgtool.devices.cuda.driver import relaxed
+    from cgtool.devices.cuda.environment import environment
+
+    # Another thread may capture in mode `global`, which ends if this one asks too much.
+    with relaxed():
+        return environment(device)

@@ -50,6 +50,10 @@ def _has_elements(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return bool(args[0].numel())
 
 
+def _is_filled_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(value.numel()) and not on_host(value)
+
+
 def _compares_values(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     # cuda_equal (cuda/Equal.cpp) answers at once where sizes differ or nothing is to be compared.
     return bool(args[0].shape == args[1].shape and args[0].numel())
@@ -123,6 +127,13 @@ OPS: dict[str, Refusal] = {
         "`histc` with equal min and max, which copies the smallest and largest value to the host,",
         "pass different min= and max=",
         when=_has_no_range,
+    ),
+    # BucketizationUtils.h, searchsorted_pre_check
+    "aten::searchsorted": Refusal(
+        SYNC_ITEM,
+        "`searchsorted` with a sorter, whose smallest and largest index it reads on the host,",
+        "gather the sequence in sorted order first, and call it without a sorter",
+        when=lambda _args, kwargs: _is_filled_on_device(kwargs.get("sorter")),
     ),
     # cuda/LossCTC.cu, ctc_loss_gpu_template; function_rules has a rule for lengths on the device.
     "aten::_ctc_loss": Refusal(

@@ -22,7 +22,9 @@ class Wave(nn.Module):
 class WaveBySwap(Wave):
     def forward(self, force):
         for _ in range(self.substeps):
-            lap = torch.roll(self.now, 1) + torch.roll(self.now, -1) - 2 * self.now
+            lap = (
+                torch.roll(self.now, 1) + torch.roll(self.now, -1) - 2 * self.now
+            )  # guilty: of the capture
             self.before.neg_().add_(2 * self.now + 0.1 * lap + 0.01 * force)
             # Python swaps what the two objects hold. A replay writes to the same storage every
             # time, so the second replay continues from the wrong level: shown by the second call.

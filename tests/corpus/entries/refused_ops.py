@@ -55,6 +55,21 @@ def histogram_of_a_range(device):
     return forward, (torch.randn(4, 6, device=device),)
 
 
+def search_through_a_sorter(device):
+    def forward(x):
+        order = x.argsort()
+        return torch.searchsorted(x, x, sorter=order)  # guilty: reads the range of the sorter
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def search_in_sorted_numbers(device):
+    def forward(x):
+        return torch.searchsorted(x.sort().values, x)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
 def ctc_loss_with_lengths_of_the_host(device):
     targets = torch.randint(1, 6, (2, 3), device=device)
     lengths = torch.tensor([9, 9]), torch.tensor([3, 3])

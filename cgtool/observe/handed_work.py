@@ -60,14 +60,16 @@ def _start(original: Any, thread: threading.Thread) -> None:
         # A thread of a pool, which outlives the call that makes it.
         original(thread)
         return
-    run = _followed(thread.run, getattr(thread, "_target", None))
+    # Around `run`, the traceback of what the thread raises would show it.
+    name = "_bootstrap_inner"
+    run = _followed(getattr(thread, name), getattr(thread, "_target", None))
     started = Patches()
 
     def run_once() -> None:
         started.close()
         run()
 
-    started.set(thread, "run", run_once)
+    started.set(thread, name, run_once)
     try:
         original(thread)
     except BaseException:

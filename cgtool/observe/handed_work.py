@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -20,12 +21,14 @@ from cgtool.observe.waiting import hand_over, whole_chain
 from cgtool.torch_compat.patches import Patches
 
 
-class FollowingProfile:
+class FollowingProfile(ABC):
     """A profile that follows the work that its thread hands to others."""
 
+    @abstractmethod
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        raise NotImplementedError
+        """As ``sys.setprofile`` calls it."""
 
+    @abstractmethod
     def hands_over(self, function: Any) -> None:
         """The code hands a function to another thread."""
 
@@ -62,7 +65,7 @@ def _start(original: Any, thread: threading.Thread) -> None:
         return
     # Around `run`, the traceback of what the thread raises would show it.
     name = "_bootstrap_inner"
-    run = _followed(getattr(thread, name), getattr(thread, "_target", None))
+    run = _followed(getattr(thread, name), getattr(thread, "_target", None) or thread.run)
     started = Patches()
 
     def run_once() -> None:

@@ -269,3 +269,25 @@ def server_writes_a_dict(device):
         return model(x) * shared["scale"]
 
     return forward, (torch.randn(4, 8, device=device),)
+
+
+class Annealing(threading.Thread):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def run(self):
+        self.seen.append(None)  # guilty: grows on the host
+        self.rate = 1.0 if len(self.seen) < 1_500 else 0.5
+
+
+def thread_with_a_run_of_its_own(device):
+    model, seen = nn.Linear(8, 8, device=device), []
+
+    def forward(x):
+        annealing = Annealing(seen)
+        annealing.start()
+        annealing.join()
+        return model(x) * annealing.rate  # guilty: the rate of the capture
+
+    return forward, (torch.randn(4, 8, device=device),)

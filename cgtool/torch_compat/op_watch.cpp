@@ -3,6 +3,14 @@
 // The same kernel for all ops as that of op_key.py, on the same dispatch key. The GIL is held while
 // the frames of an op are noted, and released while it runs and while the driver is called.
 
+// Python's headers come first.
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030C0000  // It has no PyFrame_GetVar.
+#define Py_BUILD_CORE
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Allocator.h>
@@ -17,6 +25,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <ctime>
@@ -46,11 +55,11 @@ namespace {
 using Query = int (*)(void*, int*, void*, void*, const uint64_t**, size_t*);
 using QueryWithEdges = int (*)(void*, int*, void*, void*, const uint64_t**, const void**, size_t*);
 constexpr int kActive = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
-constexpr int kMostFrames = 256;
 
 struct Frame {
   PyObject* code;  // Owned. Frames themselves are not kept: they keep the user's variables alive.
   int instruction;
+  PyObject* module;  // Owned: the one that the frame calls; null if it calls none.
   int outer;  // Index of the frame that called it; -1 for none.
 };
 
@@ -61,9 +70,7 @@ struct Op {
 
 struct Call {
   int op;
-  int frame = -1;          // The innermost.
-  bool in_module = false;  // Whether the frames end at the module that runs.
-  int module = -1;
+  int frame = -1;  // The innermost.
   unsigned long thread;
   int waiting = -1;  // What `waiting` returned, on other threads than the one that is recorded.
   int autograd_node = -1;
@@ -73,74 +80,46 @@ struct Call {
   int start = 0, end = 0;                     // Numbers of positions.
 };
 
-std::atomic<uint64_t> logs{0};
-
 // Names of ops.
 struct Names {
   const std::unordered_set<std::string> names;
 };
 
-// A call of a module.
-struct Module {
-  PyObject* module;  // Owned.
-  PyObject* runs;    // The frame that runs it, which is only compared.
-  int frame;         // From there outwards.
-  bool in_module;    // Whether those frames end at the module outside it.
-  int outer;
-};
-
-// The module that runs on a thread, and the frame that runs it.
-struct Running {
-  uint64_t log = 0;
-  int module = -1;
-  PyObject* frame = nullptr;
-};
-thread_local Running running;
-
 class Log {
  public:
+  // `call_module`: the code of `Module._call_impl`, or None. Modules that run already have no name.
   Log(uintptr_t query, bool with_edges, int device, py::function stream, py::function waiting,
-      std::shared_ptr<Names> launch_nothing)
+      std::shared_ptr<Names> launch_nothing, py::object call_module)
       : query_(query), with_edges_(with_edges),
         device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
         guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
                    ? c10::impl::getDeviceGuardImpl(DeviceType::CUDA) : nullptr),
         home_(PyThread_get_thread_ident()),
         launch_nothing_(std::move(launch_nothing)), stream_(std::move(stream)),
-        waiting_(std::move(waiting)) {}
+        waiting_(std::move(waiting)), call_module_(std::move(call_module)) {
+    walk();
+    for (const Site& site : sites_) {
+      if (is_call_of_module(site.code)) running_.insert(site.frame);
+    }
+  }
 
   // The last to drop a log may be an op that outlives the watch, without the GIL.
   ~Log() {
     py::gil_scoped_acquire acquired;
-    for (const Frame& frame : frames_) Py_DECREF(frame.code);
-    for (const Module& module : modules_) Py_DECREF(module.module);
+    for (const Frame& frame : frames_) {
+      Py_DECREF(frame.code);
+      Py_XDECREF(frame.module);
+    }
     stream_ = {};
     waiting_ = {};
-  }
-
-  // Hooks of all modules.
-  void enter_module(const py::object& module, const py::object&) {
-    if (running.log != number_) running = {number_};
-    bool in_module = false;
-    int frame = frames_until(running.frame, in_module);
-    auto runs = reinterpret_cast<PyObject*>(PyEval_GetFrame());
-    modules_.push_back({module.inc_ref().ptr(), runs, frame, in_module, running.module});
-    running = {number_, static_cast<int>(modules_.size()) - 1, runs};
-  }
-
-  void leave_module(const py::object&, const py::object&, const py::object&) {
-    if (running.log != number_ || running.module < 0) return;
-    int outer = modules_[running.module].outer;
-    running = {number_, outer, outer < 0 ? nullptr : modules_[outer].runs};
+    call_module_ = {};
   }
 
   // With the GIL. What happens in Python here raises nothing into the program.
   std::pair<Call*, void*> begin(int op) {
     Call call{op};
     call.thread = PyThread_get_thread_ident();
-    bool is_here = running.log == number_;
-    if (is_here) call.module = running.module;
-    call.frame = frames_until(is_here ? running.frame : nullptr, call.in_module);
+    call.frame = innermost_frame(call.thread);
     if (call.thread != home_) call.waiting = waiting();
     if (auto node = torch::autograd::get_current_node()) {
       call.autograd_node = name_of(*node);
@@ -224,28 +203,22 @@ class Log {
     py::list result;  // Making Python objects may run the garbage collector, and so an op.
     for (const Call& call : calls) {
       result.append(py::make_tuple(
-          ops_[call.op].name, call.frame, call.in_module, call.module, call.thread, call.waiting,
-          call.autograd_node, call.autograd_sequence, call.next_sequence, call.next_sequence_end,
-          call.start, call.end));
+          ops_[call.op].name, call.frame, call.thread, call.waiting, call.autograd_node,
+          call.autograd_sequence, call.next_sequence, call.next_sequence_end, call.start,
+          call.end));
     }
     return result;
   }
 
+  // Each after the one that called it.
   py::list frames() {
     py::list result;
-    for (const Frame& frame : frames_) {
+    for (size_t number = 0; number < frames_.size(); ++number) {
+      const Frame frame = frames_[number];
+      auto module = frame.module == nullptr ? py::none()
+                                            : py::reinterpret_borrow<py::object>(frame.module);
       result.append(py::make_tuple(
-          py::reinterpret_borrow<py::object>(frame.code), frame.instruction, frame.outer));
-    }
-    return result;
-  }
-
-  py::list modules() {
-    py::list result;
-    for (size_t number = 0; number < modules_.size(); ++number) {
-      const Module call = modules_[number];
-      result.append(py::make_tuple(
-          py::reinterpret_borrow<py::object>(call.module), call.frame, call.in_module, call.outer));
+          py::reinterpret_borrow<py::object>(frame.code), frame.instruction, module, frame.outer));
     }
     return result;
   }
@@ -264,32 +237,74 @@ class Log {
   }
 
  private:
-  int frames_until(PyObject* last, bool& is_reached) {
-    std::pair<PyObject*, int> sites[kMostFrames];  // Innermost first; each code is owned.
-    int count = 0;
+  // A frame that runs; nothing is owned.
+  struct Site {
+    PyFrameObject* frame;
+    PyObject* code;
+    int instruction;
+    PyObject* module;
+    int number = -1;  // Of the `Frame`.
+  };
+
+  bool is_call_of_module(PyObject* code) const { return code == call_module_.ptr(); }
+
+  // The frames of this thread, outermost first, into `sites_`.
+  void walk() {
+    sites_.clear();
     PyFrameObject* frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame != nullptr && reinterpret_cast<PyObject*>(frame) != last && count < kMostFrames) {
-      sites[count++] = {reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)),
-                        PyFrame_GetLasti(frame)};
+    while (frame != nullptr) {
+      PyCodeObject* code = PyFrame_GetCode(frame);
+      sites_.push_back({frame, reinterpret_cast<PyObject*>(code), PyFrame_GetLasti(frame), nullptr});
       PyFrameObject* outer = PyFrame_GetBack(frame);
+      Py_DECREF(code);  // Frames that run keep their code, and are kept.
       Py_DECREF(frame);
       frame = outer;
     }
-    is_reached = frame != nullptr && reinterpret_cast<PyObject*>(frame) == last;
-    Py_XDECREF(frame);
+    std::reverse(sites_.begin(), sites_.end());
+  }
+
+  // The `self` of a function.
+  PyObject* self_of(PyFrameObject* frame) {
+#if PY_VERSION_HEX < 0x030C0000
+    PyObject* self = frame->f_frame->localsplus[0];
+    return self != nullptr && PyCell_Check(self) ? PyCell_GET(self) : self;
+#else
+    static PyObject* name = PyUnicode_InternFromString("self");
+    PyObject* self = PyFrame_GetVar(frame, name);
+    if (self == nullptr) PyErr_Clear();
+    Py_XDECREF(self);  // The frame keeps it.
+    return self;
+#endif
+  }
+
+  // Most frames are those of the last op, so each is first compared with the one at its place.
+  int innermost_frame(unsigned long thread) {
+    walk();
     int outer = -1;
-    while (count-- > 0) {
-      auto [code, instruction] = sites[count];
-      auto [known, is_new] = frame_numbers_.try_emplace({code, instruction, outer}, frames_.size());
-      if (is_new) {
-        frames_.push_back({code, instruction, outer});
-      } else {
-        Py_DECREF(code);
+    bool is_known = true;
+    for (size_t at = 0; at < sites_.size(); ++at) {
+      Site& site = sites_[at];
+      if (is_call_of_module(site.code) && !(thread == home_ && running_.count(site.frame) != 0)) {
+        site.module = self_of(site.frame);
       }
-      outer = known->second;
+      is_known = is_known && at < last_.size() && last_[at].code == site.code &&
+          last_[at].instruction == site.instruction && last_[at].module == site.module;
+      outer = site.number = is_known ? last_[at].number : number_of(site, outer);
     }
+    last_.swap(sites_);
     return outer;
+  }
+
+  int number_of(const Site& site, int outer) {
+    auto [known, is_new] = frame_numbers_.try_emplace(
+        {site.code, site.instruction, site.module, outer}, static_cast<int>(frames_.size()));
+    if (is_new) {
+      Py_INCREF(site.code);
+      Py_XINCREF(site.module);
+      frames_.push_back({site.code, site.instruction, site.module, outer});
+    }
+    return known->second;
   }
 
   // Once for each backward, because all of its ops wait for the same.
@@ -334,7 +349,6 @@ class Log {
     }
   }
 
-  const uint64_t number_ = ++logs;
   const uintptr_t query_;
   const bool with_edges_;
   const c10::Device device_;
@@ -344,20 +358,23 @@ class Log {
 
   // With the GIL.
   py::function stream_, waiting_;
+  py::object call_module_;
   std::unordered_map<c10::StreamId, void*> streams_;  // What `stream` returned.
   std::deque<Op> ops_;
   std::unordered_map<const void*, int> op_numbers_;
   int launch_ = -1;  // The number of the op without a name.
   std::vector<Frame> frames_;
-  std::vector<Module> modules_;
+  std::vector<Site> sites_, last_;  // Of this op, and of the op before. Only compared.
+  std::unordered_set<PyFrameObject*> running_;  // Calls of modules, when the log began.
+  using FrameKey = std::tuple<PyObject*, int, PyObject*, int>;
   struct HashFrame {
-    size_t operator()(const std::tuple<PyObject*, int, int>& frame) const {
-      auto [code, instruction, outer] = frame;
-      size_t hash = reinterpret_cast<size_t>(code) >> 4;
+    size_t operator()(const FrameKey& frame) const {
+      auto [code, instruction, module, outer] = frame;
+      size_t hash = (reinterpret_cast<size_t>(code) + reinterpret_cast<size_t>(module)) >> 4;
       return (hash * 1000003 + instruction) * 1000003 + outer;
     }
   };
-  std::unordered_map<std::tuple<PyObject*, int, int>, int, HashFrame> frame_numbers_;
+  std::unordered_map<FrameKey, int, HashFrame> frame_numbers_;
   std::unordered_map<std::type_index, int> node_numbers_;  // Of autograd.
   std::deque<std::string> node_names_;
   int waiting_task_ = -1, waiting_number_ = -1;
@@ -984,10 +1001,8 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
         return std::make_shared<Names>(Names{std::move(names)});
       }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
-      .def(py::init<uintptr_t, bool, int, py::function, py::function, std::shared_ptr<Names>>())
-      .def("enter_module", &Log::enter_module)
-      .def("leave_module", &Log::leave_module)
-      .def("modules", &Log::modules)
+      .def(py::init<uintptr_t, bool, int, py::function, py::function, std::shared_ptr<Names>,
+                    py::object>())
       .def("note", &Log::note_current)
       .def("launch", &Log::launch)
       .def("calls", &Log::calls)

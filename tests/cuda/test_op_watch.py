@@ -396,7 +396,7 @@ from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-log = native.Log(address, False, 0, int, int, native.Names(set()))
+log = native.Log(address, False, 0, int, int, native.Names(set()), None)
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
 watching.__enter__()

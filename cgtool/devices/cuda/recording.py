@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from types import FrameType
@@ -28,7 +28,6 @@ from cgtool.model.capture import Contents
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
 from cgtool.observe.frames import (
-    MAX_CHAIN,
     Chain,
     Chains,
     Site,
@@ -46,7 +45,6 @@ from cgtool.observe.ops import (
     RootedModuleStack,
     Running,
     ThreadState,
-    module_hooks,
 )
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.waiting import chain_or_waiting
@@ -54,6 +52,7 @@ from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
+    CALL_MODULE_CODE,
     current_graph_task,
     current_raw_stream,
     has_compiled,
@@ -217,9 +216,10 @@ class _NativeRecorder:
             partial(current_raw_stream, device),
             lambda: this()._number_waiting(),  # type: ignore[union-attr]
             _launch_nothing(native),
+            CALL_MODULE_CODE,
         )
         self.launch = self._log.launch
-        self.hooks = module_hooks(self._log.enter_module, self._log.leave_module)
+        self.hooks = nullcontext()  # the frames say which module runs
 
     def _number_waiting(self) -> int:
         sites = chain_or_waiting(None, self._thread)
@@ -240,22 +240,19 @@ class _NativeRecorder:
 
         def sites(frame: int) -> Iterator[Site]:
             while frame >= 0:
-                code, instruction, frame = frames[frame]
+                code, instruction, _, frame = frames[frame]
                 yield code, instruction
 
-        places: list[tuple[Running, tuple[Site, ...]]] = []
-        """The modules that ran, and the chains outside them."""
-
-        @cache
-        def chain(frame: int, outer: int) -> tuple[Site, ...]:
-            inner = [site for site in sites(frame) if not is_internal(site[0])][:MAX_CHAIN]
-            is_whole = outer >= 0 and len(inner) < MAX_CHAIN
-            return self._chains.extended(reversed(inner), places[outer][1] if is_whole else ())
-
         names = RootedModuleNames()
-        for module, frame, in_module, outer in self._log.modules():
-            running = names.running(module, places[outer][0] if outer >= 0 else None)
-            places.append((running, chain(frame, outer if in_module else -1)))
+        places: list[tuple[Chain, Running | None]] = []
+        """The chain of each frame, and the module that it runs in."""
+        for code, instruction, module, outer in frames:
+            chain, running = places[outer] if outer >= 0 else ((), None)
+            if module is not None:
+                running = names.running(module, running)
+            if not is_internal(code):
+                chain = self._chains.extended([(code, instruction)], chain)
+            places.append((chain, running))
 
         @cache
         def generated(frame: int) -> Site | None:
@@ -263,13 +260,12 @@ class _NativeRecorder:
 
         calls = result.record.calls
         for (
-            name, frame, in_module, module, thread, waiting,
-            node, sequence, before, after, *launches,
+            name, frame, thread, waiting, node, sequence, before, after, *launches,
         ) in self._log.calls():  # fmt: skip
             give_way()
-            outside = chain(frame, module if in_module else -1) or (
-                self._waitings[waiting] if waiting >= 0 else ()
-            )
+            outside, running = places[frame] if frame >= 0 else ((), None)
+            if not outside and waiting >= 0:
+                outside = self._waitings[waiting]
             if not name:
                 result.kernels.append(
                     _Launch(generated(frame), outside, (launches[0], launches[1]))
@@ -280,7 +276,7 @@ class _NativeRecorder:
                 name,
                 outside,
                 None,  # no capture of a run needs its innermost frame
-                places[module][0] if module >= 0 else None,
+                running,
                 (),
                 thread,
                 launches=(launches[0], launches[1]),

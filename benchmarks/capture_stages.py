@@ -127,7 +127,7 @@ def main() -> None:
         print("only in Python: this PyTorch has no unused dispatch key")
         native = None
     with Patches() as patches:
-        captures = recording.Captures(GeneratedCode(patches))
+        captures = recording.Captures(GeneratedCode(patches), patches)
         measured = {"plain": plain, **ways(captures, native)}
         print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
         print(f"{'':10}{'plain ms':>10}" + "".join(f"{name:>17}" for name in [*measured][1:]))

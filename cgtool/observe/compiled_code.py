@@ -13,10 +13,27 @@ from typing import Any
 
 from cgtool.torch_compat import inductor
 from cgtool.torch_compat.imports import after_import
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import Patches, SwitchedPatches
 from cgtool.torch_compat.private import EVAL_FRAME, call_points
 
 Paused = Callable[[], AbstractContextManager[None]]
+
+
+class Pauses:
+    """``pause_in_compiled_code``, except in the code that Inductor generated, for a while and
+    again: for each capture."""
+
+    def __init__(self, patches: Patches, paused: Paused) -> None:
+        """Compiled code is waited for until ``patches`` are undone."""
+        self._patches = SwitchedPatches(patches)
+        self._forget = pause_in_compiled_code(self._patches, paused, generated=False)
+
+    def begin(self) -> None:
+        self._forget()
+        self._patches.switch_on()
+
+    def end(self) -> None:
+        self._patches.switch_off()
 
 
 class _Call(threading.local):
@@ -37,16 +54,24 @@ class _Call(threading.local):
 
 
 def pause_in_compiled_code(
-    patches: Patches,
+    patches: Patches | SwitchedPatches,
     paused: Paused,
     compiles: Callable[[], None] = lambda: None,
     *,
     generated: bool = True,
-) -> None:
+) -> Callable[[], None]:
     """Enter ``paused()`` around compiled functions until ``patches`` are undone. ``compiles`` is
     called when code is compiled. Without ``generated``, not around the code that Inductor
-    generated: it checks no guards."""
+    generated: it checks no guards.
+
+    Returns a function that forgets which compiled functions run: ``patches`` that were switched
+    off may have missed their ends.
+    """
     call = _Call()
+
+    def forget() -> None:
+        nonlocal call
+        call = _Call()
 
     def before_and_after(original: Callable[[Any], Any], value: Any) -> Any:
         result = original(value)
@@ -90,6 +115,7 @@ def pause_in_compiled_code(
     patches.wrap_later(*inductor.COMPILATIONS, compile_)
     if not generated:
         patches.wrap_later(*inductor.RUN, run_generated)
+    return forget
 
 
 def can_pause() -> bool:

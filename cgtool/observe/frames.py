@@ -280,7 +280,24 @@ def frame_of(site: Site) -> Frame:
 
 def frames_of(chain: Iterable[Site]) -> Frames:
     """The sites as plain data, in the same order."""
-    return tuple(frame_of(site) for site in chain)
+    return tuple(map(frame_of, chain))
+
+
+class FrameTable:
+    """``frames_of``, and each site is looked up once: where the program waits for it."""
+
+    def __init__(self) -> None:
+        self._known: dict[SiteKey, tuple[CodeType, Frame]] = {}
+
+    def frames_of(self, chain: Iterable[Site]) -> Frames:
+        known = self._known
+        frames: list[Frame] = []
+        for site in chain:
+            key = id(site[0]), site[1]
+            if key not in known:
+                known[key] = site[0], frame_of(site)
+            frames.append(known[key][1])
+        return tuple(frames)
 
 
 def columns_of(chain: Iterable[Site]) -> tuple[int, int] | None:

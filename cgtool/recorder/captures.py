@@ -25,6 +25,7 @@ from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, 
 from cgtool.model.ledger import CALLABLES, COMPILE
 from cgtool.observe.frames import (
     Chain,
+    FrameTable,
     caller_of_cgtool,
     callers,
     exception_frames,
@@ -132,6 +133,7 @@ class Captures:
         self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing)
         self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
+        self._frames = FrameTable()
         self.renew()
         device.when_used(self._prepare_soon)
 
@@ -247,7 +249,7 @@ class Captures:
                 beginning.owner,
                 beginning.key,
                 beginning.because,
-                frames_of(beginning.chain),
+                self._frames.frames_of(beginning.chain),
                 threading.current_thread().name,
                 beginning.mode,
                 self._device.stream(),
@@ -348,7 +350,7 @@ class Captures:
             # Other programs can give memory back meanwhile.
             _growth(free_bytes, capture.free_bytes),
             capture.captures[0][0].co_qualname if capture.captures else "",
-            frames_of(capture.captures),
+            self._frames.frames_of(capture.captures),
             capture.overlaps,
         )
         self._journal.append(captured)
@@ -390,6 +392,8 @@ class Captures:
 def _without_helpers(began: Chain, end: FrameType) -> Chain:
     """The calls that lead to a capture, from the innermost function on that runs until ``end``
     calls ``capture_end``; empty if that is the one that began it, or there is none."""
+    if any(each.f_code is began[0][0] and not _is_resumed(each) for each in callers(end)):
+        return ()  # as nearly always
     running = {id(code) for code, _ in chain_or_waiting(end)}
     running -= {id(each.f_code) for each in callers(end) if _is_resumed(each)}
     at = next((at for at, (code, _) in enumerate(began) if id(code) in running), 0)

@@ -414,31 +414,47 @@ def can_watch_natively() -> bool:
     return is_supported() and _observer is None and _placer is None
 
 
-@contextlib.contextmanager
-def watch_natively(native: Any, log: Any) -> Iterator[None]:
-    """While entered, ``log`` notes the ops that an observer of ``watch`` would run. ``native``: the
-    module of ``torch_compat.op_watch``. No ``watch`` may be entered meanwhile.
+class watch_natively:  # noqa: N801
+    """While entered, ``log`` notes the ops that an observer of ``watch`` would run.
+    ``native``: the module of ``torch_compat.op_watch``. No ``watch`` may be entered meanwhile.
 
     Where modes and tensor subclasses come after the key, it notes the op that one of them runs, and
-    not the ops that this one calls.
+    not the ops that this one calls. A capture waits for this: a generator would take several times
+    as long. It may be left on another thread.
     """
-    global _observer
 
-    def observe(op: Any, args: Any, kwargs: Any, run: Run, _caller: FrameType | None) -> Any:
-        return native.watch_call(str(getattr(op, "__name__", op)), lambda: run(*args, **kwargs))
+    def __init__(self, native: Any, log: Any) -> None:
+        self._native = native
+        self._log = log
 
-    if not can_watch_natively():
-        raise RuntimeError("this thread's ops cannot be watched natively")
-    # For the ops that PyTorch dispatches in Python; all others reach the kernel.
-    _observer = observe
-    try:
-        _kernels.replace(native.Kernel)
-        native.watch(log)
-        with watch_thread(), watch_new_threads():
-            yield
-    finally:
-        native.watch(None)
+    def __enter__(self) -> None:
+        global _observer
+        if not can_watch_natively():
+            raise RuntimeError("this thread's ops cannot be watched natively")
+        _kernels.replace(self._native.Kernel)
+        _put_kernels()
+        # For the ops that PyTorch dispatches in Python; all others reach the kernel.
+        _observer = self._observe
+        self._was_here, _watched.here = _watched.here, True
+        self._had_key = included_keys().has(_KEY)
+        if not self._had_key:
+            include_key(_KEY, True)
+        self._threads = watch_new_threads()
+        self._threads.__enter__()
+        self._native.watch(self._log)
+
+    def __exit__(self, *_raised: object) -> None:
+        global _observer
+        self._native.watch(None)
+        self._threads.__exit__()
+        if not self._had_key:
+            include_key(_KEY, False)
+        _watched.here = self._was_here
         _observer = None
+
+    def _observe(self, op: Any, args: Any, kwargs: Any, run: Run, _caller: FrameType | None) -> Any:
+        name = str(getattr(op, "__name__", op))
+        return self._native.watch_call(name, lambda: run(*args, **kwargs))
 
 
 @contextlib.contextmanager
@@ -452,19 +468,21 @@ def watch_thread() -> Iterator[None]:
         _watched.here = before
 
 
-@contextlib.contextmanager
-def watch_new_threads() -> Iterator[None]:
+class watch_new_threads:  # noqa: N801
     """``watch_thread`` for every thread that starts while entered, also in a later ``watch``, and
     whatever it runs between two."""
-    _new_threads.watched += 1
-    try:
-        with Patches() as patches:
-            # Around `run`, the traceback of a thread would begin here.
-            name = "_bootstrap_inner"
-            patches.set(threading.Thread, name, _watching(getattr(threading.Thread, name)))
-            yield
-    finally:
+
+    # Around `run`, the traceback of a thread would begin here.
+    _NAME = "_bootstrap_inner"
+
+    def __enter__(self) -> None:
+        self._before = getattr(threading.Thread, self._NAME)
+        setattr(threading.Thread, self._NAME, _watching(self._before))
+        _new_threads.watched += 1
+
+    def __exit__(self, *_raised: object) -> None:
         _new_threads.watched -= 1
+        setattr(threading.Thread, self._NAME, self._before)
 
 
 @functools.cache
@@ -537,6 +555,15 @@ def _key_on(needed: Iterable[str] | None = None) -> Iterator[None]:
     if included_keys().has(_KEY):
         yield
         return
+    _put_kernels(needed)
+    include_key(_KEY, True)
+    try:
+        yield
+    finally:
+        include_key(_KEY, False)
+
+
+def _put_kernels(needed: Iterable[str] | None = None) -> None:
     _kernels.register_all(_IS_ABOVE_PYTHON, needed)
     if len(_with_kernel) < len(higher_order_ops):
         for name in higher_order_ops.keys() - _with_kernel:
@@ -544,11 +571,6 @@ def _key_on(needed: Iterable[str] | None = None) -> Iterator[None]:
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
             higher_order_op.py_impl(_KEY)(kernel)
             _with_kernel.add(name)
-    include_key(_KEY, True)
-    try:
-        yield
-    finally:
-        include_key(_KEY, False)
 
 
 @contextlib.contextmanager

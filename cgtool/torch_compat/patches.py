@@ -101,31 +101,16 @@ class Patches(contextlib.ExitStack):
         attribute.
         """
         original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(original, *args, **kwargs)
-
-        own = vars(owner).get(name, _MISSING)
-        if own is _MISSING:  # inherited: slow to look up
-            own = inspect.getattr_static(owner, name)
-        is_static = isinstance(own, staticmethod)
-        self.set(owner, name, staticmethod(call) if is_static else call)
+        call = _calling(wrapper, original)
+        self.set(owner, name, staticmethod(call) if _is_static(owner, name) else call)
         self._compile_as(original, call)
 
     def wrap_later(self, module: str, path: str, wrapper: Callable[..., Any]) -> None:
         """``wrap`` as soon as a module is imported, if it has a function or a method with this
         path (``CUDAGraphNode.check_invariants``)."""
-
-        def imported(owner: Any) -> None:
-            *owners, name = path.split(".")
-            for each in owners:
-                owner = getattr(owner, each, None)
-            # None has `__init__`, too.
-            if owner is not None and hasattr(owner, name):
-                self.wrap(owner, name, wrapper)
-
-        self.callback(after_import(module, imported))
+        self.callback(
+            _once_there(module, path, lambda owner, name: self.wrap(owner, name, wrapper))
+        )
 
     def stand_in(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """``wrap`` for a function of PyTorch: what takes its place is equal to it, because tensor
@@ -142,6 +127,95 @@ class Patches(contextlib.ExitStack):
         if id(original) in compiled:
             compiled[id(wrapper)] = compiled[id(original)]
             self.callback(compiled.pop, id(wrapper))
+
+
+class SwitchedPatches:
+    """Wraps attributes while it is switched on. For what is switched on often: each wrapper is made
+    once, and made again if somebody else has replaced what it calls."""
+
+    def __init__(self, patches: Patches) -> None:
+        """Modules are waited for until ``patches`` are undone."""
+        self._waits = patches
+        self._wrapped: list[_Wrapped] = []
+        self._is_on = False
+
+    def callback(self, end: Callable[[], object]) -> None:
+        """Call ``end`` when ``patches`` are undone."""
+        self._waits.callback(end)
+
+    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """As of ``Patches``."""
+        wrapped = _Wrapped(owner, name, wrapper)
+        self._wrapped.append(wrapped)
+        if self._is_on:
+            wrapped.set()
+
+    def wrap_later(self, module: str, path: str, wrapper: Callable[..., Any]) -> None:
+        """As of ``Patches``."""
+        self.callback(
+            _once_there(module, path, lambda owner, name: self.wrap(owner, name, wrapper))
+        )
+
+    def switch_on(self) -> None:
+        self._is_on = True
+        for wrapped in self._wrapped:
+            wrapped.set()
+
+    def switch_off(self) -> None:
+        self._is_on = False
+        for wrapped in reversed(self._wrapped):
+            wrapped.restore()
+
+
+class _Wrapped:
+    def __init__(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        self._place = owner, name
+        self._wrapper = wrapper
+        self._original: Any = _MISSING
+        self._own: Any = _MISSING
+
+    def set(self) -> None:
+        owner, name = self._place
+        original = getattr(owner, name)
+        if original is not self._original:
+            call = _calling(self._wrapper, original)
+            self._original = original
+            self._call = staticmethod(call) if _is_static(owner, name) else call
+        self._own = vars(owner).get(name, _MISSING)
+        setattr(owner, name, self._call)
+
+    def restore(self) -> None:
+        _restore_attribute(*self._place, self._own)
+
+
+def _calling(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    return call
+
+
+def _is_static(owner: Any, name: str) -> bool:
+    own = vars(owner).get(name, _MISSING)
+    if own is _MISSING:  # inherited: slow to look up
+        own = inspect.getattr_static(owner, name)
+    return isinstance(own, staticmethod)
+
+
+def _once_there(module: str, path: str, found: Callable[[Any, str], None]) -> Callable[[], None]:
+    """Call ``found(owner, name)`` as soon as a module is imported, if it has something with this
+    path. Returns a function that ends the waiting."""
+
+    def imported(owner: Any) -> None:
+        *owners, name = path.split(".")
+        for each in owners:
+            owner = getattr(owner, each, None)
+        # None has `__init__`, too.
+        if owner is not None and hasattr(owner, name):
+            found(owner, name)
+
+    return after_import(module, imported)
 
 
 class _StandIn:

@@ -34,13 +34,14 @@ class CudaRecordedDevice:
     simulated = False
 
     def __init__(self, patches: Patches) -> None:
+        self._patches = patches
         self._code = GeneratedCode(patches)
 
     @cached_property
     def _captures(self) -> Captures:
         from cgtool.devices.cuda.recording import Captures
 
-        return Captures(self._code)
+        return Captures(self._code, self._patches)
 
     def environment(self) -> Callable[[], Environment]:
         return partial(_environment, torch.cuda.current_device())

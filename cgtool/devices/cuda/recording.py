@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from types import FrameType
@@ -26,7 +26,7 @@ from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
 from cgtool.model.capture import Contents
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.compiled_code import can_pause, pause_in_compiled_code
+from cgtool.observe.compiled_code import Pauses, can_pause
 from cgtool.observe.frames import (
     Chain,
     Chains,
@@ -302,10 +302,6 @@ def _new_recorder(chains: Chains) -> _Recorder | _NativeRecorder:
     return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
 
 
-def _launched_by(launch: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: launch(original, *args, **kwargs)
-
-
 def _sites(frame: FrameType | None) -> Iterator[Site]:
     return ((each.f_code, each.f_lasti) for each in callers(frame))
 
@@ -338,7 +334,7 @@ class _Watch:
         self._stream = current_raw_stream(torch.cuda.current_device())
         self._recorder: _Recorder | _NativeRecorder | None = None
         self._chain = chain
-        self._watching = Patches()
+        self._watching = ExitStack()
         if not op_key.is_supported() or not (compiled or can_pause()):
             return
         if _watched.acquire(blocking=False):
@@ -353,13 +349,17 @@ class _Watch:
         watching = self._watching
         recorder = self._recorder = _new_recorder(self._captures.chains)
         if not compiled:
-            pause_in_compiled_code(watching, op_key.paused, generated=False)
+            self._captures.pauses.begin()
+            watching.callback(self._captures.pauses.end)
         if not has_compiled():
-            # Its hooks are those of all modules, which Dynamo's guards see.
+            # Its hooks, if it has any, are those of all modules, which Dynamo's guards see.
             watching.enter_context(recorder.hooks)
         point = kernel_launch()
         if point is not None:
-            watching.set(*point, _launched_by(recorder.launch, getattr(*point)))
+            original = getattr(*point)
+            launch = recorder.launch
+            setattr(*point, lambda *args, **kwargs: launch(original, *args, **kwargs))
+            watching.callback(setattr, *point, original)
         watching.enter_context(recorder.watching())
 
     def read(self) -> Callable[[Callable[[], object]], Contents] | None:
@@ -412,8 +412,10 @@ class _Watch:
 class Captures:
     """The captures of this process: what they share."""
 
-    def __init__(self, code: GeneratedCode) -> None:
+    def __init__(self, code: GeneratedCode, patches: Patches) -> None:
+        """``patches``: until they are undone."""
         self.code = code
+        self.pauses = Pauses(patches, op_key.paused)
         native = op_watch.load()
         self.native_reader = None if native is None else native_reader(native)
         self.functions = FunctionTable(native=self.native_reader)

@@ -94,7 +94,6 @@ def capture_info() -> tuple[Any, bool]:
     return library[f"cuStreamGetCaptureInfo_{'v3' if with_edges else 'v2'}"], with_edges
 
 
-@cache
 def capture_info_address() -> tuple[int, bool]:
     """``capture_info`` for C++."""
     function, with_edges = capture_info()

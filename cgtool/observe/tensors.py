@@ -19,6 +19,7 @@ import torch
 
 from cgtool.torch_compat.op_key import unintercepted
 from cgtool.torch_compat.private import (
+    VERSION,
     dispatches_to_python,
     is_functorch_tensor,
     is_traceable_wrapper_subclass,
@@ -104,8 +105,13 @@ def put_storage(storage: torch.UntypedStorage, place: str) -> None:
 
 
 def storage_place(storage: torch.UntypedStorage) -> str:
-    """The place of tensors that have this storage, on the simulated device."""
-    return _marks.get(storage_key(storage)) or HOST
+    """The place of tensors that have this storage."""
+    if _place is _by_mark:
+        return _marks.get(storage_key(storage)) or HOST
+    if storage.is_cuda:
+        return DEVICE
+    with unintercepted():
+        return PINNED if storage.device.type == "cpu" and storage.is_pinned() else HOST
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -223,6 +229,49 @@ def nodes_behind(nodes: Iterable[Any]) -> Iterator[Any]:
             visited.add(node)
             pending += (following for following, _ in node.next_functions)
             yield node
+
+
+_TAKEN = "cgtool: gradients were taken"
+"""In the metadata of a node, which live and end with it."""
+
+
+def note_gradients_taken(outputs: Iterable[Any], inputs: Iterable[Any], kept: bool) -> None:
+    """Note in the nodes of the graph that a backward from ``outputs`` to ``inputs`` (tensors or
+    edges) is about to run; ``kept`` if they can run again."""
+    ends = {id(end) for each in inputs for end in (each, _node_of(each)) if end is not None}
+    users: dict[Any, list[Any]] = {}
+    run: list[Any] = []
+    for node in nodes_behind(map(_node_of, outputs)):
+        for following, _ in node.next_functions:
+            users.setdefault(following, []).append(node)
+        leaf = getattr(node, "variable", None)
+        if id(node) in ends or id(leaf) in ends:
+            run.append(node)
+            if leaf is not None:
+                node.metadata[_TAKEN] = getattr(leaf, VERSION)
+    reached = set(run)
+    while run:
+        for node in users.get(run.pop(), ()):
+            if node not in reached:
+                reached.add(node)
+                run.append(node)
+            if not kept:
+                node.metadata[_TAKEN] = None
+
+
+def _node_of(end: Any) -> Any:
+    return end.grad_fn if isinstance(end, torch.Tensor) else end.node
+
+
+def are_gradients_taken(tensor: torch.Tensor) -> bool:
+    """Whether a backward has used up the graph behind a tensor, or a leaf was overwritten since a
+    backward gave its gradient."""
+    for node in nodes_behind((tensor.grad_fn,)):
+        if _TAKEN in node.metadata:
+            version, leaf = node.metadata[_TAKEN], getattr(node, "variable", None)
+            if leaf is None or getattr(leaf, VERSION) != version:
+                return True
+    return False
 
 
 # --- tensors in arguments and results

@@ -20,7 +20,7 @@ from cgtool.model.failure import user_code
 from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
-from cgtool.observe.tensors import nodes_behind
+from cgtool.observe.tensors import are_gradients_taken, nodes_behind, note_gradients_taken
 from cgtool.program.boundary import Explain, user_errors
 from cgtool.program.workload import Named, Workload, WorkloadPart, inputs_of, tensors_in
 from cgtool.torch_compat.patches import Patches
@@ -160,6 +160,8 @@ class WorkloadRun:
     outputs: dict[int, list[Named]] = field(default_factory=dict)
     backwards: dict[int, Backward] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    _took_gradients: bool = False
+    """Whether a callable was seen to."""
 
     @property
     def wants_backward(self) -> bool:
@@ -186,7 +188,7 @@ class WorkloadRun:
         for index, part in enumerate(parts):
             forward = phase(first, index, partial(self._watching_backward, call, part))
             yield forward
-            self.outputs[index] = flatten_outputs(forward.result)
+            self.outputs[index] = self.outputs_of(part, forward.result)
         if not self.wants_backward:
             return
         for index, part in reversed(list(enumerate(parts))):
@@ -198,9 +200,18 @@ class WorkloadRun:
                 yield backward
                 self.gradients[index] = backward.result
 
+    def outputs_of(self, part: WorkloadPart, result: Any) -> list[Named]:
+        """The tensors that a callable returned. If it has taken their gradients, so that no
+        backward from them can run, the workload becomes a step."""
+        outputs = flatten_outputs(result)
+        for name, tensor in outputs if self._took_gradients else ():
+            if tensor.requires_grad and are_gradients_taken(tensor):
+                self.workload.becomes_step(part.name, f"takes the gradients of {name}")
+        return outputs
+
     def iterate(self, part: WorkloadPart) -> None:
         """One eager iteration of a callable, forward and backward; its tensors are not kept."""
-        outputs = flatten_outputs(call(part))
+        outputs = self.outputs_of(part, call(part))
         if self.wants_backward:
             backward = differentiable(part, outputs)
             if backward is not None:
@@ -230,12 +241,18 @@ class WorkloadRun:
 
     def _watching_backward(self, run: Callable[[WorkloadPart], Any], part: WorkloadPart) -> Any:
         """Run a callable; if it calls ``backward()``, the workload becomes a step: its graph
-        contains the backward already, and there is nothing left to differentiate."""
+        contains the backward already, and there is nothing left to differentiate. Gradients that it
+        takes in another way are noted for ``outputs_of``."""
 
         def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            # torch.autograd.grad accumulates nothing; reentrant checkpointing is inside a backward.
-            if kwargs.get("accumulate_grad") and running_autograd_node() is None:
-                self.workload.becomes_step(part.name)
+            # Reentrant checkpointing is inside a backward.
+            if running_autograd_node() is None:
+                outputs, _, keep_graph, _, inputs, *_ = args
+                if kwargs.get("accumulate_grad"):
+                    self.workload.becomes_step(part.name, "calls backward()")
+                else:
+                    note_gradients_taken(outputs, inputs, keep_graph)
+                    self._took_gradients = True
             return call_user(original, *args, **kwargs)
 
         with Patches() as patches:

@@ -92,11 +92,11 @@ class Workload:
             self.notes += tuple(notes)
         _check_devices(self, device)
 
-    def becomes_step(self, name: str) -> None:
-        """Called when the callable ``name`` calls ``backward()`` itself."""
+    def becomes_step(self, name: str, does: str) -> None:
+        """Called when the callable ``name`` runs its backward itself: what it ``does`` for that."""
         if self.kind != "step":
             self.kind = "step"
-            self.notes += (f"{name} calls backward() itself: it is captured as a whole step",)
+            self.notes += (f"{name} {does} itself: it is captured as a whole step",)
 
 
 _SHOWN = 5

@@ -144,6 +144,48 @@ def test_a_function_with_arguments_that_calls_backward_is_a_step(loaded, backwar
     )
 
 
+GRADIENTS = """
+def build(device):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    def train(x):
+        x = x.detach().requires_grad_()
+        hidden = model[:2](x)
+        loss = model[2](hidden).square().mean()
+        {body}
+    return train, (torch.ones(2, 4),)
+"""
+_UPDATE = "with torch.no_grad(): [p.sub_(g) for p, g in zip(model.parameters(), grads)]"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("torch.autograd.grad(loss, [*model.parameters()]); return loss", "step"),
+        ("torch.autograd.grad(loss, x); return {'hidden': [hidden]}", "step"),
+        # What is behind the inputs of the gradient is not used up.
+        ("torch.autograd.grad(loss, hidden); return hidden", "callable"),
+        ("torch.autograd.grad(model[2](hidden).sum(), x); return loss", "step"),
+        ("torch.autograd.grad(loss, model[2].weight); return hidden", "callable"),
+        ("return loss + torch.autograd.grad((x * x).sum(), x)[0].sum()", "callable"),
+        ("torch.autograd.grad(loss, x, retain_graph=True); return loss", "callable"),
+        ("torch.autograd.grad(loss, x); return loss.detach()", "callable"),
+        # The graph is kept, and what it needs is overwritten.
+        (
+            "grads = torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)\n"
+            f"        {_UPDATE}\n        return loss",
+            "step",
+        ),
+    ],
+)
+def test_a_function_that_uses_up_the_graph_of_its_outputs_is_a_step(loaded, body, kind):
+    workload = loaded(GRADIENTS.format(body=body))
+    run = WorkloadRun(workload, CaptureOptions())
+    run.run_eagerly(2, lambda _: None, lambda _error, _phase: None)
+    assert workload.kind == kind
+    noted = any("takes the gradients of output" in note for note in workload.notes)
+    assert noted == (kind == "step")
+
+
 def test_a_step_that_returns_a_dataclass(loaded):
     workload = loaded(
         """

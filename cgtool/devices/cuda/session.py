@@ -40,7 +40,6 @@ from cgtool.program.phases import (
     Phase,
     call,
     differentiable,
-    flatten_outputs,
     grads,
     warmup_iters,
 )
@@ -147,7 +146,7 @@ class CudaSession(Session[CudaPhaseGraph]):
             except cupti.CuptiUnavailable as error:
                 self.problem = str(error)
             with recorder:
-                outputs = flatten_outputs(call(part))
+                outputs = self.outputs_of(part, call(part))
                 split = log.count()
                 if self.wants_backward:
                     backward = differentiable(part, outputs)

@@ -32,6 +32,7 @@ from cgtool.observe.tensors import (
     listed_tensors,
     on_host,
     place_of,
+    storage_place,
 )
 from cgtool.torch_compat.allocator import pins_in_captures
 from cgtool.torch_compat.dispatch_keys import Kwargs
@@ -248,6 +249,26 @@ def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) 
         _refuse_crossing(region, place_of(target), subject, is_pinned, waits)
 
 
+def _copy_storage(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
+    target, source = args[0], args[1] if len(args) > 1 else kwargs["source"]
+    places = [
+        storage_place(each if isinstance(each, torch.UntypedStorage) else each.untyped())
+        for each in (target, source)
+    ]
+    if (places[0] == DEVICE) != (places[1] == DEVICE) and source.nbytes():
+        subject = "copying a storage between host and device"
+        waits = not _does_not_wait(args, kwargs)
+        _refuse_crossing(region, places[0], subject, PINNED in places, waits)
+
+
+def _new(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
+    # Sizes, a storage and a tensor are not copied.
+    data = args[1] if len(args) > 1 else kwargs.get("data")
+    is_data = isinstance(data, list | tuple) or type(data).__module__ == "numpy"
+    if data is not None and is_data and not all(isinstance(each, int) for each in data):
+        _new_tensor(region, (args[0], data), {})
+
+
 def _make_sparse(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
     is_sized = len(args) > 2 or kwargs.get("size") is not None
     checks = kwargs.get("check_invariants")
@@ -294,7 +315,9 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.__reduce_ex__: _serialize,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,
+    torch.Tensor.new: _new,
     torch.Tensor.new_tensor: _new_tensor,
+    torch.UntypedStorage.copy_: _copy_storage,
     torch.Tensor.to: lambda region, args, kwargs: _refuse_move(
         region, args, kwargs, target_of(args, kwargs)
     ),
@@ -308,7 +331,7 @@ FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 
 _GET_ITEM, _SET_ITEM = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READS)))
-_OWNERS: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
+_OWNERS: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional, torch.UntypedStorage)
 _WATCHED: list[tuple[Any, Any]] = [
     (owner, function)
     # Replaced, this one would make a sequence of a tensor (`PySequence_Check`).

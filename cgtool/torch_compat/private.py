@@ -486,7 +486,6 @@ LOCATION_TAG = _simulated("torch.serialization.location_tag", "saved tensors nam
 RESTORE_LOCATION = _simulated(
     "torch.serialization.default_restore_location", "torch.load fails there"
 )
-CLONE_STORAGE = _simulated("torch.UntypedStorage.clone", "copies of modules are on the host there")
 _context = partial(_private, "simulated device", without="torch.device as a context fails there")
 device_constructors: Callable[[], set[Any]] = _context("torch.utils._device._device_constructors")
 """Functions that make a tensor on the device of the context."""

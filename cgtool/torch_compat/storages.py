@@ -27,6 +27,8 @@ from cgtool.torch_compat.private import (
 )
 
 T = TypeVar("T")
+device_of: Callable[[torch.UntypedStorage], torch.device] = torch.UntypedStorage.device.__get__
+"""The real device of a storage: one on the simulated GPU says that it is there."""
 
 
 def _objects_are_owners() -> bool:
@@ -131,7 +133,7 @@ class StorageRef:
         """A new tensor in the storage, which owns it too; None if the storage was freed."""
 
         def make(storage: torch.UntypedStorage) -> torch.Tensor:
-            empty = torch.empty(0, dtype=layout.dtype, device=storage.device)
+            empty = torch.empty(0, dtype=layout.dtype, device=device_of(storage))
             return empty.set_(storage, layout.offset, layout.shape, layout.stride)
 
         return None if self.expired() else _look_at(self.key, make)

@@ -6,7 +6,9 @@ Each case is a line of the failure catalogue that was run on an H200.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +44,10 @@ def indices(x):
 def swallow(function):
     with contextlib.suppress(Exception):
         function()
+
+
+def in_storage(storage):
+    return torch.empty(0, device="cuda").set_(storage)
 
 
 def copies_assigned_numbers():
@@ -121,6 +127,12 @@ REFUSED = {
     "stream synchronize": lambda x: (torch.cuda.current_stream().synchronize(), x + 1)[1],
     "stream query": lambda x: (torch.cuda.current_stream().query(), x + 1)[1],
     "event query": lambda x: (torch.cuda.current_stream().record_event().query(), x + 1)[1],
+    "storage to the host": lambda x: (x.untyped_storage().cpu(), x + 1)[1],
+    "byte of a storage": lambda x: x + x.untyped_storage()[0],
+    "bytes of a storage": lambda x: x + len(x.untyped_storage().tolist()),
+    "saved storage": lambda x: (torch.save(x.untyped_storage(), io.BytesIO()), x + 1)[1],
+    "pickled": lambda x: (pickle.dumps(x), x + 1)[1],
+    "new, from python": lambda x: x + x.new([1.0, 1.0, 1.0]),
     **(ASSIGNED if COPIES_NUMBERS else {}),
 }
 
@@ -186,6 +198,13 @@ ALLOWED = {
     "dropout below grad": lambda x: torch.func.grad(lambda x: functional.dropout(x).sum())(x),
     "forward mode": lambda x: torch.func.jvp(torch.func.grad(lambda x: x.exp().sum()), (x,), (x,)),
     "script": lambda x: torch.jit.script(scripted)(x),
+    "storage on its device": lambda x: in_storage(x.untyped_storage().cuda()) + x,
+    "new storage": lambda x: x + in_storage(torch.UntypedStorage(12, device=x.device).fill_(0)),
+    "new": lambda x: x + x.new(3).fill_(1) + x.new(x.shape).zero_(),
+    "new, its device": lambda x: x + x.new(3, device=x.device).fill_(1),
+    "laplace": lambda x: torch.distributions.Laplace(x, x, validate_args=False).rsample(),
+    "exponential": lambda x: torch.distributions.Exponential(x, validate_args=False).rsample(),
+    "cauchy": lambda x: torch.distributions.Cauchy(x, x, validate_args=False).rsample(),
     **({} if COPIES_NUMBERS else ASSIGNED),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,38 @@ def test_annotations_may_name_the_classes_of_torch_cuda():
         assert torch.cuda.CUDAGraph | None and torch.cuda.device | None
         with torch.cuda.device(0):
             pass
+
+
+def _in(storage, device="cuda"):
+    return torch.empty(0, device=device).set_(storage)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "deepcopy of a parameter": lambda x: copy.deepcopy(torch.nn.Parameter(x)).detach(),
+    "clone of a storage": lambda x: _in(x.untyped_storage().clone()),
+    "clone of a typed storage": lambda x: _in(x.storage().clone().untyped()),
+    "copy of a storage": lambda x: _in(copy.copy(x.untyped_storage())),
+    "copied to a new storage": lambda x: _in(
+        torch.UntypedStorage(12, device=x.device).copy_(x.untyped_storage())
+    ),
+    "slice of a storage": lambda x: _in(x.untyped_storage()[:12]) * 1,
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_storage_is_in_the_graph(name):
+    def function():
+        copied = COPIES[name](state)
+        places.append((copied.device.type, copied.untyped_storage().device.type))
+        return copied
+
+    with SimulatedDevice("test").active() as device:
+        places: list[tuple[str, str]] = []
+        state = torch.ones(3, device="cuda")
+        session = prepared(device, function, kind="step")
+        state.fill_(2)
+        session.graphs[0].graph.replay()
+        assert session.results[0].tolist() == [2, 2, 2]
+    assert set(places) == {("cuda", "cuda")}

@@ -39,6 +39,7 @@ from cgtool.observe.tensors import (
 from cgtool.torch_compat import control_flow, private
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import device_of
 
 RNG_NEW_GENERATOR = code("rng-new-generator")
 
@@ -220,6 +221,18 @@ def _to(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _move(original, tensor, *args, **kwargs)
 
 
+def _new(
+    placement: Placement, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """``x.new(...)``, whose C++ names the real device of the tensor."""
+    if on_host(tensor):
+        return original(tensor, *args, **kwargs)
+    if is_cuda_device(_named(kwargs.get("device"))):
+        del kwargs["device"]
+    with placement.inside(DEVICE):
+        return original(tensor, *args, **kwargs)
+
+
 def _new_tensor(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _make(original, tensor, *args, **{"device": tensor.device, **kwargs})
 
@@ -253,10 +266,25 @@ def _restore_location(original: Any, storage: Any, location: str) -> Any:
     return storage
 
 
-def _clone_storage(original: Any, storage: Any) -> Any:
-    clone = original(storage)
-    put_storage(clone, storage_place(storage))
-    return clone
+def _storage_device(storage: torch.UntypedStorage) -> torch.device:
+    return _GPU if storage_place(storage) == DEVICE else device_of(storage)
+
+
+def _new_storage(original: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
+    if not is_cuda_device(_named(kwargs.get("device"))):
+        return original(kind, *args, **kwargs)
+    if args and not isinstance(args[0], int):
+        data = torch.tensor(args[0], dtype=torch.uint8, device=_GPU)
+    else:
+        data = torch.empty(*(args or (0,)), dtype=torch.uint8, device=_GPU)
+    return data.untyped_storage()
+
+
+def _in_storage(original: Any, storage: torch.UntypedStorage, index: Any) -> Any:
+    part = original(storage, index)
+    if isinstance(part, torch.UntypedStorage):
+        put_storage(part, storage_place(storage))
+    return part
 
 
 def _apply(original: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -387,7 +415,10 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         wrap(*private.APPLY, _apply)
         wrap(*private.LOCATION_TAG, _location_tag)
         wrap(*private.RESTORE_LOCATION, _restore_location)
-        wrap(*private.CLONE_STORAGE, _clone_storage)
+        replace(torch.UntypedStorage, "device", property(_storage_device))
+        make_storage = functools.partial(_new_storage, torch.UntypedStorage.__new__)
+        replace(torch.UntypedStorage, "__new__", staticmethod(make_storage))
+        wrap(torch.UntypedStorage, "__getitem__", _in_storage)
         patches.wrap_later(*private.FAKE_OF_TENSOR, _fake_of_tensor)
         _Exchange(patches)
         _replace_numbers(patches)
@@ -400,6 +431,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         )
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
+        stand_in(torch.Tensor, "new", functools.partial(_new, placement))
         for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))
         for name in _FROM_DATA:

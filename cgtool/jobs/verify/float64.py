@@ -36,7 +36,7 @@ from cgtool.torch_compat.private import (
     schema_of,
     storage_address,
 )
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageRef, device_of
 
 Key = TypeVar("Key")
 
@@ -94,9 +94,8 @@ class _Block:
 
 def _all_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Everything in the storage of a tensor."""
-    # A simulated GPU's tensor is in a storage of the CPU, which knows its real device.
     storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage)
+    return torch.empty(0, dtype=dtype, device=device_of(storage)).set_(storage)
 
 
 def _checksum(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,7 +110,7 @@ def _checksum(tensor: torch.Tensor) -> torch.Tensor:
 def _like(tensor: torch.Tensor, memory: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``tensor`` in other memory, which has an element for each of its storage's."""
     storage = memory.untyped_storage()
-    view = torch.empty(0, dtype=dtype, device=storage.device).set_(
+    view = torch.empty(0, dtype=dtype, device=device_of(storage)).set_(
         storage, tensor.storage_offset(), tensor.shape, tensor.stride()
     )
     view = view.conj() if tensor.is_conj() else view

@@ -257,8 +257,9 @@ class _Comparison:
             )
             if old is None or (is_there and not is_again):
                 continue
-            if new.storage == old.storage and new.storage in moved:
-                # Another part of the same tensor: its number was reported.
+            if new.storage == old.storage and new.storage in (moved | self.first.emptied):
+                # Another part of the same tensor, whose number was reported; or in memory that
+                # each iteration takes for it, and gives back.
                 continue
             if new.storage not in self.first.storages and not self.second.outlived(new.storage):
                 # It existed neither before nor after: PyTorch created it in C++ for this call

@@ -77,6 +77,8 @@ class Iteration:
     """Those in which only threads that serve the code leave something."""
     storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
+    emptied: set[int] = field(default_factory=set)
+    """Those whose memory it gave back: the next iteration takes other memory for them."""
     filled: set[int] = field(default_factory=set)
     """Those on the host into which the device copies: a replay fills them too."""
 
@@ -404,6 +406,7 @@ def observe(
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with without_collector(), one_thread, recorder, profile:
         run()
+    iteration.emptied = {key for key, each in recorder.storages.items() if each.is_emptied()}
     profile.note_servers()
     iteration.state = reads.snapshot()
     profile.finish()

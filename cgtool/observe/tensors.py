@@ -30,7 +30,7 @@ from cgtool.torch_compat.private import (
     storage_key,
     unwrapped,
 )
-from cgtool.torch_compat.storages import StorageMarks, StorageRef
+from cgtool.torch_compat.storages import StorageMarks, StorageRef, storage_bytes
 
 # --- on the GPU or on the host
 
@@ -197,6 +197,26 @@ def has_memory(tensor: torch.Tensor) -> bool:
     """Whether it is one block of memory with an address: no subclass, and none of the layouts and
     wrappers that ``strided_parts`` takes apart or cannot read."""
     return type(tensor) in _PLAIN and has_shape(tensor) and bool(strided_parts(tensor))
+
+
+def is_emptied(tensor: torch.Tensor) -> bool:
+    """Whether it has a storage that is too small for it: the program has given its memory back, by
+    ``untyped_storage().resize_(0)``, and nobody may read it."""
+    if not has_shape(tensor) or tensor.is_meta:
+        return False
+    try:
+        return storage_bytes(tensor) < needed_bytes(tensor)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+
+
+def needed_bytes(tensor: torch.Tensor) -> int:
+    """The smallest size of a storage that has all elements of a strided tensor."""
+    if not tensor.numel():
+        return 0
+    places = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in places)
+    return int(last + 1) * tensor.element_size()
 
 
 def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:

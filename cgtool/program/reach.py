@@ -28,6 +28,7 @@ from cgtool.observe.frames import is_internal
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
+from cgtool.torch_compat.storages import storage_bytes
 
 Named = tuple[str, Any]
 """An object with its path."""
@@ -59,7 +60,8 @@ def _equal(key: Any, other: Any) -> bool:
 
 def _same_memory(now: Items, items: Items) -> bool:
     data, saved = now["data"], items["data"]
-    return bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+    same = bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+    return same and now["bytes"] == items["bytes"]
 
 
 @dataclass
@@ -141,11 +143,16 @@ def entries(table: dict[str, Any], names: tuple[str, ...]) -> Place:
 
 
 def memory(tensor: torch.Tensor) -> Place:
-    """The memory of a tensor, which ``p.data = q`` replaces."""
+    """The memory of a tensor, which ``p.data = q`` replaces, and of which
+    ``p.untyped_storage().resize_(0)`` frees what is in it."""
+
+    def put(items: Items) -> None:
+        tensor.data = items["data"]
+        if storage_bytes(tensor) != items["bytes"]:
+            tensor.untyped_storage().resize_(items["bytes"])
+
     return Place(
-        lambda: {"data": tensor.detach()},
-        lambda items: setattr(tensor, "data", items["data"]),
-        _same_memory,
+        lambda: {"data": tensor.detach(), "bytes": storage_bytes(tensor)}, put, _same_memory
     )
 
 

@@ -29,6 +29,15 @@ from cgtool.torch_compat.private import (
 T = TypeVar("T")
 device_of: Callable[[torch.UntypedStorage], torch.device] = torch.UntypedStorage.device.__get__
 """The real device of a storage: one on the simulated GPU says that it is there."""
+_copy, _nbytes = torch.UntypedStorage.copy_, torch.UntypedStorage.nbytes
+
+
+def copy_bytes(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
+    """Copy a storage over another, which gets its size, whatever takes the place of PyTorch's
+    functions."""
+    if target.nbytes() != source.nbytes():
+        target.resize_(source.nbytes())
+    _copy(target, source)
 
 
 def _objects_are_owners() -> bool:
@@ -82,6 +91,12 @@ def weak_reference(tensor: torch.Tensor) -> int:
     return _look(tensor, weak_storage)
 
 
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """The size of a tensor's storage. Raises NotImplementedError or RuntimeError for a tensor
+    without a storage of its own."""
+    return _look(tensor, _nbytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where in its storage a tensor is."""
@@ -128,6 +143,10 @@ class StorageRef:
     def expired(self) -> bool:
         """Whether the storage was freed."""
         return weak_storage_expired(self.key)
+
+    def is_emptied(self) -> bool:
+        """Whether it lives and has given back the memory that it had."""
+        return bool(self.bytes) and not self.expired() and not _look_at(self.key, _nbytes)
 
     def tensor(self, layout: Layout) -> torch.Tensor | None:
         """A new tensor in the storage, which owns it too; None if the storage was freed."""

@@ -396,3 +396,38 @@ def critic_frozen_after_its_backward(device):
         return loss
 
     return step
+
+
+class Gathered(nn.Module):
+    """As in sharded training: the weight has memory only while it is used, or until it is freed by
+    hand."""
+
+    def __init__(self, frees):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.frees = frees
+        self.register_buffer("shards", torch.randn(2, 8))
+
+    def forward(self, x):
+        storage = self.layer.weight.untyped_storage()
+        if storage.size() == 0:
+            storage.resize_(64)
+            torch.cat(self.shards.unbind(), out=self.layer.weight.view(-1))
+        y = self.layer(x)
+        if self.frees:
+            storage.resize_(0)
+        return y, self.layer.weight
+
+
+def gathered(device, frees):
+    net = Gathered(frees).requires_grad_(False).to(device)
+    net.layer.weight.untyped_storage().resize_(0)
+    return net, torch.randn(3, 4, device=device)
+
+
+def weight_freed_after_each_call(device):
+    return gathered(device, frees=True)
+
+
+def weight_gathered_once(device):
+    return gathered(device, frees=False)

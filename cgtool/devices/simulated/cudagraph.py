@@ -36,7 +36,7 @@ from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageRef, copy_bytes
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
@@ -74,7 +74,7 @@ class ScriptRecorder(CaptureRecorder):
         self.modules.__exit__(None, None, None)
         with unobserved():  # by the recorder of `cgtool run`, which watches until the end
             for storage, before in self._before.values():
-                storage.copy_(before)
+                copy_bytes(storage, before)
         # This may live on, and would own the storages.
         self._before.clear()
         torch.set_rng_state(self._drawn)
@@ -92,7 +92,9 @@ class ScriptRecorder(CaptureRecorder):
             key = key_of(tensor)
             if key is not None and key not in self._fresh and key not in self._before:
                 storage = tensor.untyped_storage()
-                self._before[key] = (storage, storage.clone())
+                before = torch.UntypedStorage(0)
+                copy_bytes(before, storage)
+                self._before[key] = (storage, before)
                 device.memory.hold_object(tensor)
         given = set(map(key_of, tensors_in((args, kwargs))))
         # What has died since the op before makes room for this one.

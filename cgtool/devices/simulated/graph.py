@@ -9,6 +9,8 @@ itself computes nothing; here it does, and its effects stay.)
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +24,14 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
-from cgtool.observe.tensors import HOST, place_of, strided_parts, tensors_in
+from cgtool.observe.tensors import (
+    HOST,
+    is_emptied,
+    needed_bytes,
+    place_of,
+    strided_parts,
+    tensors_in,
+)
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import below_autograd, dispatches_to_python, pytree
@@ -67,9 +76,27 @@ class SimulatedGraph:
         state = generator.get_state() if self.repeated_state is not None else None
         if self.repeated_state is not None:
             generator.set_state(self.repeated_state)
-        self._run()
+        with self.in_memory():
+            self._run()
         if state is not None:
             generator.set_state(state)
+
+    @contextlib.contextmanager
+    def in_memory(self) -> Iterator[None]:
+        """While entered, all tensors have the memory of the capture, though the program has given
+        some of it back: on a GPU it belongs to the graph."""
+        given: list[tuple[torch.UntypedStorage, int]] = []
+        for step in self.steps:
+            for tensor in tensors_in((step.args, step.kwargs, step.results)):
+                if is_emptied(tensor):
+                    storage = tensor.untyped_storage()
+                    given.append((storage, storage.nbytes()))
+                    storage.resize_(needed_bytes(tensor))
+        try:
+            yield
+        finally:
+            for storage, size in reversed(given):
+                storage.resize_(size)
 
     def _run(self) -> None:
         # Tensors created in inference mode can be written only in it.

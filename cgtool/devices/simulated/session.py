@@ -182,12 +182,14 @@ class SimulatedVerifyTarget(VerifyTarget):
 
         def replay() -> OpResults:
             results: OpResults = []
-            for step in (step for graph in again.graphs for step in graph.graph.steps):
-                SimulatedGraph(steps=[step]).replay()
-                if step.call is not None:
-                    with torch.inference_mode():
-                        written = step.results or tensors_in(step.args[:1])
-                        results.append((step.call, [tensor.clone() for tensor in written]))
+            for graph in (each.graph for each in again.graphs):
+                with graph.in_memory():
+                    for step in graph.steps:
+                        SimulatedGraph(steps=[step]).replay()
+                        if step.call is not None:
+                            with torch.inference_mode():
+                                written = step.results or tensors_in(step.args[:1])
+                                results.append((step.call, [each.clone() for each in written]))
             return results
 
         return Probe(again.record, replay)

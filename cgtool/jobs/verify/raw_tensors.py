@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from cgtool.observe.tensors import strided_parts
+from cgtool.observe.tensors import is_emptied, strided_parts
 from cgtool.torch_compat.op_key import unintercepted, unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
@@ -33,12 +33,20 @@ def arithmetic() -> Iterator[None]:
 def copies(tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
     """Copies that the next run does not overwrite."""
     with raw():
-        return {key: tensor.detach().clone() for key, tensor in tensors.items()}
+        return {key: held(tensor.detach()).clone() for key, tensor in tensors.items()}
+
+
+def held(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that can be read: without elements if the program has given its memory back."""
+    return tensor.new_empty(0) if is_emptied(tensor) else tensor
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Write values into the memory of a tensor. Elements that share memory are written once."""
+    """Write values into the memory of a tensor, unless the program has given it back, now or when
+    they were copied. Elements that share memory are written once."""
     with raw():
+        if is_emptied(tensor) or (tensor.numel() and not values.numel()):
+            return
         if tensor.layout != torch.strided:
             pairs = list(zip(strided_parts(tensor), strided_parts(values), strict=True))
             if all(part.shape == value.shape for (_, part), (_, value) in pairs):
@@ -67,7 +75,8 @@ def _distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of any layout as a contiguous strided tensor."""
+    """What a tensor of any layout has in memory, as a contiguous strided tensor."""
+    tensor = held(tensor)
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.layout != torch.strided:
@@ -89,11 +98,12 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
     """True when no bit differs; the two may be on different devices."""
     with raw():
+        now = held(now.detach())
         if before.shape != now.shape:
             return False
         before = before.to(now.device)
     with arithmetic():
-        return same_bits(dense(before), dense(now.detach()))
+        return same_bits(dense(before), dense(now))
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
@@ -117,14 +127,14 @@ def _sentinel(tensor: torch.Tensor) -> float | bool | None:
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:
-    if (sentinel := _sentinel(tensor)) is not None:
+    if (sentinel := _sentinel(tensor)) is not None and not is_emptied(tensor):
         _distinct(tensor).fill_(sentinel)
 
 
 def holds_sentinel(tensor: torch.Tensor) -> bool:
     """True when every element is the sentinel, and not by chance."""
     with raw():
-        sentinel = _sentinel(tensor)
+        tensor, sentinel = held(tensor), _sentinel(tensor)
         if not tensor.numel() or tensor.dtype in (torch.bool, torch.uint8) or sentinel is None:
             return False
         is_nan = sentinel != sentinel

@@ -18,7 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from cgtool.model.ledger import CALLABLES, COMPILE, RESET
-from cgtool.observe.frames import Chain, call_user, callers, is_internal_file, package_part
+from cgtool.observe.frames import Chain, call_user, callers, package_part
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import inductor
 from cgtool.torch_compat.imports import after_import
@@ -352,10 +352,7 @@ class GraphTrees:
 def _owner(frame: FrameType | None, chain: Chain) -> str:
     """What captures: PyTorch for its user, or a function of the user's."""
     for each in callers(frame):
-        file = each.f_code.co_filename
-        if not is_internal_file(file):
-            break
-        part = package_part(file)
+        part = package_part(each.f_code.co_filename)
         if part.startswith("/torch/_inductor/"):
             return COMPILE
         if part == GRAPHS and each.f_code.co_name == CALLABLES:

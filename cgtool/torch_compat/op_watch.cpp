@@ -173,18 +173,16 @@ class Log {
     return note(stream);
   }
 
-  // In place of a method that launches a kernel.
-  py::object launch(const py::function& original, const py::args& args, const py::kwargs& kwargs) {
+  // A function that launches a kernel of generated code, called as that of a vectorcall.
+  PyObject* launch(
+      PyObject* original, PyObject* const* args, size_t count, PyObject* names) {
     if (launch_ < 0) launch_ = op_named("");
     auto [call, stream] = begin(launch_);
-    struct End {
-      ~End() { log.end(call, start, log.note_released(stream), std::nullopt); }
-      Log& log;
-      Call* call;
-      void* stream;
-      int start;
-    } at_end{*this, call, stream, note_released(stream)};
-    return original(*args, **kwargs);
+    int start = note_released(stream);
+    PyObject* result = PyObject_Vectorcall(original, args, count, names);
+    py::error_scope error;  // What it raises, while the driver is asked.
+    end(call, start, note_released(stream), std::nullopt);
+    return result;
   }
 
   void end(Call* call, int start, int end, std::optional<uint64_t> next_sequence) {
@@ -452,6 +450,95 @@ void kernel(
     op.redispatchBoxed(below, stack);
     watched.returned();
   }
+}
+
+// `chain_of` of observe/frames.py: code and instruction of the frames whose files are not internal,
+// innermost first; None if there is a file that `internal` does not have.
+py::object chain_of(const py::object& innermost, const py::dict& internal, size_t most) {
+  py::list chain;
+  auto frame = py::reinterpret_borrow<py::object>(innermost);
+  while (frame && !frame.is_none() && chain.size() < most) {
+    auto current = reinterpret_cast<PyFrameObject*>(frame.ptr());
+    auto code = py::reinterpret_steal<py::object>(
+        reinterpret_cast<PyObject*>(PyFrame_GetCode(current)));
+    auto file = reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename;
+    PyObject* is_internal = PyDict_GetItemWithError(internal.ptr(), file);
+    if (is_internal == nullptr) return py::none();
+    if (is_internal != Py_True) chain.append(py::make_tuple(code, PyFrame_GetLasti(current)));
+    frame = py::reinterpret_steal<py::object>(
+        reinterpret_cast<PyObject*>(PyFrame_GetBack(current)));
+  }
+  return py::tuple(chain);
+}
+
+// In place of a function or a method that launches kernels of generated code.
+struct LaunchWatch {
+  PyObject_HEAD;
+  vectorcallfunc call;
+  PyObject* original;  // Owned.
+};
+
+PyObject* watch_launch(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+  auto original = reinterpret_cast<LaunchWatch*>(self)->original;
+  std::shared_ptr<Log> log = current;
+  if (log == nullptr) return PyObject_Vectorcall(original, args, count, names);
+  return log->launch(original, args, count, names);
+}
+
+PyObject* bind(PyObject* self, PyObject* object, PyObject*) {
+  return object == nullptr ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+int visit_launch(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(reinterpret_cast<LaunchWatch*>(self)->original);
+  return 0;
+}
+
+void free_launch(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  Py_DECREF(reinterpret_cast<LaunchWatch*>(self)->original);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef launch_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(LaunchWatch, call), READONLY, nullptr},
+    {"__wrapped__", T_OBJECT, offsetof(LaunchWatch, original), READONLY, nullptr},
+    {nullptr}};
+
+PyType_Slot launch_slots[] = {
+    {Py_tp_call, (void*)PyVectorcall_Call},
+    {Py_tp_descr_get, (void*)bind},
+    {Py_tp_traverse, (void*)visit_launch},
+    {Py_tp_dealloc, (void*)free_launch},
+    {Py_tp_members, launch_members},
+    {0, nullptr}};
+
+constexpr unsigned kMethodFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+    Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+
+PyType_Spec launch_spec = {
+    "cgtool_op_watch.LaunchWatch", sizeof(LaunchWatch), 0, kMethodFlags, launch_slots};
+
+// A new object of the type that `spec` makes; its fields are 0.
+py::object new_method(PyObject*& type, PyType_Spec& spec) {
+  if (type == nullptr) type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw py::error_already_set();
+  auto made = py::reinterpret_steal<py::object>(
+      PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type), 0));
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+py::object watched_launch(py::object original) {
+  static PyObject* type = nullptr;
+  auto made = new_method(type, launch_spec);
+  auto& launch = *reinterpret_cast<LaunchWatch*>(made.ptr());
+  launch.call = watch_launch;
+  launch.original = original.release().ptr();
+  return made;
 }
 
 // An op that PyTorch dispatches in Python.
@@ -895,10 +982,6 @@ PyObject* forget_replays(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* bind_replay(PyObject* self, PyObject* graph, PyObject*) {
-  return graph == nullptr ? Py_NewRef(self) : PyMethod_New(self, graph);
-}
-
 int visit_replays(PyObject* self, visitproc visit, void* arg) {
   auto& replays = *reinterpret_cast<CountedReplay*>(self);
   Py_VISIT(Py_TYPE(self));
@@ -945,7 +1028,7 @@ PyMethodDef replay_methods[] = {
 
 PyType_Slot replay_slots[] = {
     {Py_tp_call, (void*)PyVectorcall_Call},
-    {Py_tp_descr_get, (void*)bind_replay},
+    {Py_tp_descr_get, (void*)bind},
     {Py_tp_traverse, (void*)visit_replays},
     {Py_tp_clear, (void*)clear_replays},
     {Py_tp_dealloc, (void*)free_replays},
@@ -954,22 +1037,16 @@ PyType_Slot replay_slots[] = {
     {0, nullptr}};
 
 PyType_Spec replay_spec = {
-    "cgtool_op_watch.CountedReplay", sizeof(CountedReplay), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-        Py_TPFLAGS_METHOD_DESCRIPTOR,
-    replay_slots};
+    "cgtool_op_watch.CountedReplay", sizeof(CountedReplay), 0, kMethodFlags, replay_slots};
 
 // `cells`: the slot of a graph that holds its counters, as its class has it.
 py::object counted_replay(
     py::object original, py::dict graphs, py::dict noted, py::object unseen, py::object looked_up,
     py::object notes, py::object cells, int64_t since, uint64_t first, uint64_t often,
     uint64_t many, uint64_t seldom) {
-  static PyObject* type = PyType_FromSpec(&replay_spec);
-  if (type == nullptr) throw py::error_already_set();
+  static PyObject* type = nullptr;
   if (!Py_IS_TYPE(cells.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
-  auto made = py::reinterpret_steal<py::object>(
-      PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type), 0));
-  if (!made) throw py::error_already_set();
+  auto made = new_method(type, replay_spec);
   auto& replays = *reinterpret_cast<CountedReplay*>(made.ptr());
   std::construct_at(&replays.table);
   replays.call = count_replay;
@@ -1004,13 +1081,14 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def(py::init<uintptr_t, bool, int, py::function, py::function, std::shared_ptr<Names>,
                     py::object>())
       .def("note", &Log::note_current)
-      .def("launch", &Log::launch)
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)
       .def("autograd_nodes", &Log::autograd_nodes)
       .def("positions", &Log::positions);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
+  module.def("watched_launch", &watched_launch);
+  module.def("chain_of", &chain_of);
   py::class_<ReadGraph>(module, "ReadGraph", py::module_local())
       .def_readonly("handles", &ReadGraph::nodes)
       .def_readonly("launches", &ReadGraph::launches)

@@ -31,6 +31,7 @@ from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader
 from cgtool.model.capture import Edge, Function
 from cgtool.model.journal import COUNTER
+from cgtool.observe import frames
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
 from cgtool.recorder import notes
@@ -314,6 +315,22 @@ def test_the_profiler_sees_the_same_ops(native, unchanged, program):
     noted = Counter(name for name in names if name.startswith("aten::"))
     assert noted <= Counter(plain)
     assert noted
+
+
+def test_chains_are_those_of_python(native):
+    def chain(depth):
+        if depth:
+            return chain(depth - 1)
+        frame = sys._getframe(1)
+        assert native.chain_of(frame, {}, 24) is None
+        expected = frames.chain_of(frame)
+        assert native.chain_of(frame, frames._is_internal, 24) == expected
+        assert native.chain_of(frame, frames._is_internal, 3) == expected[:3]
+        return len(expected)
+
+    assert native.chain_of(None, {}, 24) == ()
+    assert chain(2) >= 3
+    assert chain(40) == 24
 
 
 def test_nothing_that_the_program_drops_is_kept(native):
@@ -745,7 +762,7 @@ def test_launches_of_generated_code_are_noted_alike(native, position, tmp_path):
         recorder = kind(Chains())
         position[0] = 0
         with Patches() as patches, recorded(recorder):
-            patches.wrap(Kernel, "run", recorder.launch)
+            patches.set(Kernel, "run", recorder.launching(Kernel.run))
             assert names["call"](lambda: kernel.run(1, 2, stream=STREAM)) == ((1, 2), STREAM)
             with pytest.raises(ValueError, match="out of resources"):
                 kernel.run(stream=STREAM, fails=True)

@@ -18,6 +18,7 @@ from cgtool.observe.generated import Source
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.patches import Patches
 
 
 class Block(nn.Module):

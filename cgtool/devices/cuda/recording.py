@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from types import FrameType
 from typing import Any
 
@@ -36,6 +36,7 @@ from cgtool.observe.frames import (
     is_generated,
     is_internal,
     is_internal_file,
+    look_up_chains_in_cpp,
 )
 from cgtool.observe.generated import GeneratedCode, Source
 from cgtool.observe.ops import (
@@ -177,8 +178,7 @@ class _Recorder(OpRecorder):
         self.note_made(call)
         return result
 
-    def launch(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of the method that launches a Triton kernel."""
+    def _launch(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         start = self.launch_count()
         try:
             return original(*args, **kwargs)
@@ -187,6 +187,10 @@ class _Recorder(OpRecorder):
             frame = sys._getframe(1)
             site = _generated_site(_sites(frame))
             self.kernels.append(_Launch(site, chain_of(frame) or self.waiting_chain(), launches))
+
+    def launching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What takes the place of the method that launches Triton kernels."""
+        return lambda *args, **kwargs: self._launch(original, *args, **kwargs)
 
     def watching(self) -> AbstractContextManager[None]:
         """While entered, the ops are recorded."""
@@ -218,13 +222,15 @@ class _NativeRecorder:
             _launch_nothing(native),
             CALL_MODULE_CODE,
         )
-        self.launch = self._log.launch
         self.hooks = nullcontext()  # the frames say which module runs
 
     def _number_waiting(self) -> int:
         sites = chain_or_waiting(None, self._thread)
         self._waitings.append(self._chains.extended(reversed(sites), ()))
         return len(self._waitings) - 1
+
+    def launching(self, original: Callable[..., Any]) -> Any:
+        return _watched_launch(self._native, original)
 
     def watching(self) -> AbstractContextManager[None]:
         return op_key.watch_natively(self._native, self._log)
@@ -292,6 +298,11 @@ class _NativeRecorder:
         return result
 
 
+@lru_cache(1)
+def _watched_launch(native: Any, original: Callable[..., Any]) -> Any:
+    return native.watched_launch(original)
+
+
 @cache
 def _launch_nothing(native: Any) -> Any:
     return native.Names(_LAUNCH_NOTHING)
@@ -357,8 +368,7 @@ class _Watch:
         point = kernel_launch()
         if point is not None:
             original = getattr(*point)
-            launch = recorder.launch
-            setattr(*point, lambda *args, **kwargs: launch(original, *args, **kwargs))
+            setattr(*point, recorder.launching(original))
             watching.callback(setattr, *point, original)
         watching.enter_context(recorder.watching())
 
@@ -417,7 +427,10 @@ class Captures:
         self.code = code
         self.pauses = Pauses(patches, op_key.paused)
         native = op_watch.load()
-        self.native_reader = None if native is None else native_reader(native)
+        self.native_reader = None
+        if native is not None:
+            self.native_reader = native_reader(native)
+            look_up_chains_in_cpp(native.chain_of)
         self.functions = FunctionTable(native=self.native_reader)
         nowhere = AddressBook(Trace(), (), (), ())
         self.reader = GraphReader(self.functions, nowhere, self.native_reader)

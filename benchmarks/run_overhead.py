@@ -164,6 +164,28 @@ def _llama() -> Any:
     return model
 
 
+def compiled_llama() -> None:
+    """The same with a small model of transformers'."""
+    import torch
+
+    model = _llama().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    fast = torch.compile(model, mode="reduce-overhead", dynamic=False)
+    for step in range(24):
+        tokens = torch.full((2 + step % 2 * 2, 64), step % 7, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        loss = fast(tokens, labels=tokens, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        for _ in range(24):
+            torch.compiler.cudagraph_mark_step_begin()
+            fast(tokens, use_cache=False)
+    print(loss.item())
+
+
 def generate() -> None:
     """transformers: `generate` with a static cache."""
     import torch
@@ -230,7 +252,8 @@ def vision() -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        replay, small_ops, engine, callables, compiled, generate, continuous, vision,
+        replay, small_ops, engine, callables, compiled, compiled_llama, generate, continuous,
+        vision,
     )
 }  # fmt: skip
 BARE = {"start": "pass", "import": "import torch"}

@@ -72,7 +72,7 @@ struct Call {
   int op;
   int frame = -1;  // The innermost.
   unsigned long thread;
-  int waiting = -1;  // What `waiting` returned, on other threads than the one that is recorded.
+  int waiting = -1;  // Of `waitings`, on other threads than the one that is recorded.
   int autograd_node = -1;
   uint64_t autograd_sequence = 0;
   uint64_t next_sequence;                     // Of autograd, on this thread, before the op.
@@ -80,23 +80,25 @@ struct Call {
   int start = 0, end = 0;                     // Numbers of positions.
 };
 
-// Names of ops.
-struct Names {
-  const std::unordered_set<std::string> names;
+// What is the same for all logs.
+struct Settings {
+  const uintptr_t query;  // The driver's function, and whether it has an argument for edges.
+  const bool with_edges;
+  const std::unordered_set<std::string> launch_nothing;  // Names of ops.
+  const py::function stream;   // The handle of the current stream of a device.
+  const py::function waiting;  // What waits for this thread, which works for another.
+  const py::object call_module;  // The code of `Module._call_impl`, or None.
 };
 
 class Log {
  public:
-  // `call_module`: the code of `Module._call_impl`, or None. Modules that run already have no name.
-  Log(uintptr_t query, bool with_edges, int device, py::function stream, py::function waiting,
-      std::shared_ptr<Names> launch_nothing, py::object call_module)
-      : query_(query), with_edges_(with_edges),
+  // Modules that run already have no name.
+  Log(std::shared_ptr<Settings> settings, int device)
+      : settings_(std::move(settings)),
         device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
         guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
                    ? c10::impl::getDeviceGuardImpl(DeviceType::CUDA) : nullptr),
-        home_(PyThread_get_thread_ident()),
-        launch_nothing_(std::move(launch_nothing)), stream_(std::move(stream)),
-        waiting_(std::move(waiting)), call_module_(std::move(call_module)) {
+        home_(PyThread_get_thread_ident()), next_sequence_(at::sequence_number::peek()) {
     walk();
     for (const Site& site : sites_) {
       if (is_call_of_module(site.code)) running_.insert(site.frame);
@@ -110,9 +112,8 @@ class Log {
       Py_DECREF(frame.code);
       Py_XDECREF(frame.module);
     }
-    stream_ = {};
-    waiting_ = {};
-    call_module_ = {};
+    waitings_ = {};
+    settings_ = {};
   }
 
   // With the GIL. What happens in Python here raises nothing into the program.
@@ -144,7 +145,7 @@ class Log {
   }
 
   int op_named(std::string name) {
-    bool launches = launch_nothing_->names.count(name) == 0;
+    bool launches = settings_->launch_nothing.count(name) == 0;
     ops_.push_back({std::move(name), launches});
     return static_cast<int>(ops_.size()) - 1;
   }
@@ -155,10 +156,11 @@ class Log {
     size_t count = 0;
     const uint64_t* nodes = nullptr;
     const void* edges = nullptr;
-    int error = with_edges_
-        ? reinterpret_cast<QueryWithEdges>(query_)(
+    uintptr_t query = settings_->query;
+    int error = settings_->with_edges
+        ? reinterpret_cast<QueryWithEdges>(query)(
               stream, &status, nullptr, nullptr, &nodes, &edges, &count)
-        : reinterpret_cast<Query>(query_)(stream, &status, nullptr, nullptr, &nodes, &count);
+        : reinterpret_cast<Query>(query)(stream, &status, nullptr, nullptr, &nodes, &count);
     if (error != 0 || status != kActive) count = 0;
     std::lock_guard lock(mutex_);
     nodes_.insert(nodes_.end(), nodes, nodes + count);
@@ -222,6 +224,10 @@ class Log {
   }
 
   std::deque<std::string> autograd_nodes() { return node_names_; }
+  std::vector<py::object> waitings() { return waitings_; }
+
+  // The thread that is recorded, and the next sequence number there when the log began.
+  std::pair<unsigned long, uint64_t> home() const { return {home_, next_sequence_}; }
 
   std::vector<std::vector<uint64_t>> positions() {
     std::lock_guard lock(mutex_);
@@ -244,7 +250,7 @@ class Log {
     int number = -1;  // Of the `Frame`.
   };
 
-  bool is_call_of_module(PyObject* code) const { return code == call_module_.ptr(); }
+  bool is_call_of_module(PyObject* code) const { return code == settings_->call_module.ptr(); }
 
   // The frames of this thread, outermost first, into `sites_`.
   void walk() {
@@ -310,7 +316,8 @@ class Log {
     int task = torch::autograd::get_current_graph_task_id();
     if (task < 0 || task != waiting_task_) {
       try {
-        waiting_number_ = waiting_().cast<int>();
+        waitings_.push_back(settings_->waiting(home_));
+        waiting_number_ = static_cast<int>(waitings_.size()) - 1;
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("cgtool");
         return -1;
@@ -340,23 +347,21 @@ class Log {
 
   void* asked_stream() {
     try {
-      return reinterpret_cast<void*>(stream_().cast<uintptr_t>());
+      return reinterpret_cast<void*>(settings_->stream(static_cast<int>(device_.index())).cast<uintptr_t>());
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("cgtool");
       return nullptr;
     }
   }
 
-  const uintptr_t query_;
-  const bool with_edges_;
+  std::shared_ptr<Settings> settings_;
   const c10::Device device_;
   const c10::impl::DeviceGuardImplInterface* const guard_;
   const unsigned long home_;
-  const std::shared_ptr<Names> launch_nothing_;
+  const uint64_t next_sequence_;
 
   // With the GIL.
-  py::function stream_, waiting_;
-  py::object call_module_;
+  std::vector<py::object> waitings_;
   std::unordered_map<c10::StreamId, void*> streams_;  // What `stream` returned.
   std::deque<Op> ops_;
   std::unordered_map<const void*, int> op_numbers_;
@@ -812,20 +817,22 @@ class Reader {
   std::map<Occupancy, std::optional<int>> active_blocks_;
 };
 
-// What the allocator of a GPU has reserved; None if this PyTorch does not say it here.
+// What the allocator has reserved on the current GPU; None if this PyTorch does not say it here.
 template <typename Allocator>
-std::optional<int64_t> reserved_by(c10::Allocator* allocator, int device) {
+std::optional<int64_t> reserved_by(c10::Allocator* allocator) {
   if constexpr (requires { sizeof(Allocator); }) {
     auto known = dynamic_cast<Allocator*>(allocator);
     if (known != nullptr && known->initialized()) {
-      return known->getDeviceStats(static_cast<c10::DeviceIndex>(device)).reserved_bytes[0].current;
+      auto device = c10::impl::getDeviceGuardImpl(DeviceType::CUDA)->getDevice();
+      return known->getDeviceStats(device.index()).reserved_bytes[0].current;
     }
   }
   return std::nullopt;
 }
 
-std::optional<int64_t> reserved_bytes(int device) {
-  return reserved_by<c10::DeviceAllocator>(c10::GetAllocator(DeviceType::CUDA), device);
+std::optional<int64_t> reserved_bytes() {
+  if (!c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)) return std::nullopt;
+  return reserved_by<c10::DeviceAllocator>(c10::GetAllocator(DeviceType::CUDA));
 }
 
 // A graph that was replayed since the graphs have changed.
@@ -1073,13 +1080,17 @@ void watch(std::shared_ptr<Log> log) {
 }  // namespace
 
 PYBIND11_MODULE(cgtool_op_watch, module) {
-  py::class_<Names, std::shared_ptr<Names>>(module, "Names", py::module_local())
-      .def(py::init([](std::unordered_set<std::string> names) {
-        return std::make_shared<Names>(Names{std::move(names)});
+  py::class_<Settings, std::shared_ptr<Settings>>(module, "Settings", py::module_local())
+      .def(py::init([](uintptr_t query, bool with_edges, std::unordered_set<std::string> nothing,
+                       py::function stream, py::function waiting, py::object call_module) {
+        return std::make_shared<Settings>(Settings{
+            query, with_edges, std::move(nothing), std::move(stream), std::move(waiting),
+            std::move(call_module)});
       }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
-      .def(py::init<uintptr_t, bool, int, py::function, py::function, std::shared_ptr<Names>,
-                    py::object>())
+      .def(py::init<std::shared_ptr<Settings>, int>())
+      .def("home", &Log::home)
+      .def("waitings", &Log::waitings)
       .def("note", &Log::note_current)
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)

@@ -94,7 +94,7 @@ def position(request, monkeypatch):
 @contextlib.contextmanager
 def recorded(recorder):
     """``finish`` of what this yields makes the record."""
-    with recorder.hooks, recorder.watching():
+    with recorder.hooks or contextlib.nullcontext(), recorder.watching():
         yield recorder
 
 
@@ -413,7 +413,8 @@ from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-log = native.Log(address, False, 0, int, int, native.Names(set()), None)
+settings = native.Settings(address, False, set(), int, int, None)
+log = native.Log(settings, 0)
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
 watching.__enter__()

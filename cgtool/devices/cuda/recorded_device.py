@@ -67,8 +67,8 @@ class CudaRecordedDevice:
 
     def reserved_bytes(self) -> int | None:
         native = op_watch.load()
-        if native is not None and torch.cuda.is_initialized():
-            known: int | None = native.reserved_bytes(torch.cuda.current_device())
+        if native is not None:
+            known: int | None = native.reserved_bytes()
             if known is not None:
                 return known
         # torch.cuda.memory_reserved() makes a table of all figures: a fifth of a millisecond.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from types import FrameType
@@ -57,7 +56,6 @@ from cgtool.torch_compat.private import (
     current_graph_task,
     current_raw_stream,
     has_compiled,
-    next_sequence_number,
 )
 
 LET_THROUGH = frozenset(
@@ -209,25 +207,8 @@ class _NativeRecorder:
         # The program waits for this, and for all that is not put off until `finish`.
         self._chains = chains
         self._native = native
-        self._thread, self._next_sequence = threading.get_ident(), next_sequence_number()
-        self._waitings: list[tuple[Site, ...]] = []
-        # The garbage collector does not see what a log refers to.
-        this = weakref.ref(self)
-        device = torch.cuda.current_device()
-        self._log = native.Log(
-            *capture_info_address(),
-            device,
-            partial(current_raw_stream, device),
-            lambda: this()._number_waiting(),  # type: ignore[union-attr]
-            _launch_nothing(native),
-            CALL_MODULE_CODE,
-        )
-        self.hooks = nullcontext()  # the frames say which module runs
-
-    def _number_waiting(self) -> int:
-        sites = chain_or_waiting(None, self._thread)
-        self._waitings.append(self._chains.extended(reversed(sites), ()))
-        return len(self._waitings) - 1
+        self._log = native.Log(_settings(native), torch.cuda.current_device())
+        self.hooks = None  # the frames say which module runs
 
     def launching(self, original: Callable[..., Any]) -> Any:
         return _watched_launch(self._native, original)
@@ -242,7 +223,9 @@ class _NativeRecorder:
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
-        threads[self._thread].next_sequence = self._next_sequence
+        home, next_sequence = self._log.home()
+        threads[home].next_sequence = next_sequence
+        waitings = [self._chains.extended(reversed(each), ()) for each in self._log.waitings()]
 
         def sites(frame: int) -> Iterator[Site]:
             while frame >= 0:
@@ -271,7 +254,7 @@ class _NativeRecorder:
             give_way()
             outside, running = places[frame] if frame >= 0 else ((), None)
             if not outside and waiting >= 0:
-                outside = self._waitings[waiting]
+                outside = waitings[waiting]
             if not name:
                 result.kernels.append(
                     _Launch(generated(frame), outside, (launches[0], launches[1]))
@@ -303,9 +286,21 @@ def _watched_launch(native: Any, original: Callable[..., Any]) -> Any:
     return native.watched_launch(original)
 
 
+def _settings(native: Any) -> Any:
+    """Of all logs. As long as the driver's function is the same one."""
+    return _settings_for(native, *capture_info_address())
+
+
 @cache
-def _launch_nothing(native: Any) -> Any:
-    return native.Names(_LAUNCH_NOTHING)
+def _settings_for(native: Any, query: int, with_edges: bool) -> Any:
+    return native.Settings(
+        query,
+        with_edges,
+        _LAUNCH_NOTHING,
+        current_raw_stream,
+        partial(chain_or_waiting, None),
+        CALL_MODULE_CODE,
+    )
 
 
 def _new_recorder(chains: Chains) -> _Recorder | _NativeRecorder:
@@ -345,32 +340,36 @@ class _Watch:
         self._stream = current_raw_stream(torch.cuda.current_device())
         self._recorder: _Recorder | _NativeRecorder | None = None
         self._chain = chain
-        self._watching = ExitStack()
+        self._ends: list[Callable[[], object]] = []
+        """What to call at the end, last first. The program waits, and an ``ExitStack`` is slow."""
         if not op_key.is_supported() or not (compiled or can_pause()):
             return
         if _watched.acquire(blocking=False):
-            self._watching.callback(_watched.release)
+            self._ends.append(_watched.release)
             try:
                 self._observe(compiled=compiled)
             except BaseException:
-                self._watching.close()
+                self.stop()
                 raise
 
     def _observe(self, *, compiled: bool) -> None:
-        watching = self._watching
+        ends = self._ends
         recorder = self._recorder = _new_recorder(self._captures.chains)
         if not compiled:
             self._captures.pauses.begin()
-            watching.callback(self._captures.pauses.end)
-        if not has_compiled():
-            # Its hooks, if it has any, are those of all modules, which Dynamo's guards see.
-            watching.enter_context(recorder.hooks)
+            ends.append(self._captures.pauses.end)
+        if recorder.hooks is not None and not has_compiled():
+            # They are those of all modules, which Dynamo's guards see.
+            recorder.hooks.__enter__()
+            ends.append(partial(recorder.hooks.__exit__, None, None, None))
         point = kernel_launch()
         if point is not None:
             original = getattr(*point)
             setattr(*point, recorder.launching(original))
-            watching.callback(setattr, *point, original)
-        watching.enter_context(recorder.watching())
+            ends.append(partial(setattr, *point, original))
+        watching = recorder.watching()
+        watching.__enter__()
+        ends.append(partial(watching.__exit__, None, None, None))
 
     def read(self) -> Callable[[Callable[[], object]], Contents] | None:
         contents = self._captures.reader.read_captured(self._stream)
@@ -386,7 +385,12 @@ class _Watch:
         return joined
 
     def stop(self) -> None:
-        self._watching.close()
+        try:
+            while self._ends:
+                self._ends.pop()()
+        finally:
+            if self._ends:  # one has raised
+                self.stop()
 
     def _origins(self, handles: Sequence[int], give_way: Callable[[], object]) -> list[Provenance]:
         origins: list[Provenance] = [(None, None, None)] * len(handles)

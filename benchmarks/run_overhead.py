@@ -178,12 +178,12 @@ def compiled_llama() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    print(loss.item())
     model.eval()
     with torch.no_grad():
         for _ in range(24):
             torch.compiler.cudagraph_mark_step_begin()
             fast(tokens, use_cache=False)
-    print(loss.item())
 
 
 def generate() -> None:

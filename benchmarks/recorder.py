@@ -102,7 +102,7 @@ class PlaceRecorder(OpRecorder):
 def native(module: Any) -> Iterator[None]:
     """As ``PlaceRecorder``, but the calls are not read from the log."""
     nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-    log = module.Log(module.Settings(nothing, False, set(), int, int, None), 0)
+    log = module.Log(module.Settings(nothing, False, set(), int, int, None), 0, None)
     with module_hooks(log.enter_module, log.leave_module), op_key.watch_natively(module, log):
         yield
 

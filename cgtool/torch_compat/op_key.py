@@ -446,6 +446,7 @@ class watch_natively:  # noqa: N801
     def __exit__(self, *_raised: object) -> None:
         global _observer
         self._native.watch(None)
+        self._log.close()
         self._threads.__exit__()
         if not self._had_key:
             include_key(_KEY, False)

@@ -92,18 +92,27 @@ struct Settings {
 
 class Log {
  public:
-  // Modules that run already have no name.
-  Log(std::shared_ptr<Settings> settings, int device)
+  // `within`: the frame, or None, that runs the capture; those outside it are looked at once. Modules
+  // that run already have no name.
+  Log(std::shared_ptr<Settings> settings, int device, const py::object& within)
       : settings_(std::move(settings)),
         device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
         guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
                    ? c10::impl::getDeviceGuardImpl(DeviceType::CUDA) : nullptr),
         home_(PyThread_get_thread_ident()), next_sequence_(at::sequence_number::peek()) {
-    walk();
-    for (const Site& site : sites_) {
+    walk(nullptr);
+    for (Site& site : sites_) {
       if (is_call_of_module(site.code)) running_.insert(site.frame);
     }
+    auto is_within = [&within](const Site& site) { return (PyObject*)site.frame == within.ptr(); };
+    auto found = std::find_if(sites_.begin(), sites_.end(), is_within);
+    if (found == sites_.end()) return;
+    for (auto site = sites_.begin(); site != found; ++site) outside_ = number_of(*site, outside_);
+    within_ = within;
   }
+
+  // The capture is over, and whatever the frame holds is dropped with it.
+  void close() { py::object(std::move(within_)); }
 
   // The last to drop a log may be an op that outlives the watch, without the GIL.
   ~Log() {
@@ -114,6 +123,7 @@ class Log {
     }
     waitings_ = {};
     settings_ = {};
+    within_ = {};
   }
 
   // With the GIL. What happens in Python here raises nothing into the program.
@@ -252,12 +262,15 @@ class Log {
 
   bool is_call_of_module(PyObject* code) const { return code == settings_->call_module.ptr(); }
 
-  // The frames of this thread, outermost first, into `sites_`.
-  void walk() {
+  // The frames of this thread, outermost first, into `sites_`: no further than to `last`. Whether it
+  // was there.
+  bool walk(PyObject* last) {
     sites_.clear();
     PyFrameObject* frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame != nullptr) {
+    bool is_last = false;
+    while (frame != nullptr && !is_last) {
+      is_last = reinterpret_cast<PyObject*>(frame) == last;
       PyCodeObject* code = PyFrame_GetCode(frame);
       sites_.push_back({frame, reinterpret_cast<PyObject*>(code), PyFrame_GetLasti(frame), nullptr});
       PyFrameObject* outer = PyFrame_GetBack(frame);
@@ -265,7 +278,9 @@ class Log {
       Py_DECREF(frame);
       frame = outer;
     }
+    Py_XDECREF(frame);
     std::reverse(sites_.begin(), sites_.end());
+    return is_last;
   }
 
   // The `self` of a function.
@@ -284,9 +299,13 @@ class Log {
 
   // Most frames are those of the last op, so each is first compared with the one at its place.
   int innermost_frame(unsigned long thread) {
-    walk();
-    int outer = -1;
-    bool is_known = true;
+    py::object over;  // Dropped at the end: that may run Python.
+    PyObject* last = thread == home_ ? within_.ptr() : nullptr;
+    bool is_within = walk(last) && last != nullptr;
+    if (last != nullptr && !is_within) over = std::move(within_);  // It has returned.
+    int outer = is_within ? outside_ : -1;
+    bool is_known = outer == last_outside_;
+    last_outside_ = outer;
     for (size_t at = 0; at < sites_.size(); ++at) {
       Site& site = sites_[at];
       if (is_call_of_module(site.code) && !(thread == home_ && running_.count(site.frame) != 0)) {
@@ -367,7 +386,10 @@ class Log {
   std::unordered_map<const void*, int> op_numbers_;
   int launch_ = -1;  // The number of the op without a name.
   std::vector<Frame> frames_;
+  py::object within_;
+  int outside_ = -1;  // The innermost frame outside `within_`.
   std::vector<Site> sites_, last_;  // Of this op, and of the op before. Only compared.
+  int last_outside_ = -1;           // The innermost frame outside `last_`.
   std::unordered_set<PyFrameObject*> running_;  // Calls of modules, when the log began.
   using FrameKey = std::tuple<PyObject*, int, PyObject*, int>;
   struct HashFrame {
@@ -1088,7 +1110,8 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
             std::move(call_module)});
       }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
-      .def(py::init<std::shared_ptr<Settings>, int>())
+      .def(py::init<std::shared_ptr<Settings>, int, py::object>())
+      .def("close", &Log::close)
       .def("home", &Log::home)
       .def("waitings", &Log::waitings)
       .def("note", &Log::note_current)

@@ -354,6 +354,60 @@ def test_nothing_that_the_program_drops_is_kept(native):
     assert sys.getrefcount(code) == references
 
 
+def test_frames_outside_the_capture_are_looked_at_once(native):
+    """And found again where the function that began it is over, with what it held."""
+
+    def begins():
+        big = torch.ones(1)
+        kept.append(weakref.ref(big))
+        recorder = recording._NativeRecorder(Chains(), native, None, sys._getframe())
+        watching.enter_context(recorder.watching())
+        X.neg()
+        X.sin()
+        return recorder
+
+    def outer():
+        recorder = begins()
+        assert kept[0]() is not None  # until the next op
+        X.cos()
+        assert kept[0]() is None
+        X.tan()
+        return recorder
+
+    kept = []
+    with contextlib.ExitStack() as watching:
+        recorder = outer()
+        X.exp()
+    calls = recorder.finish(int).record.calls
+    test = test_frames_outside_the_capture_are_looked_at_once.__name__
+    places = []
+    for call in calls:
+        codes = [code.co_name for code, _ in call.chain]
+        places.append((call.name.split(":")[-1], *codes[: codes.index(test)]))
+    assert places == [
+        ("neg", "begins", "outer"), ("sin", "begins", "outer"), ("cos", "outer"), ("tan", "outer"),
+        ("exp",),
+    ]  # fmt: skip
+    lines = [frames_of(call.chain)[0].line for call in calls]
+    assert lines == [*sorted(lines[:2]), *sorted(lines[2:4]), lines[4]]
+    assert len(set(lines)) == 5
+
+
+def test_a_capture_keeps_nothing_of_what_has_run_it(native):
+    def captured():
+        big = torch.ones(1)
+        kept.append(weakref.ref(big))
+        recorder = recording._NativeRecorder(Chains(), native, None, sys._getframe())
+        with recorder.watching():
+            X.neg()
+        return recorder
+
+    kept = []
+    recorder = captured()
+    assert kept[0]() is None
+    assert len(recorder.finish(int).record.calls) == 1
+
+
 def test_a_watch_that_ends_inside_an_op(native):
     @torch.library.custom_op(f"{SPACE}::ends_watch", mutates_args=())
     def ends_watch(x: torch.Tensor) -> torch.Tensor:
@@ -414,7 +468,7 @@ from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
 settings = native.Settings(address, False, set(), int, int, None)
-log = native.Log(settings, 0)
+log = native.Log(settings, 0, None)
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
 watching.__enter__()

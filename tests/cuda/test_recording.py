@@ -169,7 +169,7 @@ def test_after_a_fault_the_next_capture_is_watched(monkeypatch):
     def broken(_chains):
         raise OSError("no driver")
 
-    monkeypatch.setattr(recording, "_new_recorder", broken)
+    monkeypatch.setattr(recording, "_Recorder", broken)
     monkeypatch.setattr(recording.op_watch, "load", lambda: None)
     monkeypatch.setattr(recording, "current_raw_stream", lambda _device: 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import defaultdict
@@ -36,8 +37,10 @@ from cgtool.observe.frames import (
     is_internal,
     is_internal_file,
     look_up_chains_in_cpp,
+    package_part,
 )
 from cgtool.observe.generated import GeneratedCode, Source
+from cgtool.observe.graphs import GRAPHS
 from cgtool.observe.ops import (
     OpCall,
     OpRecorder,
@@ -203,11 +206,15 @@ class _Recorder(OpRecorder):
 class _NativeRecorder:
     """Has the ops noted in C++, and makes the same record of that when the capture is over."""
 
-    def __init__(self, chains: Chains, native: Any) -> None:
+    def __init__(
+        self, chains: Chains, native: Any, settings: Any = None, within: FrameType | None = None
+    ) -> None:
+        """``settings``: what ``_settings`` returns. ``within``: the frame that runs the capture."""
         # The program waits for this, and for all that is not put off until `finish`.
         self._chains = chains
         self._native = native
-        self._log = native.Log(_settings(native), torch.cuda.current_device())
+        settings = settings or _settings(native)
+        self._log = native.Log(settings, torch.cuda.current_device(), within)
         self.hooks = None  # the frames say which module runs
 
     def launching(self, original: Callable[..., Any]) -> Any:
@@ -303,9 +310,15 @@ def _settings_for(native: Any, query: int, with_edges: bool) -> Any:
     )
 
 
-def _new_recorder(chains: Chains) -> _Recorder | _NativeRecorder:
-    native = op_watch.load() if op_key.can_watch_natively() else None
-    return _Recorder(chains) if native is None else _NativeRecorder(chains, native)
+def _frame_of_capture(frame: FrameType) -> FrameType | None:
+    """The caller that has entered ``torch.cuda.graph``, or called ``capture_begin``: it runs until
+    the capture is over, unless that is begun in a function of the program's own."""
+    for each in callers(frame):
+        file = each.f_code.co_filename
+        part = package_part(file)
+        if part != GRAPHS and not part.startswith("/cgtool/") and file != contextlib.__file__:
+            return each
+    return None
 
 
 def _sites(frame: FrameType | None) -> Iterator[Site]:
@@ -354,7 +367,7 @@ class _Watch:
 
     def _observe(self, *, compiled: bool) -> None:
         ends = self._ends
-        recorder = self._recorder = _new_recorder(self._captures.chains)
+        recorder = self._recorder = self._captures.new_recorder()
         if not compiled:
             self._captures.pauses.begin()
             ends.append(self._captures.pauses.end)
@@ -432,8 +445,10 @@ class Captures:
         self.pauses = Pauses(patches, op_key.paused)
         native = op_watch.load()
         self.native_reader = None
+        self._native, self._settings = native, None
         if native is not None:
             self.native_reader = native_reader(native)
+            self._settings = _settings(native)
             look_up_chains_in_cpp(native.chain_of)
         self.functions = FunctionTable(native=self.native_reader)
         nowhere = AddressBook(Trace(), (), (), ())
@@ -446,6 +461,13 @@ class Captures:
             return free_bytes()
         known: int | None = self.native_reader.free_bytes()
         return known
+
+    def new_recorder(self) -> _Recorder | _NativeRecorder:
+        """Of the capture that a caller has begun."""
+        if self._native is None or not op_key.can_watch_natively():
+            return _Recorder(self.chains)
+        within = _frame_of_capture(sys._getframe(1))
+        return _NativeRecorder(self.chains, self._native, self._settings, within)
 
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
         """Follow the capture that has just begun; ``table`` takes the origins of its nodes. The

@@ -13,6 +13,10 @@ from queue import Empty, SimpleQueue
 
 _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
+_QUIET = 0.05
+"""Seconds after a capture in which the next one may follow: it would wait for the interpreter."""
+_FEW = 16
+"""Pieces of work that may wait for that."""
 _LONGEST_END = 1.0
 """Seconds that the end of the process waits for the thread."""
 _LINGERS = 60.0
@@ -41,6 +45,7 @@ class Later:
         self._signals = SimpleQueue[None]()
         """One for each piece that waits, and for the end: each ends a pause of the thread."""
         self._thread: int | None = None
+        self._put_at = float("-inf")
         self._awaited = 0
         """How many wait for a piece of work."""
         self._starting = threading.RLock()
@@ -49,6 +54,7 @@ class Later:
         """Have ``work`` done, which must not raise."""
         with self._starting:
             self._waiting.append(work)
+            self._put_at = time.monotonic()
             self._is_over = False
             if not self._has_thread:
                 try:
@@ -64,8 +70,13 @@ class Later:
     def give_way(self) -> None:
         """To be called often by work that takes milliseconds: on the thread, wait until no capture
         is in progress, or somebody waits for the work."""
-        while get_ident() == self._thread and not self._awaited and self._is_capturing():
+        while get_ident() == self._thread and not self._awaited and self._is_busy():
             time.sleep(_PAUSE)
+
+    def _is_busy(self) -> bool:
+        """Whether a capture is in progress, or may soon be."""
+        may_follow = len(self._waiting) < _FEW and time.monotonic() - self._put_at < _QUIET
+        return may_follow or self._is_capturing()
 
     @contextlib.contextmanager
     def no_work(self) -> Iterator[None]:
@@ -118,7 +129,7 @@ class Later:
             while self._waiting:
                 if not self._is_over:
                     time.sleep(pause)
-                if self._is_over or not self._is_capturing():
+                if self._is_over or not self._is_busy():
                     self._do_one()
                     pause = _PAUSE / 10
             if not self._is_signaled():

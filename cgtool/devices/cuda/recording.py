@@ -56,6 +56,7 @@ from cgtool.torch_compat.inductor import kernel_launch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     CALL_MODULE_CODE,
+    PatchPoint,
     current_graph_task,
     current_raw_stream,
     has_compiled,
@@ -321,6 +322,14 @@ def _frame_of_capture(frame: FrameType) -> FrameType | None:
     return None
 
 
+def _giving_way(
+    origins: Iterable[Provenance], give_way: Callable[[], object]
+) -> Iterator[Provenance]:
+    for origin in origins:
+        give_way()
+        yield origin
+
+
 def _sites(frame: FrameType | None) -> Iterator[Site]:
     return ((each.f_code, each.f_lasti) for each in callers(frame))
 
@@ -375,7 +384,7 @@ class _Watch:
             # They are those of all modules, which Dynamo's guards see.
             recorder.hooks.__enter__()
             ends.append(partial(recorder.hooks.__exit__, None, None, None))
-        point = kernel_launch()
+        point = self._captures.launch_point()
         if point is not None:
             original = getattr(*point)
             setattr(*point, recorder.launching(original))
@@ -391,7 +400,7 @@ class _Watch:
 
         def joined(give_way: Callable[[], object]) -> Contents:
             origins = self._origins(contents.handles, give_way)
-            nodes = contents.nodes(origins)
+            nodes = contents.nodes(_giving_way(origins, give_way))
             give_way()
             return nodes, contents.edges
 
@@ -446,6 +455,7 @@ class Captures:
         native = op_watch.load()
         self.native_reader = None
         self._native, self._settings = native, None
+        self._launch_point: PatchPoint | None = None
         if native is not None:
             self.native_reader = native_reader(native)
             self._settings = _settings(native)
@@ -461,6 +471,11 @@ class Captures:
             return free_bytes()
         known: int | None = self.native_reader.free_bytes()
         return known
+
+    def launch_point(self) -> PatchPoint | None:
+        """``kernel_launch``, which is looked for until it is there."""
+        self._launch_point = self._launch_point or kernel_launch()
+        return self._launch_point
 
     def new_recorder(self) -> _Recorder | _NativeRecorder:
         """Of the capture that a caller has begun."""

@@ -23,11 +23,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import reduction
+from multiprocessing import forkserver, reduction
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,28 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
 
 
+_starting = threading.Lock()
+_ROOT = Path(__file__).resolve().parent.parent
+
+
 def preload(*modules: str) -> None:
     """Modules that the process to fork from imports; to be called before it is started."""
     _context.set_forkserver_preload(list(modules))
+
+
+def _start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
+    """Fork a process from the one that has imported PyTorch, which is started if there is none.
+
+    Before Python 3.12.4 that one finds modules only in the folder where it starts, and ignores
+    what it cannot import: each process forked from it would then import PyTorch itself.
+    """
+    process = _context.Process(target=target, args=arguments)
+    with _starting:
+        if forkserver._forkserver._forkserver_pid is None:  # type: ignore[attr-defined]
+            with contextlib.chdir(_ROOT):
+                forkserver.ensure_running()
+    process.start()
+    return process
 
 
 def _enter(standard: Sequence[int], passed: dict[int, int]) -> None:
@@ -160,16 +180,13 @@ class _OfForkserver(_Process):
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         read_end, write_end = os.pipe()
         try:
-            self._process = _context.Process(
-                target=_worker_of_forkserver,
-                args=(
-                    command[command.index(_CHILD) + 1 :],
-                    dict(os.environ),
-                    [_Handle(read_end), _Handle(options["stdout"]), _Handle(options["stderr"])],
-                    {number: _Handle(number) for number in options["pass_fds"]},
-                ),
+            self._process = _start(
+                _worker_of_forkserver,
+                command[command.index(_CHILD) + 1 :],
+                dict(os.environ),
+                [_Handle(read_end), _Handle(options["stdout"]), _Handle(options["stderr"])],
+                {number: _Handle(number) for number in options["pass_fds"]},
             )
-            self._process.start()
         finally:
             os.close(read_end)
         assert self._process.pid is not None
@@ -252,8 +269,7 @@ def in_fork(function: Callable[..., Any], *arguments: Any, timeout: float) -> An
     """The function's result; it and its arguments can be pickled. Raises TimeoutError, and
     RuntimeError with the traceback of what the function raised. May be called on any thread."""
     receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_call, args=(sender, function, arguments))
-    process.start()
+    process = _start(_call, sender, function, arguments)
     sender.close()
     try:
         if not receiver.poll(timeout):
@@ -322,10 +338,7 @@ def run_cgtool(
         out, err = Path(folder) / "out", Path(folder) / "err"
         for file in (out, err):
             file.touch()
-        process = _context.Process(
-            target=_command, args=(words, str(cwd), environment, str(out), str(err))
-        )
-        process.start()
+        process = _start(_command, words, str(cwd), environment, str(out), str(err))
         process.join(timeout)
         if process.exitcode is None:
             process.terminate()

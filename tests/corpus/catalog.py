@@ -14,7 +14,9 @@ If the loop around the code has a learning rate scheduler, it is an attribute ``
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,6 +26,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 WRONG = HERE / "wrong.txt"
 """Entries whose verdict is known to be wrong; `benchmarks/corpus.py --record` writes them."""
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+"""What a statement can be inside of."""
 _GUILTY = re.compile(r"# guilty(?: if ([a-z-]+))?: (.+)")
 
 
@@ -100,23 +104,29 @@ class Entry:
 
 def entries(*wanted: str) -> list[Entry]:
     """All entries, or those of these themes, names and keys."""
-    found = [entry for file in sorted(HERE.glob("entries/*.py")) for entry in _factories(file)]
-    found += [_script(file) for file in sorted(HERE.glob("scripts/*.py"))]
+    files = [*sorted(HERE.glob("entries/*.py")), *sorted(HERE.glob("scripts/*.py"))]
+    found = [entry for file in files for entry in _entries_in(file)]
     if not wanted:
         return found
     return [each for each in found if {each.theme, each.name, each.key} & set(wanted)]
 
 
+@functools.cache
+def _entries_in(file: Path) -> tuple[Entry, ...]:
+    return (_script(file),) if file.parent.name == "scripts" else tuple(_factories(file))
+
+
 def _factories(file: Path) -> Iterator[Entry]:
     source = file.read_text()
-    marks, tree = marks_of(source), ast.parse(source)
+    marks, dependent, tree = marks_of(source), _dependent(source), ast.parse(source)
+    statements = _statements(tree)
     start = 1
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and _is_factory(node):
             end = node.end_lineno or node.lineno
             own = {line: reason for line, reason in marks.items() if start <= line <= end}
-            lines = tuple(_statement(tree, line) for line in own)
-            depends = any(start <= line <= end for line in _dependent(source))
+            lines = tuple(statements.get(line, range(line, line + 1)) for line in own)
+            depends = any(start <= line <= end for line in dependent)
             yield Entry(file.stem, node.name, file, lines, tuple(own.values()), depends)
             start = end + 1
 
@@ -129,8 +139,9 @@ def _is_factory(node: ast.FunctionDef) -> bool:
 
 def _script(file: Path) -> Entry:
     source = file.read_text()
-    marks, tree = marks_of(source), ast.parse(source)
-    lines = tuple(_statement(tree, line) for line in marks)
+    marks = marks_of(source)
+    statements = _statements(ast.parse(source)) if marks else {}
+    lines = tuple(statements.get(line, range(line, line + 1)) for line in marks)
     return Entry("scripts", file.stem, file, lines, tuple(marks.values()))
 
 
@@ -149,15 +160,17 @@ def _dependent(source: str) -> list[int]:
     return [number for number, line in found if (match := _GUILTY.search(line)) and match[1]]
 
 
-def _statement(tree: ast.AST, line: int) -> range:
-    """The lines of the innermost statement at a line; of ``if``, ``for`` and ``def`` the head."""
-    found = range(line, line + 1)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or 0):
-            continue
-        body = getattr(node, "body", None)
-        end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
-        # The walk is breadth first, so an inner statement comes later.
-        if line < end:
-            found = range(node.lineno, end)
+def _statements(tree: ast.AST) -> dict[int, range]:
+    """By line, those of the innermost statement; of ``if``, ``for`` and ``def`` the head."""
+    found: dict[int, range] = {}
+    # From the outside in: an inner statement replaces the one around it.
+    pending = deque([tree])
+    while pending:
+        node = pending.popleft()
+        pending.extend(each for each in ast.iter_child_nodes(node) if isinstance(each, _BLOCKS))
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
+            lines = range(node.lineno, end)
+            found.update(dict.fromkeys(lines, lines))
     return found

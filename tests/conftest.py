@@ -64,9 +64,17 @@ def _check_import() -> None:
         )
 
 
-def pytest_collection(session: pytest.Session) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for marker, thing, missing in (("gpu", "a GPU", _no_gpu), ("browser", "a browser", no_browser)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        for item in marked if reason is not None else ():
+            item.add_marker(pytest.mark.skip(reason=f"needs {thing}: {reason}"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Collect garbage as fast as a forked worker does: a check does so again and again, and would
-    walk through all of PyTorch each time."""
+    walk through all of PyTorch, and all tests, each time."""
     if session.config.pluginmanager.hasplugin("dsession"):
         return  # the process that starts the workers of xdist runs no test
     with contextlib.suppress(ImportError):
@@ -74,11 +82,3 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for marker, thing, missing in (("gpu", "a GPU", _no_gpu), ("browser", "a browser", no_browser)):
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        reason = missing() if marked else None
-        for item in marked if reason is not None else ():
-            item.add_marker(pytest.mark.skip(reason=f"needs {thing}: {reason}"))

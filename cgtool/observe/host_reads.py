@@ -353,21 +353,7 @@ class HostReads:
     def written_by_threads(self, serving: Collection[int]) -> set[Any]:
         """The keys of values that the running functions of other threads still write, without those
         that serve the code, by id."""
-        others = HostReads()
-        running_at: dict[tuple[str, str], list[tuple[types.CodeType, int]]] = {}
-        for frame in frames_of_other_threads().values():
-            for running in callers(frame):
-                if id(running.f_code) in serving:
-                    continue
-                if not is_internal(running.f_code):
-                    others.add_frame(running)
-                    code = running.f_code
-                    site = code, line_of((code, running.f_lasti))
-                    running_at.setdefault((code.co_filename, code.co_qualname), []).append(site)
-                elif running.f_code.co_filename == threading.__file__:
-                    # The function of a `Timer`, which is still to be called.
-                    thread = running.f_locals.get("self")
-                    others._follow(getattr(thread, "function", None), _HELPERS)
+        others, running_at = _reads_of_threads(serving)
         return {
             watched.key
             for watched in others.watched
@@ -378,6 +364,36 @@ class HostReads:
                 for site in running_at.get((watched.frame.file, watched.frame.function), [None])
             )
         }
+
+
+def shared_with_threads() -> set[int]:
+    """The ids of queues and events that the running functions of other threads use."""
+    others, _ = _reads_of_threads(())
+    values = (watched.look_up() for watched in others.watched)
+    return {id(value) for value in values if isinstance(value, SHARED)}
+
+
+_RunningAt = dict[tuple[str, str], list[tuple[types.CodeType, int]]]
+"""Code that runs and its line, by file and function."""
+
+
+def _reads_of_threads(serving: Collection[int]) -> tuple[HostReads, _RunningAt]:
+    """What the running functions of other threads use, without those that serve the code."""
+    others, running_at = HostReads(), _RunningAt()
+    for frame in frames_of_other_threads().values():
+        for running in callers(frame):
+            if id(running.f_code) in serving:
+                continue
+            if not is_internal(running.f_code):
+                others.add_frame(running)
+                code = running.f_code
+                site = code, line_of((code, running.f_lasti))
+                running_at.setdefault((code.co_filename, code.co_qualname), []).append(site)
+            elif running.f_code.co_filename == threading.__file__:
+                # The function of a `Timer`, which is still to be called.
+                thread = running.f_locals.get("self")
+                others._follow(getattr(thread, "function", None), _HELPERS)
+    return others, running_at
 
 
 def _holder(owner: Any, name: str | int) -> Any:

@@ -33,7 +33,7 @@ from cgtool.observe.frames import (
     user_frame,
 )
 from cgtool.observe.handed_work import FollowingProfile, followed_work
-from cgtool.observe.host_reads import HostReads, Snapshot
+from cgtool.observe.host_reads import HostReads, Snapshot, shared_with_threads
 from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
@@ -74,7 +74,7 @@ class Iteration:
     given: list[Any] = field(default_factory=list)
     """The queues and events that the code fills or sets."""
     answered: list[Any] = field(default_factory=list)
-    """Those in which only threads that serve the code leave something."""
+    """Those in which only the code and threads that serve it leave something."""
     storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
     emptied: set[int] = field(default_factory=set)
@@ -83,8 +83,8 @@ class Iteration:
     """Those on the host into which the device copies: a replay fills them too."""
 
     def is_answer(self, position: Position, earlier: Iteration) -> bool:
-        """Whether what a call reads comes from threads that have served the code. They fill its
-        queues and events, or it has made these itself: the iteration before had others."""
+        """Whether what a call reads comes from the code, or from threads that have served it. They
+        fill its queues and events, or it has made these itself: the iteration before had others."""
         read = set(map(id, self.shared.get(position, ())))
         before = set(map(id, earlier.shared.get(position, ())))
         is_new = bool(before) and before.isdisjoint(read)
@@ -115,6 +115,9 @@ class CallProfile(FollowingProfile):
         self._of_thread = _OfThread()
         self._lock = threading.RLock()
         self._has_ended = False
+        self._thread = threading.get_ident()
+        self._given_by_threads: set[int] = set()
+        """The ids of queues and events that other threads fill or set."""
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         with self._lock:
@@ -138,7 +141,7 @@ class CallProfile(FollowingProfile):
             elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
                 self._draw("host", frame.f_back, frame.f_locals.get("self"))
             elif code.co_filename.endswith(_GIVEN_IN_LIBRARIES.get(code.co_name, ())):
-                self.iteration.given.append(frame.f_locals.get("self"))
+                self._give(frame.f_locals.get("self"))
             elif code.co_name == "step" and code.co_filename.endswith(
                 "/torch/optim/lr_scheduler.py"
             ):
@@ -158,7 +161,7 @@ class CallProfile(FollowingProfile):
             if kind is not None:
                 self._draw(kind, frame, owner)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
-                self.iteration.given.append(owner)
+                self._give(owner)
             elif isinstance(owner, Context) and argument.__name__ == "run":
                 running.contexts += 1
             elif running.contexts > 0 and isinstance(owner, ContextVar):
@@ -169,6 +172,12 @@ class CallProfile(FollowingProfile):
                 self.iteration.generators[position] = value.content if value else None
         elif running.contexts > 0 and isinstance(getattr(argument, "__self__", None), Context):
             running.contexts -= 1
+
+    def _give(self, owner: Any) -> None:
+        """A queue is filled, or an event set."""
+        self.iteration.given.append(owner)
+        if threading.get_ident() != self._thread:
+            self._given_by_threads.add(id(owner))
 
     def hands_over(self, function: Any) -> None:
         kind = _kind_of_source(function)
@@ -184,7 +193,11 @@ class CallProfile(FollowingProfile):
             locals_of(frame)
 
     def note_servers(self) -> None:
-        """Note the functions of other threads that serve the code."""
+        """Note the functions of other threads that serve the code, and the queues and events that
+        only the code itself uses."""
+        if self.iteration.given:
+            shared = shared_with_threads() | self._given_by_threads
+            self.iteration.answered += [x for x in self.iteration.given if id(x) not in shared]
         for frame, answers in serving(self.iteration.given):
             self.ran.codes[id(frame.f_code)] = frame.f_code
             self.ran.serving.add(id(frame.f_code))

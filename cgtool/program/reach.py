@@ -8,14 +8,19 @@ is not restored between two runs that must begin in the same state.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import contextvars
 import dis
 import enum
+import gc
 import itertools
+import queue
 import random
 import sys
 import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -86,7 +91,7 @@ def container(value: Any) -> Place:
     def items() -> Items:
         if isinstance(value, dict):
             return dict(value)
-        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
+        return {each: each for each in value} if isinstance(value, set) else dict(enumerate(value))
 
     def put(items: Items) -> None:
         value.clear()
@@ -98,15 +103,29 @@ def container(value: Any) -> Place:
     return Place(items, put)
 
 
-_ABSENT = (AttributeError, KeyError, ValueError)
-"""Raised for a slot, a global and a cell that hold nothing."""
+def _weak_container(value: Any) -> Place:
+    """A dictionary with weak keys or values, or a weak set: what lives in it."""
+
+    def items() -> Items:
+        is_set = isinstance(value, weakref.WeakSet)
+        return {each: each for each in value} if is_set else dict(value.items())
+
+    def put(items: Items) -> None:
+        value.clear()
+        value.update(items)
+
+    return Place(items, put)
+
+
+_ABSENT = (AttributeError, KeyError, ValueError, LookupError)
+"""Raised for a slot, a global, a cell and a context variable that hold nothing."""
 
 
 def _variables(
     names: tuple[str, ...],
     get: Callable[[str], Any],
-    assign: Callable[[str, Any], None],
-    delete: Callable[[str], None],
+    assign: Callable[[str, Any], object],
+    delete: Callable[[str], object],
 ) -> Place:
 
     def items() -> Items:
@@ -177,16 +196,86 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
     elif is_a(value, types.MethodType):
         yield path, value.__self__
         yield path, value.__func__
+    elif is_a(value, types.BuiltinMethodType | types.MethodWrapperType):
+        yield path, value.__self__
     elif is_a(value, partial):
         yield path, value.args
         yield path, value.keywords
         yield path, value.func
+        yield path, vars(value)
     elif is_a(value, type):
         yield from _in_class(path, value, places)
     elif is_a(value, types.CellType):
         yield from _in_place(path, attributes(value, ("cell_contents",)), places)
+    elif type(value) in _INSIDE:
+        yield from _INSIDE[type(value)](path, value, places)
     else:
         yield from _in_object(path, value, places)
+
+
+def _in_weak_container(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
+    place = _weak_container(value)
+    yield from _in_place(path, place, places, len(value))
+    yield from ((path, key) for key in place.items())
+
+
+def _in_variable(
+    path: str, variable: contextvars.ContextVar[Any], places: list[Place] | None
+) -> Iterator[Named]:
+    place = _variables(
+        ("value",),
+        lambda _: variable.get(),
+        lambda _, value: variable.set(value),
+        # A context forgets a value only with the token of the call that set it.
+        lambda _: None,
+    )
+    for _, value in _in_place("", place, places):
+        yield path, value
+
+
+def _in_mapping(
+    path: str, mapping: types.MappingProxyType[Any, Any], _places: list[Place] | None
+) -> Iterator[Named]:
+    # Read-only here; it can be that of a class.
+    yield from ((_joined(path, key), value) for key, value in mapping.items())
+
+
+def _in_queue(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
+    yield from _in_place(path, attributes(value, ("queue", "unfinished_tasks")), places)
+
+
+def _in_proxy(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
+    # A proxy passes on the methods of what it stands for.
+    yield path, attribute(attribute(value, "__init__"), "__self__")
+
+
+def _in_c(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
+    """In objects of C that cannot be restored, only the contents of the tensors in them."""
+    for inner in gc.get_referents(value):
+        parts = inner.values() if type(inner) is dict else (inner,)
+        yield from ((path, part) for part in parts)
+
+
+_Inside = Callable[[str, Any, list[Place] | None], Iterator[Named]]
+_INSIDE: dict[type, _Inside] = {
+    weakref.WeakKeyDictionary: _in_weak_container,
+    weakref.WeakValueDictionary: _in_weak_container,
+    weakref.WeakSet: _in_weak_container,
+    weakref.ref: lambda path, value, _places: iter(((path, value()),)),
+    weakref.ProxyType: _in_proxy,
+    weakref.CallableProxyType: _in_proxy,
+    contextvars.ContextVar: _in_variable,
+    types.MappingProxyType: _in_mapping,
+    queue.Queue: _in_queue,
+    queue.LifoQueue: _in_queue,
+    queue.PriorityQueue: _in_queue,
+    queue.SimpleQueue: _in_c,
+    type(lru_cache(id)): _in_c,
+    concurrent.futures.Future: lambda path, value, places: _in_place(
+        path, attributes(value, ("_result",)), places
+    ),
+}
+"""By type: containers of the standard library, whose other objects are left."""
 
 
 def _in_place(
@@ -197,7 +286,7 @@ def _in_place(
     if places is not None:
         places.append(place)
     for key, value in place.items().items():
-        yield _joined(path, key), value
+        yield path if key is value else _joined(path, key), value
         if isinstance(key, torch.Tensor):
             yield path, key
 

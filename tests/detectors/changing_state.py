@@ -937,6 +937,18 @@ def long_plan_of_pairs(device):
     return run, (rows(device),)
 
 
+def number_handed_on_in_a_queue(device):
+    rates = queue.Queue()
+    rates.put(1.0)
+
+    def run(x):
+        rate = rates.get()
+        rates.put(rate * 0.9)
+        return x * rate  # <- python-scalar-frozen
+
+    return run, (rows(device),)
+
+
 def queue_in_c(device):
     rates = queue.SimpleQueue()
     for k in range(1000):

@@ -1130,6 +1130,34 @@ def queue_and_event_of_a_call(device):
     return forward, (rows(device),)
 
 
+def pool_of_buffers(device):
+    free = queue.Queue()
+    for _ in range(2):
+        free.put(torch.empty(4, 8, device=device))
+
+    def forward(x):
+        buffer = free.get()
+        try:
+            return torch.mul(x, 2, out=buffer) + 1
+        finally:
+            free.put(buffer)
+
+    return forward, (torch.randn(4, 8, device=device),)
+
+
+def queue_filled_and_emptied(device):
+    waiting = queue.PriorityQueue()
+
+    def forward(x):
+        waiting.put((2, x * 2))
+        waiting.put((1, x + 1))
+        while not waiting.empty():
+            x = x + waiting.get()[1]
+        return x
+
+    return forward, (rows(device),)
+
+
 def served_from_a_queue(device):
     requests, answers = queue.SimpleQueue(), queue.SimpleQueue()
 

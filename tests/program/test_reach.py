@@ -11,6 +11,7 @@ import torch
 from cgtool.model.failure import CgtoolError
 from cgtool.program.description import named_tensors
 from cgtool.program.phases import call, differentiable, flatten_outputs, grads
+from cgtool.program.reach import Reachable
 from cgtool.program.workload import tensors_in
 
 
@@ -154,6 +155,124 @@ def test_optimizer_state_and_closed_over_tensors_have_names(loaded):
     assert ("input", "tensor x") in named
     assert ("parameter", "parameter adam.param_groups[0]['params'][2]") in named
     assert ("optimizer", "adam exp_avg_sq of adam.param_groups[0]['params'][2]") in named
+
+
+HOLDERS = """
+import collections, concurrent.futures, contextvars, functools, queue, types, weakref
+
+class Owner:
+    pass
+
+def kept(owner):
+    KEPT.append(owner)
+    return owner
+
+def queued(kind):
+    holder = kind()
+    return holder, holder.put
+
+def weak_values():
+    holder = weakref.WeakValueDictionary()
+    return holder, lambda value: holder.__setitem__(0, kept(value))
+
+def weak_keys():
+    holder, key = weakref.WeakKeyDictionary(), kept(Owner())
+    return holder, lambda value: holder.__setitem__(key, value)
+
+def weak_set():
+    holder = weakref.WeakSet()
+    def put(value):
+        holder.clear()
+        holder.add(kept(value))
+    return holder, put
+
+def plain_set():
+    holder = set()
+    def put(value):
+        owner = Owner()
+        owner.value = value
+        holder.clear()
+        holder.add(owner)
+    return holder, put
+
+def weak(make):
+    owner = kept(Owner())
+    return make(owner), lambda value: setattr(owner, "value", value)
+
+def variable():
+    holder = contextvars.ContextVar("state")
+    return holder, holder.set
+
+def method():
+    holder = []
+    return holder.copy, lambda value: holder.__setitem__(slice(None), [value])
+
+def view():
+    inner = {}
+    return types.MappingProxyType(inner), lambda value: inner.__setitem__(0, value)
+
+def cache():
+    holder = functools.lru_cache(collections.deque)
+    return holder, lambda value: holder().append(value)
+
+def future():
+    holder = concurrent.futures.Future()
+    return holder, holder.set_result
+
+def partial():
+    holder = functools.partial(print)
+    return holder, lambda value: setattr(holder, "value", value)
+
+KEPT = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("holder", "rebinds"),
+    {
+        "weak_keys()": True,
+        "weak_values()": True,
+        "weak_set()": True,
+        "plain_set()": True,
+        "weak(weakref.ref)": True,
+        "weak(weakref.proxy)": True,
+        "variable()": True,
+        "partial()": True,
+        "method()": True,
+        "view()": False,
+        "cache()": False,
+        "future()": False,
+        "queued(queue.Queue)": False,
+        "queued(queue.LifoQueue)": False,
+        "queued(queue.SimpleQueue)": False,
+    }.items(),
+)
+def test_what_holders_of_the_standard_library_hold_is_state(loaded, holder, rebinds):
+    text = (
+        HOLDERS
+        + f"""
+def build(device):
+    holder, put = {holder}
+    put(torch.zeros(2))
+    def step():
+        return holder
+    step.put = put
+    return step
+"""
+    )
+    step = loaded(text).parts[0].function
+    holder = step()
+    reachable = Reachable([("holder", holder)])
+    ((_, tensor),) = reachable.tensors.values()
+    assert tensor.tolist() == [0, 0]
+    if rebinds:
+        restore = reachable.layout()
+        step.put(torch.ones(2))
+        ((_, other),) = Reachable([("holder", holder)]).tensors.values()
+        assert other is not tensor
+        restore()
+        ((_, restored),) = Reachable([("holder", holder)]).tensors.values()
+        assert restored is tensor
 
 
 def test_loading_keeps_no_closed_over_tensor_alive(loaded):

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import what most tests need, unless this process only starts the workers of xdist."""
+    if not session.config.pluginmanager.hasplugin("dsession"):
+        with contextlib.suppress(ImportError):
+            for name in ("cgtool.devices.simulated.device", "torch._dynamo"):
+                importlib.import_module(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Collect garbage as fast as a forked worker does: a check does so again and again, and would
-    walk through all of PyTorch, and all tests, each time."""
-    if session.config.pluginmanager.hasplugin("dsession"):
-        return  # the process that starts the workers of xdist runs no test
-    with contextlib.suppress(ImportError):
-        for name in ("cgtool.devices.simulated.device", "torch._dynamo"):
-            importlib.import_module(name)
+    each time walk through PyTorch, all tests, and what earlier tests have left."""
     gc.collect()
     gc.freeze()
+    return (yield)

@@ -7,6 +7,7 @@ docs/findings/README.md and the count in README.md again.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import pkgutil
@@ -26,31 +27,31 @@ PAGES = ROOT / "docs" / "findings"
 UPDATE = bool(os.environ.get("UPDATE_GOLD"))
 
 
-def _calls(tree: ast.AST, name: str) -> list[ast.Constant]:
-    return [
-        call.args[0]
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id == name
-        and call.args
-        and isinstance(call.args[0], ast.Constant)
-    ]
-
-
-def _sources() -> dict[str, ast.Module]:
-    """Every module of the package, by its name without ``cgtool.``."""
+@functools.cache
+def _literals() -> dict[str, dict[str | None, list[object]]]:
+    """The literals of every module of the package, by its name without ``cgtool.`` and by the
+    function whose first argument they are, if any."""
     package = ROOT / "cgtool"
-    return {
-        ".".join(path.relative_to(package).with_suffix("").parts): ast.parse(path.read_text())
-        for path in sorted(package.rglob("*.py"))
-    }
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        first_of = {
+            id(node.args[0]): node.func.id
+            for node in nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+        }
+        literals = defaultdict(list)
+        for node in nodes:
+            if isinstance(node, ast.Constant):
+                literals[first_of.get(id(node))].append(node.value)
+        found[".".join(path.relative_to(package).with_suffix("").parts)] = literals
+    return found
 
 
 def test_each_page_names_the_modules_that_declare_its_code():
     declared: dict[str, list[str]] = defaultdict(list)
-    for module, tree in _sources().items():
-        for name in sorted({argument.value for argument in _calls(tree, "code")}):
+    for module, literals in _literals().items():
+        for name in sorted(set(literals["code"])):
             declared[name].append(module)
     assert set(declared) <= set(codes())
     for name in codes():
@@ -71,14 +72,10 @@ def test_what_no_module_declares_is_found_by_no_command():
 
 def test_no_code_is_repeated_outside_its_declaration():
     """Nothing would check a literal; a caveat of a capture may have a code's name."""
-    for module, tree in _sources().items():
-        allowed = {id(each) for name in ("code", "Caveat") for each in _calls(tree, name)}
-        literals = {
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and node.value in codes() and id(node) not in allowed
-        }
-        assert not literals, module
+    known = set(codes())
+    for module, literals in _literals().items():
+        for function in set(literals) - {"code", "Caveat"}:
+            assert not known & set(literals[function]), module
 
 
 def test_a_code_without_a_page_cannot_be_declared():

@@ -1,8 +1,9 @@
-"""Workers that have imported torch before they get a job."""
+"""Workers that have imported torch before they get a job: one test starts them as for a user."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cgtool.model.capture_file import read
 from cgtool.model.jobs import CaptureJob
 from cgtool.model.options import CaptureOptions
 from cgtool.worker import supervisor
+from tests.forked_workers import workers  # noqa: F401
 
 MODEL = """
 import os, sys
@@ -24,6 +26,11 @@ def build(device):
     return torch.nn.Linear(4, 4).to(device), (torch.randn(2, 4, device=device),)
 """
 SIMULATED = CaptureOptions(device="simulated")
+
+
+@pytest.fixture(autouse=True)
+def _forked(workers: None) -> None:  # noqa: F811
+    """Workers are forked."""
 
 
 @pytest.fixture
@@ -41,6 +48,7 @@ def run(spec: str, output: Path) -> None:
     assert read(output).entry.spec == spec
 
 
+@pytest.mark.fresh_worker
 def test_waiting_workers_are_used_first_and_unused_ones_end(spec, tmp_path):
     with supervisor.ahead(2):
         waiting = [worker.process for worker in supervisor._waiting]
@@ -65,7 +73,9 @@ def test_a_worker_whose_parent_is_gone_ends_by_itself():
 
 
 def test_a_waiting_worker_that_died_is_replaced(spec, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor.Worker, "is_ready", lambda self: self.process.kill())
+    monkeypatch.setattr(
+        supervisor.Worker, "is_ready", lambda self: self.process.send_signal(signal.SIGKILL)
+    )
     with supervisor.ahead(2):
         run(spec, tmp_path / "a.cgt")
     assert len(used(spec)) == 1

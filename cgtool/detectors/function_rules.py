@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.host_read_rules import READS
+from cgtool.detectors.host_read_rules import READS, library_function
+from cgtool.detectors.op_rules import OUTSIDE
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
@@ -164,6 +165,9 @@ def note_pinning(region: CapturedRegion, op: str = "") -> None:
 def _refuse_copy(
     region: CapturedRegion, copy_code: Code, subject: str, fix: str | None = None
 ) -> None:
+    library = library_function()
+    if library is not None:
+        subject, fix = f"{subject} in `{library}`", f"replace it, or {OUTSIDE}"
     region.refuse(copy_code, subject, fix, why=COPIES)
 
 

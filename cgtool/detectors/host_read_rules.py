@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from cgtool.detectors.op_rules import (
     Refusal,
 )
 from cgtool.findings import code
-from cgtool.observe.frames import callers, package_part
+from cgtool.observe.frames import callers, locals_of, package_part
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
@@ -60,6 +61,16 @@ _LIBRARY_FUNCTION = Refusal(
     "a function of PyTorch, which reads a tensor value on the host,",
     f"replace it, or {OUTSIDE}",
 )
+_VALIDATION = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "`torch.distributions`, which checks its arguments on the host,",
+    "construct the distribution with validate_args=False",
+)
+_DISTRIBUTION = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "`torch.distributions`, which reads a tensor value on the host,",
+    f"{OUTSIDE}, and `copy_()` the result into a static tensor before the replay",
+)
 _LIBRARIES: dict[str, Refusal] = {
     "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
     "/torch/amp/grad_scaler.py": Refusal(
@@ -95,11 +106,11 @@ _LIBRARIES: dict[str, Refusal] = {
     "/torch/optim/": Refusal(
         code("optimizer-not-capturable"), "the optimizer, which reads its state on the host,"
     ),
-    "/torch/distributions/": Refusal(
-        HIDDEN_SYNC_IN_STOCK_MODULE,
-        "`torch.distributions`, which checks its arguments on the host,",
-        "construct the distribution with validate_args=False",
-    ),
+    **{
+        f"/torch/distributions/{name}.py": _VALIDATION
+        for name in ("distribution", "constraints", "geometric", "continuous_bernoulli")
+    },
+    "/torch/distributions/": _DISTRIBUTION,
     "/torch/nn/modules/batchnorm.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "batch norm with momentum=None, which reads its counter on the host,",
@@ -157,11 +168,12 @@ READS: dict[Any, Refusal] = {
 
 _CALLS_A_MODULE = "/torch/nn/modules/module.py"
 _RANGES = ("arange", "linspace", "logspace", "range")
-_INSTEAD = {
+INSTEAD = {
     **dict.fromkeys(_RANGES, "pass a Python number"),
+    "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
 }
-"""What to write for an op that reads a value on the host."""
+"""What to write for a function that reads a value on the host."""
 
 
 def read_by_library(files: Iterable[str]) -> Refusal | None:
@@ -186,15 +198,35 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             return _ANOMALY
         name = autograd_node
-    if by_library is _LIBRARY_FUNCTION:
+    if by_library is _VALIDATION:
+        return _checked_inside() or by_library
+    if by_library is _DISTRIBUTION or by_library is _LIBRARY_FUNCTION:
         name = library_function()
     return by_library._replace(subject=_reads(name)) if name else by_library
+
+
+def _checked_inside() -> Refusal | None:
+    """The check of a distribution that another one uses."""
+    kind = torch.distributions.Distribution
+    frames = itertools.takewhile(
+        lambda frame: _is_of_torch(package_part(frame.f_code.co_filename)), _running_frames()
+    )
+    owners = [locals_of(frame).get("self") for frame in frames]
+    checked = [type(owner).__name__ for owner in owners if isinstance(owner, kind)]
+    if not checked or checked[0] == checked[-1]:
+        return None
+    return _VALIDATION._replace(
+        subject=f"`{checked[0]}` inside `{checked[-1]}`, which checks its arguments on the host,",
+        fix=f"construct the `{checked[0]}` with validate_args=False; where `{checked[-1]}` "
+        "constructs it, call torch.distributions.Distribution.set_default_validate_args(False) "
+        "first",
+    )
 
 
 def read_in_kernel(op: str) -> Refusal:
     """The read on the host in the kernel of an op."""
     read_code = BOUNDS if op in _RANGES else HIDDEN_SYNC_IN_STOCK_MODULE
-    return Refusal(read_code, _reads(op), _INSTEAD.get(op, OUTSIDE))
+    return Refusal(read_code, _reads(op), INSTEAD.get(op, OUTSIDE))
 
 
 def _reads(function: str) -> str:
@@ -206,12 +238,13 @@ def library_function() -> str | None:
     running = [
         (file, name)
         for file, name in itertools.takewhile(lambda frame: _is_of_torch(frame[0]), _running())
-        if not file.startswith("/torch/testing/")  # which wraps TorchScript's calls
+        # The first wraps the calls of TorchScript, the other has what all distributions call.
+        if not file.startswith(("/torch/testing/", "/torch/distributions/utils.py"))
     ]
     if running and running[0][0] == _CALLS_A_MODULE:
         return "TorchScript"  # which has no frames
-    names = (name for _, name in running if not name.rpartition(".")[2].startswith("_"))
-    return next(names, None)
+    names = (name.removesuffix(".__init__") for _, name in running if "<locals>" not in name)
+    return next((name for name in names if not name.rpartition(".")[2].startswith("_")), None)
 
 
 def _is_of_torch(file: str) -> bool:
@@ -219,11 +252,15 @@ def _is_of_torch(file: str) -> bool:
 
 
 def _running() -> Iterator[tuple[str, str]]:
-    """File and function of the running frames outside cgtool and its context managers, innermost
-    first."""
+    """File and function of ``_running_frames``."""
+    for frame in _running_frames():
+        yield package_part(frame.f_code.co_filename), frame.f_code.co_qualname
+
+
+def _running_frames() -> Iterator[types.FrameType]:
+    """The running frames outside cgtool and its context managers, innermost first."""
     for frame in callers(sys._getframe(1)):
         file = frame.f_code.co_filename
-        name = package_part(file)
-        is_own = name.startswith("/cgtool/") or file == contextlib.__file__
+        is_own = package_part(file).startswith("/cgtool/") or file == contextlib.__file__
         if not is_own and not file.startswith("<"):
-            yield name, frame.f_code.co_qualname
+            yield frame

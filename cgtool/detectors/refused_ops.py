@@ -12,12 +12,19 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import watch_index
-from cgtool.detectors.host_read_rules import library_function, read_by_code, read_in_kernel
+from cgtool.detectors.host_read_rules import (
+    INSTEAD,
+    library_function,
+    read_by_code,
+    read_in_kernel,
+)
 from cgtool.detectors.op_rules import (
     H2D_PAGEABLE_COPY,
+    LINALG_ERROR_CHECK,
     ONLY_ON_THE_CPU,
     OPS,
     OUTSIDE,
+    SYNC_ITEM,
     SYNC_TRUTH_VALUE,
     Refusal,
 )
@@ -33,6 +40,8 @@ from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shar
 
 # Sorting.cpp, quantile_checks
 _QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
+
+_INDEX = torch.Tensor.__index__
 
 
 def is_host_work(args: Sequence[Any]) -> bool:
@@ -145,6 +154,11 @@ def _refusal_of(
     if op == "aten::_local_scalar_dense":
         if callers:
             return read_in_kernel(_short(call.name))
+        if region.function is _INDEX and call.chain:
+            name = called_at(position_of(call.chain[0]))
+            if name in ("bytes", "bytearray"):
+                subject = f"`{name}` of a tensor, which reads each of its elements on the host,"
+                return Refusal(SYNC_ITEM, subject, "read them after the replay")
         return read_by_code(region.function, call.autograd_node)
     refusal = OPS.get(name) or OPS.get(op)
     if refusal is None or (op.startswith("aten::index_put") and region.fills_mask):
@@ -152,7 +166,9 @@ def _refusal_of(
     if not refusal.when(args, kwargs):
         return None
     function = _short(call.name) if callers else ""
-    if not callers and refusal.code == SYNC_TRUTH_VALUE:
+    if not callers and refusal.code == LINALG_ERROR_CHECK:
+        function = library_function() or ""
+    elif not callers and refusal.code == SYNC_TRUTH_VALUE:
         # A function of PyTorch compares tensors for the user's code. One in C++ (`istft`) has no
         # frame of its own.
         function = library_function() or ""
@@ -161,7 +177,7 @@ def _refusal_of(
     if function in ("", _short(name).removesuffix("_")):
         return refusal
     subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
-    return refusal._replace(subject=subject, fix=OUTSIDE)
+    return refusal._replace(subject=subject, fix=INSTEAD.get(function, OUTSIDE))
 
 
 def _short(name: str) -> str:

@@ -6,6 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributions import (
+    FisherSnedecor,
+    Geometric,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    StudentT,
+    VonMises,
+    Wishart,
+)
 
 from cgtool.detectors.op_rules import OPS
 from cgtool.devices.simulated.device import SimulatedDevice
@@ -13,6 +23,7 @@ from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
+from cgtool.program.workload import Workload, WorkloadPart
 from tests.corpus.catalog import entries
 
 _TESTING = str(Path(torch.__file__).parent / "testing" / "_internal" / "jit_utils.py")
@@ -63,6 +74,64 @@ def test_rules_and_entries_belong_together():
 def test_words(name, words):
     (entry,) = entries(name)
     assert words in refusal(entry).message
+
+
+CHECKS = "construct the distribution with validate_args=False"
+
+
+@pytest.mark.parametrize(
+    ("sample", "subject", "fix"),
+    [
+        (lambda x, _: Normal(x, x).rsample(), "`torch.distributions`, which checks", CHECKS),
+        (
+            lambda x, _: Geometric(x / 9).log_prob(x),
+            "`torch.distributions`, which checks",
+            CHECKS,
+        ),
+        # A loop that ends when all samples are accepted.
+        (
+            lambda x, _: VonMises(x, x, False).sample(),
+            "`VonMises.sample`, which reads",
+            "outside",
+        ),
+        (
+            lambda x, _: Wishart(x[0] * 5, torch.diag(x), validate_args=False),
+            "`Wishart`",
+            "outside",
+        ),
+        (
+            lambda x, _: FisherSnedecor(x, x, False),
+            "`Gamma` inside `FisherSnedecor`, which checks",
+            "set_default_validate_args(False)",
+        ),
+        (
+            lambda x, _: MultivariateNormal(x, torch.diag(x), validate_args=False),
+            "`MultivariateNormal`, which calls `torch.linalg`",
+            "scale_tril=",
+        ),
+        (
+            lambda x, _: StudentT(x[0], x, x, False),
+            "creating a device tensor from Python or NumPy data in `Gamma`",
+            "replace it",
+        ),
+        (lambda x, _: bytes(x.byte()), "`bytes` of a tensor", "after the replay"),
+        (
+            lambda x, checked: Independent(checked, 1, validate_args=False).log_prob(x),
+            "`Normal` inside `Independent`, which checks",
+            "construct the `Normal`",
+        ),
+    ],
+)
+def test_what_a_library_reads_is_named(sample, subject, fix):
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        x = torch.ones(3, device="cuda")
+        # Constructed before the capture, with checks.
+        checked = Normal(x, x, validate_args=True)
+        part = WorkloadPart("test", lambda x: (sample(x, checked), x + 1)[1], (x,))
+        workload = Workload("test", "callable", (part,))
+        prepare(device, workload, CaptureOptions(), lambda _text: None)
+    assert subject in caught.value.failure.message
+    assert fix in caught.value.failure.fix
 
 
 def test_torchscript_is_named_where_pytorch_tests_wrap_its_calls(monkeypatch):

@@ -162,6 +162,7 @@ class _File:
         self._text = graph
         self._traced = traced
         self._compiled = compiled
+        self._nodes: dict[str, _Origin | None] = {}
 
     def source(self, line: int) -> Source:
         """What the launch in a line was made from."""
@@ -232,7 +233,13 @@ class _File:
         return last
 
     def _node(self, name: str) -> _Origin | None:
-        """A source node by its name; None without a line of the user's."""
+        """A source node by its name; None without a line of the user's. A kernel that fuses many
+        names them all."""
+        if name not in self._nodes:
+            self._nodes[name] = self._looked_up(name)
+        return self._nodes[name]
+
+    def _looked_up(self, name: str) -> _Origin | None:
         traced, lowered = self._traced.get(name), self._graph.get(name)
         if traced is not None and not (self._is_backward and lowered is not None):
             frames = _frames(traced.stack)
@@ -358,6 +365,7 @@ def _of_user(frames: Iterable[Frame]) -> Frames:
     )
 
 
+@cache
 def _path(module: tuple[str, str] | None) -> tuple[str, str] | None:
     """``layers.0`` of ``L['self'].layers.0``."""
     if module is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator
+from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -180,6 +181,7 @@ def mapped_frames(file: str, line: int) -> list[dict[str, Any]]:
     return [] if look_up is None else look_up(file, line) or []
 
 
+@cache
 def is_view(op: str) -> bool:
     """Whether an op of ATen only gives its input another shape: it launches nothing."""
     if op == "getitem":

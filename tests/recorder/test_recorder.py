@@ -634,7 +634,17 @@ def test_ops_count_while_another_thread_captures(recorded: Recorded) -> None:
     assert ways == {(2, ("aten::sin", 1))}
 
 
-def test_captures_at_once_are_marked_and_each_has_its_own_collections(recorded: Recorded) -> None:
+@pytest.fixture
+def only_these_collections() -> Iterator[None]:
+    """The collector runs when it is called, and not by itself."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_captures_at_once_are_marked_and_each_has_its_own_collections(
+    recorded: Recorded, only_these_collections: None
+) -> None:
     captured()
     first, second = Graph(), Graph()
     first.capture_begin()

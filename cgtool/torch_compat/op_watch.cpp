@@ -302,7 +302,8 @@ class Log {
     py::object over;  // Dropped at the end: that may run Python.
     PyObject* last = thread == home_ ? within_.ptr() : nullptr;
     bool is_within = walk(last) && last != nullptr;
-    if (last != nullptr && !is_within) over = std::move(within_);  // It has returned.
+    // It has returned, or is a generator that waits.
+    if (last != nullptr && !is_within) over = std::move(within_);
     int outer = is_within ? outside_ : -1;
     bool is_known = outer == last_outside_;
     last_outside_ = outer;

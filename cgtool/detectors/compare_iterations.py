@@ -314,9 +314,17 @@ class _Comparison:
         }
 
     def _name_of(self, tensor: OutsideTensor) -> str | None:
-        """The name that changes and that it had before the second iteration, or else after it."""
+        """The name that changes and that it had before the second iteration, or else after it; or
+        that of the generator whose frame held it."""
         names = self._names_of(tensor)
-        return f"`{names[0]}`" if names else None
+        if names:
+            return f"`{names[0]}`"
+        suspended = (
+            f"a tensor that `{self.reads.watched[number].use.text}` holds where it is suspended"
+            for number, value in self.first.state.items()
+            if value.kind == "iterator" and tensor.address in value.addresses
+        )
+        return next(suspended, None)
 
     def _names_of(self, tensor: OutsideTensor) -> list[str]:
         held = [change for change in self.changes if _is(change.before, tensor)]

@@ -7,6 +7,7 @@ import collections
 import copy
 import ctypes
 import enum
+import gc
 import itertools
 import queue
 import random
@@ -21,7 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cgtool.observe.lookup import MISSING, Identity, attribute_of
+from cgtool.observe.frames import locals_of
+from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
+from cgtool.observe.source import ATTRIBUTES, Use, uses_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
@@ -42,6 +45,8 @@ _COPIED: tuple[type[Any], ...] = type(iter([])), type(iter(())), type(iter(range
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
+SUSPENDED = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
+"""What keeps a frame between two calls."""
 SIZE = ""
 """Stands for the number of things in a container where a key is expected."""
 
@@ -127,6 +132,8 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     generator = random_state(value)
     if generator is not None:
         return Value("random", generator, "a state of the generator")
+    if isinstance(value, SUSPENDED):
+        return _suspended(value, depth)
     if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         # It moves on whenever it is read, except for one.
         if isinstance(value, itertools.repeat):
@@ -184,6 +191,61 @@ def _turn_of(cycle: itertools.cycle[Any]) -> tuple[Identity, ...] | None:
     # In its first turn it keeps what it has returned, later all items.
     before = items[: len(items) - len(ahead)] if is_later else items
     return tuple(map(Identity, (*ahead, *before)))
+
+
+def _suspended(value: Any, depth: int) -> Value:
+    """Where the frame of a generator or coroutine is suspended, and what it would go on with.
+
+    Of tensors only that they are there, as in containers: an op that reads another one shows it.
+    """
+    content: list[Any] = []
+    addresses: frozenset[int] = frozenset()
+    shown = _short(value)
+    while isinstance(value, SUSPENDED):
+        prefix = next(part for part in ("gi_", "cr_", "ag_") if hasattr(value, f"{part}frame"))
+        frame = getattr(value, f"{prefix}frame")
+        if frame is None or getattr(value, f"{prefix}running"):
+            # It has ended, or its values are not yet those that it keeps.
+            content.append("ended" if frame is None else object())
+            break
+        names = locals_of(frame)
+        addresses |= _addresses_of(names.values())
+        awaited = getattr(value, "gi_yieldfrom" if prefix == "gi_" else f"{prefix}await")
+        known = {id(part) for part in (*names.values(), awaited) if part is not None}
+        parts = {
+            **names,
+            **{use.text: _read_by(frame, use, names) for use in _uses_in(frame.f_code)},
+            # A loop keeps its iterator, which has no name.
+            **{
+                str(number): part
+                for number, part in enumerate(gc.get_referents(value))
+                if isinstance(part, Iterator) and id(part) not in known
+            },
+        }
+        kept = {name: _kept(part, depth) for name, part in parts.items()}
+        content.append((Identity(frame.f_code), frame.f_lasti, kept))
+        value = awaited
+    if isinstance(value, Iterator):
+        content.append(_kept(value, depth))
+    return Value("iterator", tuple(content), shown, addresses=addresses)
+
+
+def _uses_in(code: types.CodeType) -> list[Use]:
+    """What a function reads beside its local names, and behind them."""
+    uses = (*uses_of(code), *uses_of(code, "local"))
+    return [use for use in uses if use.steps[-1:] != (ATTRIBUTES,)]
+
+
+def _read_by(frame: types.FrameType, use: Use, names: dict[str, Any]) -> Any:
+    """What a name in a suspended frame leads to."""
+    return resolve(names.get(use.root, frame.f_globals.get(use.root, MISSING)), use.steps)
+
+
+def _kept(value: Any, depth: int) -> Any:
+    """What the comparison of a frame needs of one of its values."""
+    reduced = value_of(value, depth - 1) if depth else None
+    is_compared = reduced is not None and reduced.kind not in ("tensor", "function")
+    return reduced.content if reduced is not None and is_compared else type(value)
 
 
 class _Method:

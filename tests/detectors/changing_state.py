@@ -1920,3 +1920,54 @@ def remembered_by_version(device):
         return memo[version] * 2
 
     return forward, (rows(device),)
+
+
+def coroutine_that_keeps_a_tensor(device):
+    def differences():
+        previous = answer = None
+        while True:
+            value = yield answer
+            answer = value if previous is None else value - previous  # <- metadata-address-changed
+            previous = value.clone()
+
+    difference = differences()
+    next(difference)
+    return (lambda x: difference.send(x * 2)), (rows(device),)
+
+
+def generator_that_alternates_rarely(device):
+    def rates():
+        for _ in range(10**6):
+            yield 1.0
+
+    rate = rates()
+    return (lambda x: x * next(rate)), (rows(device),)  # <- python-scalar-frozen
+
+
+def generator_that_delegates_to_counting(device):
+    def counts():
+        n = 0
+        while True:
+            yield 1.0 if n < 1000 else 0.5
+            n += 1
+
+    def delegates():
+        yield from counts()
+
+    rate = delegates()
+    return (lambda x: x * next(rate)), (rows(device),)  # <- python-scalar-frozen
+
+
+class CountsInItsGenerator:
+    def __init__(self):
+        self.n = 0
+
+    def rates(self):
+        while True:
+            self.n += 1  # <- cpu-state-step-counter
+            yield 1.0 if self.n < 1000 else 0.5
+
+
+def generator_that_counts_in_an_attribute(device):
+    rate = CountsInItsGenerator().rates()
+    return (lambda x: x * next(rate)), (rows(device),)  # <- python-scalar-frozen

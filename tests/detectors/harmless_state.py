@@ -1186,6 +1186,71 @@ def version_that_is_compared(device):
     return forward, (rows(device),)
 
 
+def generator_of_one_buffer(device):
+    def forever(buffer):
+        while True:
+            yield buffer
+
+    buffers = forever(rows(device))
+    return (lambda x: x + next(buffers)), (rows(device),)
+
+
+def coroutine_without_state(device):
+    def doubles():
+        answer = None
+        while True:
+            value = yield answer
+            answer = value * 2
+
+    doubled = doubles()
+    next(doubled)
+    return (lambda x: doubled.send(x + 1)), (rows(device),)
+
+
+def coroutine_with_state_in_place(device):
+    def averages(state):
+        answer = None
+        while True:
+            value = yield answer
+            state.mul_(0.9).add_(value)
+            answer = state.clone()
+
+    average = averages(rows(device))
+    next(average)
+    return (lambda x: average.send(x)), (rows(device),)
+
+
+def coroutine_that_delegates(device):
+    def scales(factor):
+        answer = None
+        while True:
+            value = yield answer
+            answer = value * factor
+
+    def delegates():
+        yield from scales(3.0)
+
+    scaled = delegates()
+    next(scaled)
+    return (lambda x: scaled.send(x)), (rows(device),)
+
+
+def async_generator_of_one_buffer(device):
+    async def forever(buffer):
+        while True:
+            yield buffer
+
+    buffers = forever(rows(device))
+
+    def forward(x):
+        try:
+            buffers.asend(None).send(None)
+        except StopIteration as stop:
+            return x + stop.value
+
+    return forward, (rows(device),)
+
+
 def cycle_that_comes_around(device):
     scales = itertools.cycle((1.0, 2.0))
 

@@ -150,6 +150,11 @@ def test_a_tensor_has_the_name_that_it_had_when_it_was_read():
     assert first.reason.startswith("`self.u` is a different tensor")
 
 
+def test_a_tensor_that_a_coroutine_keeps_is_named_by_the_coroutine():
+    (kept,) = found(changing_state, "coroutine_that_keeps_a_tensor")
+    assert kept.reason.startswith("a tensor that `difference` holds where it is suspended is a")
+
+
 def test_a_counter_is_named_before_what_it_chooses_and_with_the_op_that_computes():
     first, second = found(changing_state, "counter_that_chooses_a_batch")
     assert (first.code, first.severity) == ("cpu-state-step-counter", None)

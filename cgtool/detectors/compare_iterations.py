@@ -170,11 +170,15 @@ class _Comparison:
                 yield from self._branch(old or new, new if old else None)
                 break
             numbers = self._numbers(old), self._numbers(new)
-            if numbers[0] != numbers[1] and not new.in_optimizer:
+            is_longer = old.lists != new.lists
+            if (is_longer or numbers[0] != numbers[1]) and not new.in_optimizer:
                 forward = self.second.record.forward_of(new.call)
                 if not any(op.call is forward for op in different):
-                    follows = old.sizes != new.sizes
-                    yield from self._number(new.call, *numbers, follows=follows)
+                    if is_longer:
+                        yield from self._list(old, new)
+                    else:
+                        follows = old.sizes != new.sizes
+                        yield from self._number(new, *numbers, follows=follows)
                 different.append(new)
             if old.outside != new.outside:
                 moved = {part.storage for op in different for part in op.outside}
@@ -210,11 +214,30 @@ class _Comparison:
         filled = self.first.filled | self.second.filled
         return [each for each in op.numbers if op.read_on_host.get(each[0]) not in filled]
 
+    def _list(self, before: Op, after: Op) -> Iterator[Finding]:
+        """The op gets a list of another number of tensors."""
+        old, new = next(
+            (before.lists.get(key, 0), after.lists.get(key, 0))
+            for key in {**before.lists, **after.lists}
+            if before.lists.get(key) != after.lists.get(key)
+        )
+        evidence = f"{after.call.name} got {old}, then {new} tensors"
+        if not self.frozen.explain_number(after.call, evidence, None):
+            yield self._at(
+                after.call,
+                CONTROL_FLOW_FROZEN,
+                f"{after.call.name} gets another number of tensors in the next call; a graph "
+                "keeps those of the capture",
+                evidence,
+                *itertools.islice(self._changes_around(after.call), _SHOWN_CHANGES),
+            )
+
     def _number(
-        self, call: OpCall, before: Sequence[Any], after: Sequence[Any], *, follows: bool
+        self, op: Op, before: Sequence[Any], after: Sequence[Any], *, follows: bool
     ) -> Iterator[Finding]:
         """``follows``: the op gets tensors of other sizes, from which its numbers may follow; what
         has changed the sizes is reported."""
+        call = op.call
         values = [x[1] for x in before], [y[1] for y in after]  # defaults are left out
         old, new = next(
             ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), values
@@ -224,15 +247,23 @@ class _Comparison:
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
         fix = _fix_of_number(call.name, next(iter(given), None))
         if not self.frozen.explain_number(call, evidence, fix) and not follows:
+            is_table = isinstance(new, str) and new.startswith("[") and self._is_read(op, new)
+            what, kept = "a different number", "the number"
+            if is_table:
+                what, kept = "a CPU tensor with different values", "the values"
             found = self._at(
                 call,
-                PYTHON_SCALAR_FROZEN,
-                f"{call.name} gets a different number in the next call; a graph keeps the number "
-                "of the capture",
+                CPU_WORK_IN_REGION if is_table else PYTHON_SCALAR_FROZEN,
+                f"{call.name} gets {what} in the next call; a graph keeps {kept} of the capture",
                 evidence,
                 *itertools.islice(self._changes_around(call), _SHOWN_CHANGES),
             )
             yield replace(found, fix=fix)
+
+    @staticmethod
+    def _is_read(op: Op, value: str) -> bool:
+        """Whether these are the values of a CPU tensor among the arguments."""
+        return any(number == value and place in op.read_on_host for place, number in op.numbers)
 
     def _changes_around(self, call: OpCall) -> Iterator[str]:
         """Changes of numbers that the functions around an op read."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import sys
 import types
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +37,16 @@ COPIES = ("aten::copy_", "aten::_to_copy")
 """Prefixes of ops that copy, between the device and the host too."""
 
 
+Place = tuple[int | str, int]
+"""Of a value among the arguments of an op: the position or name of the argument, and that of the
+value in it. That a list has grown moves no other argument."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutsideTensor:
     """A device tensor that an op reads and that the iteration did not create."""
 
-    position: int
+    position: Place
     memory: range
     shape: tuple[int, ...]
     parameter: int | None
@@ -58,7 +64,7 @@ class Op:
     """One op of an iteration, reduced to what a graph would keep."""
 
     call: OpCall
-    numbers: tuple[Any, ...]
+    numbers: tuple[tuple[Place, Any], ...]
     """Numbers and strings among the arguments, and the values of small CPU tensors, with their
     positions."""
     outside: tuple[OutsideTensor, ...]
@@ -66,8 +72,10 @@ class Op:
     """All tensors of the op are on the host: those it gets, or else its results."""
     host_scalar: bool
     """A device op got a 0-dim CPU tensor from before the iteration as a number."""
-    read_on_host: dict[int, int] = field(default_factory=dict)
+    read_on_host: dict[Place, int] = field(default_factory=dict)
     """The storages of the CPU tensors among ``numbers``, by position."""
+    lists: dict[int | str, int] = field(default_factory=dict)
+    """How many tensors there are in the lists among the arguments, by position or name."""
     sizes: tuple[int, ...] = ()
     """Those of the device tensors among the arguments, one tensor after the other."""
     fills_host: bool = False
@@ -186,15 +194,18 @@ class KeptOpRecorder(OpRecorder):
         """What is known of an op before it runs."""
         # What is overwritten is not read.
         unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
-        read_on_host: dict[int, int] = {}
-        numbers: list[Any] = []
+        read_on_host: dict[Place, int] = {}
+        lists: Counter[int | str] = Counter()
+        numbers: list[tuple[Place, Any]] = []
         sizes: list[int] = []
         outside: list[OutsideTensor] = []
         places: list[bool] = []
         host_scalar = host_input = False
         drawn_from: bytes | None = None
-        for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
+        for position, argument in _values_in(args, kwargs):
             if isinstance(argument, torch.Tensor):
+                if position[1] >= 0:
+                    lists[position[0]] += 1
                 if not has_memory(argument):
                     continue
                 host = self._memory.is_on_host(argument)
@@ -230,6 +241,7 @@ class KeptOpRecorder(OpRecorder):
             all_host,
             host_scalar and not copies_to_device(func, args, kwargs, on_host),
             read_on_host,
+            lists,
             tuple(sizes),
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
             drawn_from=drawn_from,
@@ -259,6 +271,18 @@ class KeptOpRecorder(OpRecorder):
                 for tensor in op.outside
                 if self._memory.is_from_before(tensor.storage, tensor.memory)
             )
+
+
+def _values_in(args: Args, kwargs: Kwargs) -> Iterator[tuple[Place, Any]]:
+    """The values among the arguments of an op, each with its place; -1 is that in an argument that
+    is a value itself."""
+    arguments: Iterator[tuple[int | str, Any]] = itertools.chain(enumerate(args), kwargs.items())
+    for key, argument in arguments:
+        if isinstance(argument, list | tuple | dict):
+            for number, value in enumerate(pytree.tree_leaves(argument)):
+                yield (key, number), value
+        else:
+            yield (key, -1), argument
 
 
 def _all_on_host(value: Any) -> bool:

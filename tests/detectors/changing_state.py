@@ -1971,3 +1971,26 @@ class CountsInItsGenerator:
 def generator_that_counts_in_an_attribute(device):
     rate = CountsInItsGenerator().rates()
     return (lambda x: x * next(rate)), (rows(device),)  # <- python-scalar-frozen
+
+
+class StacksWhatItHasSeen:
+    def __init__(self, device):
+        self.seen = [rows(device)]
+
+    def __call__(self, x):
+        y = x + torch.stack(self.seen, 1).mean(1)
+        self.seen.append(y)  # <- python-side-effects-skipped
+        return y
+
+
+def list_that_grows(device):
+    return StacksWhatItHasSeen(device), (rows(device),)
+
+
+def points_copied_from_the_host(device):
+    engine = torch.quasirandom.SobolEngine(2)
+
+    def forward(x):
+        return x.sum() + engine.draw(4).to(device)  # <- cpu-work-in-region # <- h2d-pageable-copy
+
+    return forward, (rows(device),)

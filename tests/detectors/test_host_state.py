@@ -155,6 +155,21 @@ def test_a_tensor_that_a_coroutine_keeps_is_named_by_the_coroutine():
     assert kept.reason.startswith("a tensor that `difference` holds where it is suspended is a")
 
 
+def test_a_list_that_grows_is_not_called_a_number():
+    (grows,) = found(changing_state, "list_that_grows")
+    assert "aten::stack got 2, then 3 tensors" in grows.evidence
+    assert not grows.fix or "number" not in grows.fix
+
+
+def test_values_of_a_cpu_tensor_are_not_called_a_number():
+    (values,) = (
+        finding
+        for finding in found(changing_state, "points_copied_from_the_host")
+        if finding.code == "cpu-work-in-region"
+    )
+    assert "a CPU tensor with different values" in values.reason
+
+
 def test_a_counter_is_named_before_what_it_chooses_and_with_the_op_that_computes():
     first, second = found(changing_state, "counter_that_chooses_a_batch")
     assert (first.code, first.severity) == ("cpu-state-step-counter", None)

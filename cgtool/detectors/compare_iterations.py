@@ -196,7 +196,9 @@ class _Comparison:
         return at_call(Finding(code, reason, evidence=evidence), call, self.second.record)
 
     def _branch(self, before: Op, after: Op | None) -> Iterator[Finding]:
-        frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
+        chain = _within(before.call.chain, self.first.outer)
+        next_chain = _within(after.call.chain, self.first.outer) if after else None
+        frames = _frames_of_branch(chain, next_chain)
         ops = [op.call for op in (before, after) if op]
         one, other = _with_line(before.call), _with_line(after.call) if after else ""
         differences = f"{other} in the next" if after else "not in the other"
@@ -506,6 +508,13 @@ def _with_line(call: OpCall) -> str:
 
 def _short(value: Any) -> str:
     return textwrap.shorten(str(value), 60, placeholder=" ...")
+
+
+def _within(chain: Chain, outer: Chain) -> Chain:
+    """A call chain without the end of it that ``outer`` begins with, which may be cut off."""
+    lengths = range(min(len(chain), len(outer)), 0, -1)
+    shared = next((n for n in lengths if chain[-n:] == outer[:n]), 0)
+    return chain[: len(chain) - shared]
 
 
 def _frames_of_branch(chain: Chain, other: Chain | None) -> Frames:

@@ -23,6 +23,7 @@ from cgtool.model.capture import Frames
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.flows import Ran
 from cgtool.observe.frames import (
+    Chain,
     call_user,
     chain_of,
     frames_of,
@@ -30,6 +31,7 @@ from cgtool.observe.frames import (
     is_internal_file,
     locals_of,
     position_of,
+    sites_until,
     user_frame,
 )
 from cgtool.observe.handed_work import FollowingProfile, followed_work
@@ -81,6 +83,9 @@ class Iteration:
     """Those whose memory it gave back: the next iteration takes other memory for them."""
     filled: set[int] = field(default_factory=set)
     """Those on the host into which the device copies: a replay fills them too."""
+
+    outer: Chain = ()
+    """The frames around the iteration, of a program that has called cgtool."""
 
     def is_answer(self, position: Position, earlier: Iteration) -> bool:
         """Whether what a call reads comes from the code, or from threads that have served it. They
@@ -411,6 +416,7 @@ def observe(
     iteration = Iteration(
         recorder.ops, record=recorder.record, storages=recorder.storages, filled=recorder.filled
     )
+    iteration.outer = tuple(sites_until(sys._getframe(1), None)[0])
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
     profile = CallProfile(reads, iteration, recorder)

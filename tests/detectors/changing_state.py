@@ -1994,3 +1994,14 @@ def points_copied_from_the_host(device):
         return x.sum() + engine.draw(4).to(device)  # <- cpu-work-in-region # <- h2d-pageable-copy
 
     return forward, (rows(device),)
+
+
+class TrainsEverySecondTime(torch.nn.Module):
+    def forward(self, x):
+        self.train(not self.training)
+        y, dropout = x * 2, nn.functional.dropout
+        return dropout(y, 0.5, self.training)  # <- control-flow-frozen # <- python-scalar-frozen
+
+
+def mode_that_changes(device):
+    return TrainsEverySecondTime(), (rows(device),)

@@ -18,7 +18,14 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+    TracebackType,
+)
 from typing import Any, TypeVar
 
 from cgtool.model.capture import Frame, Frames
@@ -170,6 +177,17 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
         table.clear()
     return copy
+
+
+SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType
+"""What keeps a frame between two calls."""
+
+
+def suspended_frame(value: Any) -> FrameType | None:
+    """The frame that a generator or coroutine keeps; None if it has ended."""
+    names = (f"{prefix}_frame" for prefix in ("gi", "cr", "ag"))
+    frame: FrameType | None = next(getattr(value, name) for name in names if hasattr(value, name))
+    return frame
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:

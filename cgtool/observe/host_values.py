@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cgtool.observe.frames import locals_of
+from cgtool.observe.frames import SUSPENDED, locals_of, suspended_frame
 from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
 from cgtool.observe.source import ATTRIBUTES, Use, uses_of
 from cgtool.observe.tensors import has_memory, on_host
@@ -45,8 +45,6 @@ _COPIED: tuple[type[Any], ...] = type(iter([])), type(iter(())), type(iter(range
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
-SUSPENDED = types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
-"""What keeps a frame between two calls."""
 SIZE = ""
 """Stands for the number of things in a container where a key is expected."""
 
@@ -203,7 +201,7 @@ def _suspended(value: Any, depth: int) -> Value:
     shown = _short(value)
     while isinstance(value, SUSPENDED):
         prefix = next(part for part in ("gi_", "cr_", "ag_") if hasattr(value, f"{part}frame"))
-        frame = getattr(value, f"{prefix}frame")
+        frame = suspended_frame(value)
         if frame is None or getattr(value, f"{prefix}running"):
             # It has ended, or its values are not yet those that it keeps.
             content.append("ended" if frame is None else object())

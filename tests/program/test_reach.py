@@ -219,6 +219,15 @@ def future():
     holder = concurrent.futures.Future()
     return holder, holder.set_result
 
+def coroutine():
+    def holds():
+        value = yield
+        while True:
+            dropped = yield
+    holder = holds()
+    next(holder)
+    return holder, holder.send
+
 def partial():
     holder = functools.partial(print)
     return holder, lambda value: setattr(holder, "value", value)
@@ -241,6 +250,7 @@ KEPT = []
         "method()": True,
         "view()": False,
         "cache()": False,
+        "coroutine()": False,
         "future()": False,
         "queued(queue.Queue)": False,
         "queued(queue.LifoQueue)": False,

@@ -431,3 +431,16 @@ def weight_freed_after_each_call(device):
 
 def weight_gathered_once(device):
     return gathered(device, frees=False)
+
+
+def coroutine_with_state_in_place(device):
+    def averages(state):
+        answer = None
+        while True:
+            value = yield answer
+            state.mul_(0.9).add_(value)
+            answer = state.clone()
+
+    average = averages(torch.zeros(5, device=device))
+    next(average)
+    return (lambda x: average.send(x)), (torch.randn(5, device=device),)

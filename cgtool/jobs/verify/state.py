@@ -2,7 +2,8 @@
 
 State is what outlives a call: parameters, buffers, gradients, optimizer state, tensors in closures,
 Python values in attributes and containers, and random states. State in iterators, generators and C
-extensions cannot be restored; ``causes`` separates what it changes from noise.
+extensions cannot be restored, except for the contents of tensors that a suspended generator holds;
+``causes`` separates what it changes from noise.
 """
 
 from __future__ import annotations

@@ -122,7 +122,9 @@ CHECKS = "construct the distribution with validate_args=False"
         ),
     ],
 )
-def test_what_a_library_reads_is_named(sample, subject, fix):
+def test_what_a_library_reads_is_named(sample, subject, fix, monkeypatch):
+    # Dynamo, once a test has compiled something, switches the checks off.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         x = torch.ones(3, device="cuda")
         # Constructed before the capture, with checks.

@@ -344,7 +344,7 @@ def _put(room: mmap.mmap, at: int, data: bytearray) -> None:
 
 
 def _mapped(path: Path, start: int, size: int) -> mmap.mmap:
-    """Map a part of a file into memory. Raises OSError if there is no room for it."""
+    """Map part of a file into memory. Raises OSError if the disk has no room for it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         # Writing to mapped memory without a block on the disk would kill the program.

@@ -136,13 +136,18 @@ def chain_of(frame: FrameType | None) -> Chain:
     return tuple(sites_until(frame, None)[0])
 
 
-def look_up_chains_in_cpp(chain_of: Callable[[Any, dict[str, bool], int], Chain | None]) -> None:
-    """Have ``chain_of`` look in C++ first, which gives None for a file that is not in the dict."""
+ChainInCpp = Callable[[FrameType | None, dict[str, bool], int], Chain | None]
+"""``chain_of`` in C++: whether files are internal, and the most frames. None for a file that is not
+in the dict."""
+
+
+def look_up_chains_in_cpp(chain_in_cpp: ChainInCpp | None) -> None:
+    """Have ``chain_of`` look up chains there first; None: no longer."""
     global _chain_in_cpp
-    _chain_in_cpp = chain_of
+    _chain_in_cpp = chain_in_cpp
 
 
-_chain_in_cpp: Callable[[Any, dict[str, bool], int], Chain | None] | None = None
+_chain_in_cpp: ChainInCpp | None = None
 
 
 def sites_until(

@@ -117,7 +117,7 @@ def _weak_container(value: Any) -> Place:
     return Place(items, put)
 
 
-_ABSENT = (AttributeError, KeyError, ValueError, LookupError)
+_ABSENT = (AttributeError, LookupError, ValueError)
 """Raised for a slot, a global, a cell and a context variable that hold nothing."""
 
 

@@ -426,6 +426,7 @@ class watch_natively:  # noqa: N801
     def __init__(self, native: Any, log: Any) -> None:
         self._native = native
         self._log = log
+        self._threads: watch_new_threads | None = None
 
     def __enter__(self) -> None:
         global _observer
@@ -433,21 +434,27 @@ class watch_natively:  # noqa: N801
             raise RuntimeError("this thread's ops cannot be watched natively")
         _kernels.replace(self._native.Kernel)
         _put_kernels()
-        # For the ops that PyTorch dispatches in Python; all others reach the kernel.
-        _observer = self._observe
-        self._was_here, _watched.here = _watched.here, True
-        self._had_key = included_keys().has(_KEY)
-        if not self._had_key:
-            include_key(_KEY, True)
-        self._threads = watch_new_threads()
-        self._threads.__enter__()
-        self._native.watch(self._log)
+        self._was_here, self._had_key = _watched.here, included_keys().has(_KEY)
+        try:
+            # For the ops that PyTorch dispatches in Python; all others reach the kernel.
+            _observer = self._observe
+            _watched.here = True
+            if not self._had_key:
+                include_key(_KEY, True)
+            threads = watch_new_threads()
+            threads.__enter__()
+            self._threads = threads
+            self._native.watch(self._log)
+        except BaseException:  # Ctrl-C, or what a signal handler of the program raises
+            self.__exit__()
+            raise
 
     def __exit__(self, *_raised: object) -> None:
         global _observer
         self._native.watch(None)
         self._log.close()
-        self._threads.__exit__()
+        if self._threads is not None:
+            self._threads.__exit__()
         if not self._had_key:
             include_key(_KEY, False)
         _watched.here = self._was_here

@@ -92,7 +92,7 @@ def weak_reference(tensor: torch.Tensor) -> int:
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
-    """The size of a tensor's storage. Raises NotImplementedError or RuntimeError for a tensor
+    """The size of a tensor's storage. Raises RuntimeError for a tensor
     without a storage of its own."""
     return _look(tensor, _nbytes)
 

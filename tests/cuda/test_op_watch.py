@@ -408,6 +408,23 @@ def test_a_capture_keeps_nothing_of_what_has_run_it(native):
     assert len(recorder.finish(int).record.calls) == 1
 
 
+def test_an_interrupt_while_a_watch_begins(native):
+    def interrupted(log):
+        native.watch(log)
+        if log is not None:
+            raise KeyboardInterrupt
+
+    recorder = recording._NativeRecorder(Chains(), native)
+    module = SimpleNamespace(Kernel=native.Kernel, watch=interrupted)
+    begins = threading.Thread._bootstrap_inner
+    with pytest.raises(KeyboardInterrupt), op_key.watch_natively(module, recorder._log):
+        pass
+    X.neg()
+    assert recorder.finish(int).record.calls == []
+    assert op_key.can_watch_natively()
+    assert threading.Thread._bootstrap_inner is begins
+
+
 def test_a_watch_that_ends_inside_an_op(native):
     @torch.library.custom_op(f"{SPACE}::ends_watch", mutates_args=())
     def ends_watch(x: torch.Tensor) -> torch.Tensor:

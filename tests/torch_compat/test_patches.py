@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import Patches, SwitchedPatches
 from cgtool.torch_compat.private import script_builtins
 
 
@@ -183,3 +183,29 @@ def test_what_a_module_lacks_is_not_wrapped_later() -> None:
     with Patches() as patches:
         patches.wrap_later("torch", "NoSuchClass.__init__", _double)
         patches.wrap_later("torch", "no_such_function", _double)
+
+
+def test_what_is_switched_on_and_off():
+    class Owner:
+        def method(self):
+            return 1
+
+    def add(original, *args):
+        return original(*args) + 10
+
+    method = Owner.method
+    with Patches() as patches:
+        switched = SwitchedPatches(patches)
+        switched.wrap(Owner, "method", add)
+        assert Owner.method is method
+        for _ in range(2):
+            switched.switch_on()
+            assert Owner().method() == 11
+            switched.switch_off()
+            assert Owner.method is method
+        # Somebody else replaces it meanwhile.
+        Owner.method = lambda self: 2
+        switched.switch_on()
+        assert Owner().method() == 12
+        switched.switch_off()
+        assert Owner().method() == 2

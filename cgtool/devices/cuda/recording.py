@@ -460,6 +460,7 @@ class Captures:
             self.native_reader = native_reader(native)
             self._settings = _settings(native)
             look_up_chains_in_cpp(native.chain_of)
+            patches.callback(look_up_chains_in_cpp, None)
         self.functions = FunctionTable(native=self.native_reader)
         nowhere = AddressBook(Trace(), (), (), ())
         self.reader = GraphReader(self.functions, nowhere, self.native_reader)

@@ -74,6 +74,9 @@ _MAY_COPY = frozenset(("to", "type", "contiguous"))
 """Methods of a tensor that run an op, or none if there is nothing to do."""
 _SIZES = frozenset(("size", "stride"))
 """Methods of a tensor that return numbers."""
+_RESUMING = frozenset(("send", "asend", "__next__", "__anext__"))
+"""They let a suspended frame go on, whose state decides what they return, not what runs."""
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
 _UNIT_DRAWS = frozenset(("random", "rand", "random_sample"))
 """Functions that draw from [0, 1); ``uniform`` does for these limits."""
@@ -580,7 +583,10 @@ class _Reader:
             drawn |= self._apply(number, dict.fromkeys(names, everything))
         called = self.ran.called.get(position)
         runs_ops = position in self.ran.ops
-        if called or (runs_ops and not isinstance(function, ast.Attribute)):
+        is_resumed = name in _RESUMING and any(
+            self.ran.codes[number].co_flags & _SUSPENDED for number in called or ()
+        )
+        if not is_resumed and (called or (runs_ops and not isinstance(function, ast.Attribute))):
             # The value is a function or a module. What a loop chooses is chosen by the loop.
             if not chosen <= self._deciding():
                 self._branch(function, [node], chosen, calls=True)
@@ -592,7 +598,7 @@ class _Reader:
             return everything | drawn
         if not called:
             return drawn if runs_ops or self._is_tensor(function) else everything | drawn
-        result = drawn
+        result = drawn | everything if is_resumed else drawn
         spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
         for number, direct in called.items():
             code = self.ran.codes[number]

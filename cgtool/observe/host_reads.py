@@ -19,6 +19,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import (
+    SUSPENDED,
     callers,
     frames_of_other_threads,
     is_internal,
@@ -240,9 +241,10 @@ class HostReads:
             base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
-        # Methods in C of NumPy's generators are not seen when they are called.
-        is_generator = random_state(watched.look_up()) is not None
-        value = watched.value() if use.written or is_field or is_generator else None
+        # What methods in C move on is not seen when they are called.
+        found = watched.look_up()
+        moves = isinstance(found, (Iterator, *SUSPENDED)) or random_state(found) is not None
+        value = watched.value() if use.written or is_field or moves else None
         if value is not None:
             self._first[len(self.watched)] = value
         self.watched.append(watched)
@@ -326,11 +328,10 @@ class HostReads:
         numbers, and the numbers that it has counted on (``self.n += 1``). Others may have been set
         once and for all."""
         now = self.snapshot()
-        # An iterator moves on when it is read.
         moved = {
             index: replace(value, content=object())
             for index, value in now.items()
-            if value.kind == "iterator"
+            if value.kind == "iterator" and not value.goes_on_as(self._first.get(index))
         }
         yield from self.changes(now, moved)
         yield from self.counted()

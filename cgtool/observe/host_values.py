@@ -18,13 +18,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from cgtool.observe.frames import SUSPENDED, locals_of, suspended_frame
 from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
 from cgtool.observe.source import ATTRIBUTES, Use, uses_of
+from cgtool.observe.suspended import comes_back, names_read_later
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
@@ -42,6 +43,8 @@ _MANY = 1000
 _NUMBERS = frozenset((bool, int, float, str))
 _COPIED: tuple[type[Any], ...] = type(iter([])), type(iter(())), type(iter(range(0)))
 """Iterators whose copies move on by themselves."""
+_PASSING_ON = map, zip, filter
+"""Iterators that keep nothing but others, which they move on."""
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
@@ -60,8 +63,17 @@ class Value:
     shown: str
     has_tensors: bool = False
     """Whether it is a container with tensors in it."""
-    addresses: frozenset[int] = frozenset()
-    """Of the tensor on the device that it is, or of those that it holds."""
+    addresses: tuple[int, ...] = ()
+    """Of the tensor on the device that it is, or of those that it holds, in order."""
+    lasts: bool = True
+    """Of an iterator: whether it returns the same each time, as far as it shows."""
+
+    def goes_on_as(self, earlier: Value | None) -> bool:
+        """Whether an iterator returns in each call what it returned in the last one, before which
+        it was ``earlier``. One that had not begun was another one, whatever it is now."""
+        if self.lasts or earlier is None:
+            return self.lasts
+        return (self.content, self.addresses) == (earlier.content, earlier.addresses)
 
 
 class _Content(NamedTuple):
@@ -105,11 +117,11 @@ def attributes_of(table: Any) -> Value | None:
     return Value("attributes", numbers, "", addresses=_addresses_of(held))
 
 
-def _addresses_of(values: Iterable[Any]) -> frozenset[int]:
+def _addresses_of(values: Iterable[Any]) -> tuple[int, ...]:
     """Of the tensors on the device among some values."""
     tensors = (value for value in values if isinstance(value, torch.Tensor) and has_memory(value))
     with unobserved(), no_torch_function():
-        return frozenset(tensor.data_ptr() for tensor in tensors if not on_host(tensor))
+        return tuple(tensor.data_ptr() for tensor in tensors if not on_host(tensor))
 
 
 def value_of(value: Any, depth: int = 2) -> Value | None:
@@ -133,11 +145,7 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     if isinstance(value, SUSPENDED):
         return _suspended(value, depth)
     if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
-        # It moves on whenever it is read, except for one.
-        if isinstance(value, itertools.repeat):
-            return None
-        turn = _turn_of(value) if isinstance(value, itertools.cycle) else None
-        return Value("iterator", turn or object(), _short(value))
+        return _iterator(value, depth)
     if isinstance(value, types.MethodType):
         # Its `repr` has that of its owner, which reads the values of a tensor.
         return Value("function", _Method(value), value.__name__)
@@ -172,6 +180,27 @@ def array_address(value: Any) -> int | None:
     return int(value.ctypes.data)
 
 
+def _iterator(value: Iterator[Any], depth: int) -> Value | None:
+    """What an iterator in C returns next."""
+    if isinstance(value, itertools.repeat):
+        return None
+    if isinstance(value, itertools.cycle):
+        turn = _turn_of(value)
+        return Value("iterator", turn or object(), _short(value), lasts=len(turn or ()) == 1)
+    if type(value) in _PASSING_ON:
+        _, arguments, *_ = cast(Any, value.__reduce__())
+        parts = [value_of(part, depth - 1) for part in arguments if _moves(part)]
+        content = tuple(object() if part is None else part.content for part in parts)
+        lasts = all(part is not None and part.lasts for part in parts)
+        return Value("iterator", content, _short(value), lasts=lasts)
+    # It moves on whenever it is read.
+    return Value("iterator", object(), _short(value), lasts=False)
+
+
+def _moves(value: Any) -> bool:
+    return isinstance(value, Iterator) and not isinstance(value, itertools.repeat)
+
+
 def _turn_of(cycle: itertools.cycle[Any]) -> tuple[Identity, ...] | None:
     """What a cycle returns next, until it has come around; None if it does not say."""
     with warnings.catch_warnings():
@@ -197,17 +226,18 @@ def _suspended(value: Any, depth: int) -> Value:
     Of tensors only that they are there, as in containers: an op that reads another one shows it.
     """
     content: list[Any] = []
-    addresses: frozenset[int] = frozenset()
-    shown = _short(value)
+    addresses: tuple[int, ...] = ()
+    shown, lasts = _short(value), True
     while isinstance(value, SUSPENDED):
         prefix = next(part for part in ("gi_", "cr_", "ag_") if hasattr(value, f"{part}frame"))
         frame = suspended_frame(value)
         if frame is None or getattr(value, f"{prefix}running"):
             # It has ended, or its values are not yet those that it keeps.
             content.append("ended" if frame is None else object())
+            lasts = False
             break
-        names = locals_of(frame)
-        addresses |= _addresses_of(names.values())
+        live = names_read_later(frame)
+        names = {name: part for name, part in locals_of(frame).items() if name in live}
         awaited = getattr(value, "gi_yieldfrom" if prefix == "gi_" else f"{prefix}await")
         known = {id(part) for part in (*names.values(), awaited) if part is not None}
         parts = {
@@ -220,12 +250,16 @@ def _suspended(value: Any, depth: int) -> Value:
                 if isinstance(part, Iterator) and id(part) not in known
             },
         }
+        addresses += _addresses_of(parts.values())
         kept = {name: _kept(part, depth) for name, part in parts.items()}
         content.append((Identity(frame.f_code), frame.f_lasti, kept))
+        lasts &= all(_lasts(part, depth) for part in (*parts.values(), awaited))
+        # What it waits for ends first.
+        lasts &= awaited is not None or comes_back(frame)
         value = awaited
     if isinstance(value, Iterator):
         content.append(_kept(value, depth))
-    return Value("iterator", tuple(content), shown, addresses=addresses)
+    return Value("iterator", tuple(content), shown, addresses=addresses, lasts=lasts)
 
 
 def _uses_in(code: types.CodeType) -> list[Use]:
@@ -244,6 +278,14 @@ def _kept(value: Any, depth: int) -> Any:
     reduced = value_of(value, depth - 1) if depth else None
     is_compared = reduced is not None and reduced.kind not in ("tensor", "function")
     return reduced.content if reduced is not None and is_compared else type(value)
+
+
+def _lasts(value: Any, depth: int) -> bool:
+    """Whether what a frame keeps is no iterator that moves on."""
+    if not _moves(value):
+        return True
+    reduced = value_of(value, depth - 1) if depth else None
+    return reduced is not None and reduced.lasts
 
 
 class _Method:
@@ -300,7 +342,7 @@ def _container(value: Any, depth: int) -> Value:
             if type(key) is str
         },
     )
-    held = _addresses_of(part for _, part in items[:_MANY]) if has_tensors else frozenset()
+    held = _addresses_of(part for _, part in items[:_MANY]) if has_tensors else ()
     return Value("container", content, f"{len(items)} items", has_tensors, held)
 
 
@@ -365,4 +407,4 @@ def _tensor(value: torch.Tensor) -> Value | None:
         address = value.data_ptr()
         storage = StorageRef(value)
     shown = f"{list(shape)} at {address:#x}"
-    return Value("tensor", (shape, address, storage), shown, addresses=frozenset((address,)))
+    return Value("tensor", (shape, address, storage), shown, addresses=(address,))

@@ -30,6 +30,7 @@ from typing import Any, cast
 import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
+from cgtool.observe.suspended import names_assigned_later
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
@@ -262,30 +263,11 @@ def _in_suspended(path: str, value: Any, _places: list[Place] | None) -> Iterato
     frame = suspended_frame(value)
     if frame is None or is_internal(frame.f_code):
         return
-    rebound = _rebound_from(frame.f_code, frame.f_lasti)
+    rebound = names_assigned_later(frame)
     for name, part in locals_of(frame).items():
         if name not in rebound:
             yield _joined(path, name), part
 
-
-def _rebound_from(code: types.CodeType, offset: int) -> set[str]:
-    """The names that the code may assign after an instruction, in the loops around it too."""
-    instructions = list(dis.get_instructions(code))
-    loops = (
-        each.argval
-        for each in instructions
-        if each.opcode in _JUMPS and each.offset > offset > each.argval
-    )
-    first = min(loops, default=offset)
-    names: set[str] = set()
-    for each in instructions:
-        if each.offset >= first and each.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-            stored = each.argval if isinstance(each.argval, tuple) else (each.argval,)
-            names.update(stored[:1] if each.opname.endswith("LOAD_FAST") else stored)
-    return names
-
-
-_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 _Inside = Callable[[str, Any, list[Place] | None], Iterator[Named]]
 _INSIDE: dict[type, _Inside] = {

@@ -1,0 +1,141 @@
+"""Places that hold objects and can be restored: containers, attributes, globals, tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from cgtool.torch_compat.storages import storage_bytes
+
+Items = dict[Any, Any]
+
+
+def _same_objects(now: Items, items: Items) -> bool:
+    return len(now) == len(items) and all(
+        (key is current_key or _equal(key, current_key)) and value is current
+        for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
+    )
+
+
+def _equal(key: Any, other: Any) -> bool:
+    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
+    others is the user's."""
+    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
+
+
+def _same_memory(now: Items, items: Items) -> bool:
+    data, saved = now["data"], items["data"]
+    same = bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+    return same and now["bytes"] == items["bytes"]
+
+
+@dataclass
+class Place:
+    """A place that holds objects and can be restored."""
+
+    items: Callable[[], Items]
+    """The objects in it, by key."""
+    put: Callable[[Items], None]
+    """Sets it to exactly these."""
+    same: Callable[[Items, Items], bool] = _same_objects
+
+    def restore(self, items: Items) -> None:
+        """Set it to ``items``, unless it still has them."""
+        if not self.same(self.items(), items):
+            self.put(items)
+
+
+def container(value: Any) -> Place:
+    """A dictionary (the attributes of an object too), a set, a list or a deque."""
+
+    def items() -> Items:
+        if isinstance(value, dict):
+            return dict(value)
+        return {each: each for each in value} if isinstance(value, set) else dict(enumerate(value))
+
+    def put(items: Items) -> None:
+        value.clear()
+        if isinstance(value, dict | set):
+            value.update(items)
+        else:
+            value.extend(items.values())
+
+    return Place(items, put)
+
+
+def weak_container(value: Any) -> Place:
+    """A dictionary with weak keys or values, or a weak set: what lives in it."""
+
+    def items() -> Items:
+        is_set = isinstance(value, weakref.WeakSet)
+        return {each: each for each in value} if is_set else dict(value.items())
+
+    def put(items: Items) -> None:
+        value.clear()
+        value.update(items)
+
+    return Place(items, put)
+
+
+_ABSENT = (AttributeError, LookupError, ValueError)
+"""Raised for a slot, a global, a cell and a context variable that hold nothing."""
+
+
+def variables(
+    names: tuple[str, ...],
+    get: Callable[[str], Any],
+    assign: Callable[[str, Any], object],
+    delete: Callable[[str], object],
+) -> Place:
+
+    def items() -> Items:
+        values = {}
+        for name in names:
+            with contextlib.suppress(*_ABSENT):
+                values[name] = get(name)
+        return values
+
+    def put(items: Items) -> None:
+        for name in names:
+            if name in items:
+                assign(name, items[name])
+            else:
+                with contextlib.suppress(*_ABSENT):
+                    delete(name)
+
+    return Place(items, put)
+
+
+def attributes(owner: Any, names: tuple[str, ...]) -> Place:
+    """Attributes that may be unset: slots, a cell, a gradient."""
+    return variables(
+        names,
+        partial(getattr, owner),
+        partial(object.__setattr__, owner),
+        partial(object.__delattr__, owner),
+    )
+
+
+def entries(table: dict[str, Any], names: tuple[str, ...]) -> Place:
+    """Entries of a dictionary that may be absent: the globals that a function names."""
+    return variables(names, table.__getitem__, table.__setitem__, table.__delitem__)
+
+
+def memory(tensor: torch.Tensor) -> Place:
+    """The memory of a tensor, which ``p.data = q`` replaces, and of which
+    ``p.untyped_storage().resize_(0)`` frees what is in it."""
+
+    def put(items: Items) -> None:
+        tensor.data = items["data"]
+        if storage_bytes(tensor) != items["bytes"]:
+            tensor.untyped_storage().resize_(items["bytes"])
+
+    return Place(
+        lambda: {"data": tensor.detach(), "bytes": storage_bytes(tensor)}, put, _same_memory
+    )

@@ -6,6 +6,7 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import gc
 import importlib.util
@@ -182,6 +183,16 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
         table.clear()
     return copy
+
+
+def set_locals(frame: FrameType, values: dict[str, Any]) -> None:
+    """Assign local names of a frame that is not running."""
+    table = frame.f_locals
+    table.update(values)
+    if type(table) is dict:
+        # CPython before 3.13 does this after each call of a trace function.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        table.clear()
 
 
 SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType

@@ -8,7 +8,9 @@ import contextvars
 import dis
 import enum
 import gc
+import io
 import itertools
+import logging
 import queue
 import sys
 import threading
@@ -17,12 +19,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
-from cgtool.observe.suspended import names_assigned_later
+from cgtool.observe.suspended import names_assigned_later, names_read_later
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.program.places import (
@@ -30,7 +32,9 @@ from cgtool.program.places import (
     attributes,
     container,
     entries,
+    frame_names,
     memory,
+    memory_file,
     variables,
     weak_container,
 )
@@ -41,9 +45,23 @@ Named = tuple[str, Any]
 
 _MOST_ITEMS = 10_000
 """Longer containers contain only data and are not followed."""
-_FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
-_FOLLOWED_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
-_LEFT = frozenset(sys.stdlib_module_names - _FOLLOWED_OF_STDLIB) | {"cgtool", "numpy", "torch"}
+_FOLLOWED = (
+    *("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao"),
+    *("torch.distributions", "torch.utils.data"),
+)
+_NEAR_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
+_FAR = frozenset(sys.stdlib_module_names - _NEAR_OF_STDLIB)
+_LEFT = frozenset(("cgtool", "numpy", "torch"))
+_OUTSIDE = frozenset(
+    (
+        *("_io", "io", "mmap", "_socket", "socket", "ssl", "_ssl", "select", "selectors"),
+        *("_thread", "threading", "subprocess", "multiprocessing", "_multiprocessing"),
+        *("sqlite3", "_ctypes", "ctypes", "importlib", "_frozen_importlib"),
+    )
+)
+"""Modules of the standard library whose objects are tied to what cannot be restored with them:
+files, sockets, threads, processes."""
+_OF_THE_PROCESS = types.FrameType, types.TracebackType, logging.Manager
 
 
 def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator[Named]:
@@ -73,8 +91,13 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
         yield path, vars(value)
     elif is_a(value, type):
         yield from _in_class(path, value, places)
+    elif is_a(value, types.ModuleType):
+        if _is_made_by_hand(value):
+            yield from _in_place(path, container(vars(value)), places, len(vars(value)))
     elif is_a(value, types.CellType):
         yield from _in_place(path, attributes(value, ("cell_contents",)), places)
+    elif places is not None and is_of_objects(value):
+        yield from ((path, part) for part in value.ravel().tolist()[:_MOST_ITEMS])
     elif type(value) in _INSIDE:
         yield from _INSIDE[type(value)](path, value, places)
     else:
@@ -118,22 +141,28 @@ def _in_proxy(path: str, value: Any, _places: list[Place] | None) -> Iterator[Na
 
 
 def _in_c(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
-    """In objects of C that cannot be restored, only the contents of the tensors in them."""
+    """In objects of C that cannot be restored, only the contents of the tensors in them: not the
+    containers, of which they may have noted how far they are."""
     for inner in gc.get_referents(value):
-        parts = inner.values() if type(inner) is dict else (inner,)
-        yield from ((path, part) for part in parts)
+        yield from ((path, part) for part in _parts(inner) if not is_a(part, type))
 
 
-def _in_suspended(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
-    """In a frame that cannot be set back: what its names hold for good. Others would hold what a
-    replay does not give them."""
+def _in_suspended(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
+    """In a frame: what its names hold for good, and the values with which it goes on. Others would
+    hold what a replay does not give them."""
     frame = suspended_frame(value)
     if frame is None or is_internal(frame.f_code):
         return
-    rebound = names_assigned_later(frame)
+    assigned = names_assigned_later(frame)
+    yield from _in_place(path, frame_names(value, assigned & names_read_later(frame)), places)
     for name, part in locals_of(frame).items():
-        if name not in rebound:
+        if name not in assigned:
             yield _joined(path, name), part
+    # A loop keeps its iterator, and a delegating generator the other one, which have no names.
+    known = {id(part) for part in locals_of(frame).values()}
+    for part in gc.get_referents(value):
+        if isinstance(part, (Iterator, *SUSPENDED)) and id(part) not in known:
+            yield path, part
 
 
 _Inside = Callable[[str, Any, list[Place] | None], Iterator[Named]]
@@ -149,14 +178,15 @@ _INSIDE: dict[type, _Inside] = {
     queue.Queue: _in_queue,
     queue.LifoQueue: _in_queue,
     queue.PriorityQueue: _in_queue,
-    queue.SimpleQueue: _in_c,
+    io.StringIO: lambda path, value, places: _in_place(path, memory_file(value), places),
+    io.BytesIO: lambda path, value, places: _in_place(path, memory_file(value), places),
     type(lru_cache(id)): _in_c,
     **dict.fromkeys(SUSPENDED, _in_suspended),
     concurrent.futures.Future: lambda path, value, places: _in_place(
         path, attributes(value, ("_result",)), places
     ),
 }
-"""By type: containers of the standard library, whose other objects are left."""
+"""By type: objects of the standard library whose attributes are not what they hold."""
 
 
 def _in_place(
@@ -199,9 +229,11 @@ def _in_function(
     yield path, attribute(function, "__wrapped__")
     if not users and places is None:
         return
+    cells: dict[str, Any] = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         for _, value in _in_place("", attributes(cell, ("cell_contents",)), places):
-            yield name, value
+            cells[name] = value
+    yield from cells.items()
     arguments = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
     yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
@@ -209,58 +241,112 @@ def _in_function(
     if places is not None and (vars(function) or users):
         yield from _in_place(path, container(vars(function)), places, len(vars(function)))
     if users:
-        yield from _globals_of(function, places)
+        yield from _named_by(function, cells, places)
 
 
-def _globals_of(function: types.FunctionType, places: list[Place] | None) -> Iterator[Named]:
+def _named_by(
+    function: types.FunctionType, cells: dict[str, Any], places: list[Place] | None
+) -> Iterator[Named]:
+    """What the code of a function names outside of it."""
     table = function.__globals__
+    tables: dict[str, dict[str, Any]] = {"global": table, "cell": cells, "import": sys.modules}
     names = []
-    for name, read in _globals_in(function.__code__):
-        value = table.get(name)
-        if not is_a(value, types.ModuleType):
+    for kind, name, read in _names_in(function.__code__):
+        value = tables[kind].get(name)
+        if is_a(value, types.ModuleType):
+            yield from _in_file(name, cast(types.ModuleType, value), read, places)
+        elif kind == "global":
             names.append(name)
-        elif read in vars(value) and (
-            places is None or _is_users(str(attribute(value, "__name__")), value)
-        ):
-            # What a library keeps is not restored: cgtool replaces functions of some while it
-            # watches.
-            held = entries(vars(value), (str(read),))
-            for _, inner in _in_place("", held, places):
-                yield f"{name}.{read}", inner
     names = list(dict.fromkeys(names))
-    yield from ((name, kind) for name in names if is_a(kind := table.get(name), type))
+    yield from ((name, value) for name in names if is_a(value := table.get(name), type))
     names = [name for name in names if not is_a(table.get(name), type)]
     yield from _in_place("", entries(table, tuple(names)), places)
 
 
-_NAMING_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+def _in_file(
+    path: str, module: types.ModuleType, read: tuple[str, ...], places: list[Place] | None
+) -> Iterator[Named]:
+    """What the attributes ``read`` of a module lead to, through the modules of a package."""
+    value: Any = module
+    for number, name in enumerate(read):
+        # What a library keeps is not restored: cgtool replaces functions of some while it
+        # watches.
+        is_users = _is_made_by_hand(value) or _is_users(str(attribute(value, "__name__")), value)
+        if name not in vars(value) or not (is_users or (places is None and number == 0)):
+            return
+        for _, inner in _in_place("", entries(vars(value), (name,)), places):
+            path, value = f"{path}.{name}", inner
+        if not is_a(value, types.ModuleType):
+            yield path, value
+            return
+
+
+_NAMING = {
+    "LOAD_GLOBAL": "global",
+    "LOAD_NAME": "global",
+    "STORE_GLOBAL": "global",
+    "DELETE_GLOBAL": "global",
+    "LOAD_DEREF": "cell",
+}
 _NAMING_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
 
 
 @lru_cache(maxsize=4096)
-def _globals_in(code: types.CodeType) -> tuple[tuple[str, str | None], ...]:
-    """(global, the attribute of it that is named next or None), nested functions included."""
-    names: dict[tuple[str, str | None], None] = {}
+def _names_in(code: types.CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """(``global``, ``cell`` or ``import``, a name or the module, the attributes of it that are read
+    next), nested functions included."""
+    names: dict[tuple[str, str, tuple[str, ...]], None] = {}
     # `settings.calls += 1` copies `settings` before it reads the attribute.
     instructions = [each for each in dis.get_instructions(code) if each.opname != "COPY"]
-    for this, following in itertools.pairwise(instructions):
-        if this.opname in _NAMING_GLOBALS:
-            is_attribute = following.opname in _NAMING_ATTRIBUTES
-            names[str(this.argval), str(following.argval) if is_attribute else None] = None
+    modules = dict(_imported(instructions))
+    for number, this in enumerate(instructions):
+        name = this.argval
+        if this.opname.startswith("LOAD_FAST"):
+            name = modules.get(name[-1] if isinstance(name, tuple) else name)
+            kind = None if name is None else "import"
+        else:
+            kind = _NAMING.get(this.opname)
+        if kind is not None:
+            following = itertools.takewhile(
+                lambda each: each.opname in _NAMING_ATTRIBUTES, instructions[number + 1 :]
+            )
+            names[kind, name, tuple(each.argval for each in following)] = None
+        elif this.opname == "IMPORT_FROM":
+            source = next(each for each in instructions[number::-1] if each.opname == "IMPORT_NAME")
+            names["import", source.argval, (name,)] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= dict.fromkeys(_globals_in(constant))
+            names |= dict.fromkeys(_names_in(constant))
     return tuple(names)
+
+
+def _imported(instructions: list[dis.Instruction]) -> Iterator[tuple[str, str]]:
+    """The local names of modules that a function imports."""
+    for number, each in enumerate(instructions):
+        if each.opname != "IMPORT_NAME" or instructions[number - 1].argval is not None:
+            continue
+        stores = (after for after in instructions[number:] if after.opname.startswith("STORE_"))
+        # `import a.b` binds `a`, and `import a.b as c` goes on to take `b` from it.
+        is_whole = instructions[number + 1].opname != "IMPORT_FROM"
+        name = each.argval.partition(".")[0] if is_whole else each.argval
+        if (store := next(stores, None)) is not None:
+            yield store.argval[0] if isinstance(store.argval, tuple) else store.argval, name
 
 
 def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
     kind = type(value)
     is_module = issubclass(kind, torch.nn.Module)
-    library = kind.__module__.partition(".")[0]
+    library = _library(value)
     followed = places is not None and kind.__module__.startswith(_FOLLOWED)
-    if library in _LEFT and not (followed or is_module or kind is threading.local):
+    is_far = library in _FAR and kind is not threading.local
+    if (library in _LEFT and not (followed or is_module)) or isinstance(value, _OF_THE_PROCESS):
+        return
+    if is_far and places is None:
         return
     table = attribute(value, "__dict__")
+    if is_far and is_tied(value):
+        yield from _in_tied(path, value, table)
+        return
     if type(table) is dict:
         prefix = "" if path in ("", "self") else path
         yield from _in_place(prefix, container(table), places, len(table))
@@ -274,7 +360,9 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
     )
     if slots:
         yield from _in_place(path, attributes(value, slots), places, len(slots))
-    if places is None:
+    if is_far and not slots and type(table) is not dict:
+        yield from _in_c(path, value, places)
+    if places is None or is_far:
         return
     # Names in the methods of the class: a cache next to the class, a closure around it.
     for base in kind.__mro__:
@@ -285,6 +373,37 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
             function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
             if isinstance(function, types.FunctionType):
                 yield path, function
+
+
+def is_tied(value: Any) -> bool:
+    """Whether an object is one of the standard library that is tied to what cannot be restored with
+    it."""
+    table = attribute(value, "__dict__")
+    parts = table.values() if type(table) is dict else ()
+    return _library(value) in _FAR and any(
+        _library(part) in _OUTSIDE and type(part) is not threading.local for part in (value, *parts)
+    )
+
+
+def _library(value: Any) -> str:
+    # A metaclass in C may have a descriptor there.
+    return str(type(value).__module__).partition(".")[0]
+
+
+def _in_tied(path: str, value: Any, table: object) -> Iterator[Named]:
+    """In an object that cannot be restored, only the contents of the tensors in it."""
+    if type(table) is not dict:
+        yield from _in_c(path, value, None)
+        return
+    for name, part in list(table.items()):
+        yield from ((_joined(path, name), each) for each in _parts(part))
+
+
+def _parts(value: Any) -> list[Any]:
+    """The things in a container, which stays as it is; anything else itself."""
+    if type(value) not in (dict, list, tuple, set, deque):
+        return [value]
+    return list(value.values() if type(value) is dict else value)[:_MOST_ITEMS]
 
 
 def _in_class(path: str, kind: type, places: list[Place] | None) -> Iterator[Named]:
@@ -307,6 +426,18 @@ def _in_class(path: str, kind: type, places: list[Place] | None) -> Iterator[Nam
 
 def _delete(kind: type, name: str) -> None:
     type.__delattr__(kind, name)
+
+
+def is_of_objects(value: Any) -> bool:
+    """Whether it is an array of NumPy whose elements are objects."""
+    is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+    return is_array and bool(value.dtype.hasobject)
+
+
+def _is_made_by_hand(module: types.ModuleType) -> bool:
+    """Whether a module is of no file, and not of the interpreter."""
+    parts = ("__spec__", "__file__", "__loader__")
+    return type(module) is types.ModuleType and not any(vars(module).get(each) for each in parts)
 
 
 def _is_users(name: str, module: types.ModuleType | None) -> bool:
@@ -333,6 +464,6 @@ def is_data(value: Any) -> bool:
     outlived its transform."""
     return (
         type(value) in (type(None), bool, int, float, complex, str, bytes)
-        or is_a(value, types.ModuleType | types.CodeType)
+        or is_a(value, types.CodeType)
         or (type(value) is torch.Tensor and is_functorch_tensor(value))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.frames import locals_of, set_locals, suspended_frame
 from cgtool.torch_compat.storages import storage_bytes
 
 Items = dict[Any, Any]
@@ -125,6 +127,41 @@ def attributes(owner: Any, names: tuple[str, ...]) -> Place:
 def entries(table: dict[str, Any], names: tuple[str, ...]) -> Place:
     """Entries of a dictionary that may be absent: the globals that a function names."""
     return variables(names, table.__getitem__, table.__setitem__, table.__delitem__)
+
+
+def frame_names(suspended: Any, names: set[str]) -> Place:
+    """Names in the frame of a generator or coroutine, which can be set back as long as it is
+    suspended where it is now."""
+    frame = suspended_frame(suspended)
+    at = None if frame is None else frame.f_lasti
+
+    def items() -> Items:
+        now = suspended_frame(suspended)
+        values = {} if now is None or now.f_lasti != at else locals_of(now)
+        return {name: values[name] for name in sorted(names) if name in values}
+
+    def put(items: Items) -> None:
+        now = suspended_frame(suspended)
+        if now is not None and now.f_lasti == at:
+            set_locals(now, items)
+
+    return Place(items, put)
+
+
+def memory_file(file: io.StringIO | io.BytesIO) -> Place:
+    """What is in a file in memory, and where it is."""
+
+    def items() -> Items:
+        return {} if file.closed else {"content": file.getvalue(), "at": file.tell()}
+
+    def put(items: Items) -> None:
+        if items and not file.closed:
+            file.seek(0)
+            file.truncate()
+            file.write(items["content"])
+            file.seek(items["at"])
+
+    return Place(items, put, lambda now, items: now == items)
 
 
 def memory(tensor: torch.Tensor) -> Place:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 
 from cgtool.observe.tensors import whole_or_parts
-from cgtool.program.inside import Named, inside, is_data
+from cgtool.program.inside import Named, inside, is_data, is_of_objects
 from cgtool.program.objects import attribute, is_a
 from cgtool.program.places import Place
 
@@ -34,12 +34,13 @@ class Reachable:
         self.random_sources: list[Any] = []
         """Of PyTorch, Python and NumPy."""
         self.arrays: list[Any] = []
+        self.objects: dict[int, Named] = {}
+        """By identity: all of them, each with the first path to it."""
         waiting = deque(roots)
-        seen: dict[int, Any] = {}
         while waiting:
             path, value = waiting.popleft()
-            if not is_data(value) and id(value) not in seen:
-                seen[id(value)] = value
+            if not is_data(value) and id(value) not in self.objects:
+                self.objects[id(value)] = path, value
                 if not self._record(path, value):
                     waiting.extend(inside(path, value, self._places))
 
@@ -71,7 +72,7 @@ class Reachable:
             # Scalars of NumPy have most attributes of arrays, and cannot be changed.
             if hasattr(value, "ctypes") and value.flags.writeable:
                 self.arrays.append(value)
-            return True
+            return not is_of_objects(value)
         return False
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import queue
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -158,7 +162,8 @@ def test_optimizer_state_and_closed_over_tensors_have_names(loaded):
 
 
 HOLDERS = """
-import collections, concurrent.futures, contextvars, functools, queue, types, weakref
+import asyncio, collections, concurrent.futures, contextlib, contextvars, functools, io, logging
+import queue, types, unittest.mock, weakref
 
 class Owner:
     pass
@@ -228,6 +233,60 @@ def coroutine():
     next(holder)
     return holder, holder.send
 
+def coroutine_that_rebinds():
+    def holds():
+        kept = None
+        while True:
+            value = yield kept
+            kept = kept if value is None else value
+    holder = holds()
+    next(holder)
+    return holder, holder.send
+
+def generator_in_a_context():
+    @contextlib.contextmanager
+    def context(owner):
+        yield owner
+    holder = context(kept(Owner()))
+    holder.__enter__()
+    return holder, lambda value: setattr(KEPT[-1], "value", value)
+
+def stack():
+    holder = contextlib.ExitStack()
+    def put(value):
+        holder.pop_all()
+        holder.callback(value.zero_)
+    return holder, put
+
+def logger():
+    class Handler(logging.Handler):
+        pass
+    holder = logging.getLogger("holder")
+    def put(value):
+        holder.handlers = [Handler()]
+        holder.handlers[0].value = value
+    return holder, put
+
+def module():
+    holder = types.ModuleType("holder")
+    return holder, lambda value: setattr(holder, "value", value)
+
+def queue_of_tasks():
+    holder = asyncio.Queue()
+    def put(value):
+        while not holder.empty():
+            holder.get_nowait()
+        holder.put_nowait(value)
+    return holder, put
+
+def iterator():
+    owner = kept(Owner())
+    return iter([owner]), lambda value: setattr(owner, "value", value)
+
+def mock():
+    holder = unittest.mock.Mock()
+    return holder, lambda value: setattr(holder, "value", value)
+
 def partial():
     holder = functools.partial(print)
     return holder, lambda value: setattr(holder, "value", value)
@@ -251,6 +310,14 @@ KEPT = []
         "view()": False,
         "cache()": False,
         "coroutine()": False,
+        "coroutine_that_rebinds()": True,
+        "generator_in_a_context()": True,
+        "stack()": True,
+        "logger()": True,
+        "module()": True,
+        "queue_of_tasks()": True,
+        "iterator()": True,
+        "mock()": True,
         "future()": False,
         "queued(queue.Queue)": False,
         "queued(queue.LifoQueue)": False,
@@ -283,6 +350,57 @@ def build(device):
         restore()
         ((_, restored),) = Reachable([("holder", holder)]).tensors.values()
         assert restored is tensor
+
+
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        ("import {0}\ndef make():\n    def step(x): return {0}.value + x", "state"),
+        ("def make():\n    import {0}\n    def step(x): return {0}.value + x", "state"),
+        ("def make():\n    def step(x):\n        import {0}\n        return {0}.value + x",
+         "state"),
+        ("def make():\n    def step(x):\n        from {0} import value\n        return value + x",
+         "state"),
+        ("import {0} as s\ndef make():\n    def step(x): return s.value + x", "state"),
+        ("import {0}\ndef make():\n    def step(x): return {0}.value + x", "folder.state"),
+    ],
+)  # fmt: skip
+def test_a_value_in_another_file_is_state(tmp_path, monkeypatch, loaded, imports, name):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "folder_of_state"
+    package.mkdir()
+    for file in (tmp_path / "state_in_a_file.py", package / "state.py", package / "__init__.py"):
+        file.write_text("import torch\nvalue = torch.zeros(2)\n")
+    module = "state_in_a_file" if name == "state" else "folder_of_state.state"
+    step = loaded(imports.format(module) + "\n    return step\ndef build(device):\n"
+                  "    return make(), (torch.ones(2),)").parts[0].function  # fmt: skip
+    value = importlib.import_module(module).value
+    reachable = Reachable([("", step)])
+    assert any(tensor is value for _, tensor in reachable.tensors.values())
+    restore = reachable.layout()
+    importlib.import_module(module).value = torch.ones(2)
+    restore()
+    assert importlib.import_module(module).value is value
+
+
+def test_what_an_iterator_in_c_has_put_aside_is_not_restored():
+    queue_ = queue.SimpleQueue()
+    for number in range(3):
+        queue_.put(number)
+    restore = Reachable([("queue", queue_)]).layout()
+    queue_.get()
+    restore()
+    assert [queue_.get(), queue_.get()] == [1, 2]
+
+
+def test_what_threads_wait_for_is_not_restored():
+    semaphore, event = threading.Semaphore(0), threading.Event()
+    restore = Reachable([("all", [semaphore, event, ThreadPoolExecutor(1)])]).layout()
+    semaphore.release()
+    event.set()
+    restore()
+    assert semaphore.acquire(blocking=False)
+    assert event.is_set()
 
 
 def test_loading_keeps_no_closed_over_tensor_alive(loaded):

@@ -1,6 +1,10 @@
 """Entry points whose replays are right; nothing may be found in them."""
 
+import asyncio
+import contextlib
 import functools
+import logging
+import logging.handlers
 import random
 import types
 
@@ -444,3 +448,78 @@ def coroutine_with_state_in_place(device):
     average = averages(torch.zeros(5, device=device))
     next(average)
     return (lambda x: average.send(x)), (torch.randn(5, device=device),)
+
+
+def coroutine_with_state_that_it_rebinds(device):
+    def averages(state):
+        answer = None
+        while True:
+            value = yield answer
+            state = state.mul_(0.9).add_(value)
+            answer = state.clone()
+
+    average = averages(torch.zeros(5, device=device))
+    next(average)
+    return (lambda x: average.send(x)), (torch.randn(5, device=device),)
+
+
+def state_in_a_stack(device):
+    stack, state = contextlib.ExitStack(), torch.zeros(5, device=device)
+    stack.enter_context(contextlib.nullcontext())
+    stack.callback(state.zero_)
+
+    def held():
+        return stack._exit_callbacks[1][1].__wrapped__.__self__
+
+    return (lambda x: held().add_(x) * 2), (torch.ones(5, device=device),)
+
+
+def state_of_a_log_handler(device):
+    class Kept(logging.Handler):
+        def emit(self, record):
+            self.state.add_(record.args[0] if isinstance(record.args, tuple) else record.args)
+
+    log = logging.getLogger("state_of_a_log_handler")
+    log.handlers, log.propagate = [Kept()], False
+    log.handlers[0].state = torch.zeros(5, device=device)
+
+    def forward(x):
+        log.error("%s", x)
+        return log.handlers[0].state * 2
+
+    return forward, (torch.ones(5, device=device),)
+
+
+def state_of_a_handler_of_the_library(device):
+    handler = logging.handlers.MemoryHandler(100)
+    handler.buffer.append(torch.zeros(5, device=device))
+    return (lambda x: handler.buffer[0].add_(x) * 2), (torch.ones(5, device=device),)
+
+
+def state_in_a_module_made_by_hand(device):
+    config = types.ModuleType("config")
+    config.state = torch.zeros(5, device=device)
+    return (lambda x: config.state.add_(x) * 2), (torch.ones(5, device=device),)
+
+
+def state_in_a_queue_of_tasks(device):
+    tasks = asyncio.Queue()
+    tasks.put_nowait(torch.zeros(5, device=device))
+
+    def forward(x):
+        state = tasks.get_nowait()
+        tasks.put_nowait(state.add_(x))
+        return state * 2
+
+    return forward, (torch.ones(5, device=device),)
+
+
+def state_in_an_array_of_objects(device):
+    states = np.array([torch.zeros(5, device=device), None], dtype=object)
+    return (lambda x: states[0].add_(x) * 2), (torch.ones(5, device=device),)
+
+
+def state_of_a_distribution(device):
+    zeros = torch.zeros(5, device=device)
+    law = torch.distributions.Normal(zeros, zeros + 1)
+    return (lambda x: law.loc.add_(x) * law.scale), (torch.ones(5, device=device),)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cgtool.model.failure import CgtoolError
+from cgtool.model.finding import TOO_NOISY
 from tests.verify import guilty, innocent
 
 FOLDER = Path(__file__).parent
@@ -47,6 +48,16 @@ def test_innocent_code_stays_innocent(verified, name):
     assert outcome.findings == ()
     assert outcome.comparisons
     assert all(comparison.exact for comparison in outcome.comparisons)
+
+
+def test_an_object_that_is_not_restored_is_named(verified):
+    outcome = verified("not_restored.py:state_of_a_library", replays=2, trials=1)
+    assert outcome.findings == ()
+    note = next(note for note in outcome.notes if note.code == TOO_NOISY)
+    assert note.text == (
+        "captured inputs: output differs by 16 between eager runs, which may begin in different "
+        "states: cgtool cannot restore `calls`, a count: the comparison proves little"
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "gan", "two_streams", "train_step", "mixed_precision"])

@@ -45,6 +45,8 @@ class Log:
     findings: FindingLog = field(default_factory=FindingLog)
     notes: list[Caveat] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
+    not_restored: list[str] = field(default_factory=list)
+    """Objects because of which eager runs may begin in different states, in words."""
 
     def add(self, *findings: Finding) -> None:
         for finding in findings:
@@ -127,7 +129,9 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
             )
         )
     if facts.is_noisy and not uninitialized:
-        log.add(_noise(subject, verdicts))
+        log.not_restored = runner.not_restored()
+        if not log.not_restored:
+            log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
     known = {finding.frames[:1] for finding in log.findings}
     freed = subject.target.freed_inputs(bool(differing) and not log.findings)

@@ -90,7 +90,12 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
             # Without a number: some runs have infinities or NaNs that others do not have.
             amount = "" if comparison.noise is None else f" by {comparison.noise:.3g}"
             reason = f"differs{amount} between eager runs"
-            if comparison.eager_error is not None:
+            if log.not_restored:
+                reason += (
+                    ", which may begin in different states: cgtool cannot restore "
+                    f"{names_text(log.not_restored, _SHOWN)}"
+                )
+            elif comparison.eager_error is not None:
                 reason = f"is {comparison.eager_error:.3g} from its float64 value in eager too"
             log.note(
                 TOO_NOISY,

@@ -178,6 +178,10 @@ class TrialRunner:
             values = self.write_inputs(trial, number, values)
         return values
 
+    def not_restored(self) -> list[str]:
+        """What has gone on since the capture and is not set back for another run, in words."""
+        return self._start.not_restored()
+
     def begin_replay(self, trial: Trial) -> Values:
         """Restore the start's values in the objects that the capture left, and write a sentinel
         wherever the graphs must write: a sentinel after a replay was not overwritten by it."""

@@ -1,9 +1,10 @@
 """The state of the user's code: saved, restored, and read by name.
 
 State is what outlives a call: parameters, buffers, gradients, optimizer state, tensors in closures,
-Python values in attributes and containers, and random states. State in iterators, generators and C
-extensions cannot be restored, except for the contents of tensors that a suspended generator holds;
-``causes`` separates what it changes from noise.
+Python values in attributes, containers and suspended generators, and random states. Iterators in C,
+the lines at which generators are suspended, and what belongs to threads, files and C extensions
+cannot be restored, except for the contents of the tensors in them; ``causes`` separates what they
+change from noise.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.raw_tensors import copies, raw, write
 from cgtool.program.description import named_tensors
+from cgtool.program.progress import in_words, progress
 from cgtool.program.workload import Workload, inputs_of, reachable_from
 
 
@@ -55,6 +57,8 @@ class Snapshot:
         self._tensors = [tensor for _, tensor in reachable.tensors.values()]
         self.values = copies({id(tensor): tensor for tensor in self._tensors})
         """By identity of the tensor."""
+        found = ((each, progress(each[1])) for each in reachable.objects.values())
+        self._progress = [(each, before) for each, before in found if before is not None]
         self._arrays = [(array, array.copy()) for array in reachable.arrays]
         sources = [*reachable.random_sources, random]
         if (numpy := sys.modules.get("numpy")) is not None:
@@ -68,6 +72,11 @@ class Snapshot:
         """Restore objects, contents and random states."""
         self._restore_objects()
         self.restore_contents()
+
+    def not_restored(self) -> list[str]:
+        """What has gone on since then and is not set back, in words."""
+        self.restore()
+        return [in_words(*each) for each, before in self._progress if progress(each[1]) != before]
 
     def restore_contents(self) -> None:
         """Restore contents and random states, and leave objects where they are now."""

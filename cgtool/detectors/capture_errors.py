@@ -218,7 +218,8 @@ _WAITS: Lines = (
     (code("sync-masked-assignment"), r"\[[^\]]*[<>=][^\]]*\]\s*=[^=]"),
     (code("sync-truth-value"), r"^\s*(if|while|assert|elif)\b|\bbool\(|torch\.equal"),
     (code("sync-dynamic-shape-op"), r"\[[^\]]*[<>][^\]]*\]"),
-    (code("sync-slice-with-tensor-bounds"), r"\[[^\]]*:[^\]]*\]|arange|linspace|narrow"),
+    (code("sync-slice-with-tensor-bounds"), r"\[[^\]]*:[^\]]*\]|arange|narrow"),
+    (code("sync-item"), r"linspace|logspace"),
     (code("pin-memory-during-capture"), r"pin_memory"),
     # With pinned memory and without `non_blocking=True`.
     (code("h2d-pageable-copy"), r"\.cuda\(|\.to\("),

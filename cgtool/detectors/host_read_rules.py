@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import itertools
@@ -20,7 +21,16 @@ from cgtool.detectors.op_rules import (
     Refusal,
 )
 from cgtool.findings import code
-from cgtool.observe.frames import callers, locals_of, package_part
+from cgtool.observe.frames import (
+    callers,
+    is_calling,
+    is_internal,
+    locals_of,
+    package_part,
+    position_of,
+)
+from cgtool.observe.ops import OpCall
+from cgtool.observe.source import call_at, called_at
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
@@ -28,7 +38,7 @@ NAN_GUARD_SYNC = code("nan-guard-sync")
 SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
 
 _BOUNDS = {
-    torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
+    torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange,
     torch.narrow, torch.Tensor.narrow, torch.split, torch.Tensor.split, torch.full, torch.zeros,
     torch.Tensor.expand, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.__index__,
     torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
@@ -166,14 +176,43 @@ READS: dict[Any, Refusal] = {
 """By the function of PyTorch that the user calls."""
 
 
+_SORTED = "`torch.stack` and `sort` or `topk`, which stay on the device"
+_ON_THE_DEVICE = {
+    **dict.fromkeys(("sorted", "sort", "nlargest", "nsmallest", "heappush", "heapify"), _SORTED),
+    "max": "`torch.maximum`, or `torch.stack` and `amax`, which stay on the device",
+    "min": "`torch.minimum`, or `torch.stack` and `amin`, which stay on the device",
+    **dict.fromkeys(
+        ("median", "median_low", "median_high"),
+        "`torch.stack` and `median`, which stay on the device",
+    ),
+    **dict.fromkeys(
+        ("any", "all"), "`torch.stack` and `any` or `all`, and select with `torch.where`"
+    ),
+    **dict.fromkeys(
+        ("bisect", "bisect_left", "bisect_right", "insort"),
+        "`torch.searchsorted` or `torch.bucketize`, which stay on the device",
+    ),
+    **dict.fromkeys(
+        ("index", "count", "remove"),
+        "a comparison on the device, and select with `torch.where`",
+    ),
+    "choices": "`torch.multinomial` with the weights, and select with its result on the device",
+    "isclose": "`torch.isclose`, and select with `torch.where`",
+}
+"""By the name of a function of Python's own that compares or converts what it gets."""
 _CALLS_A_MODULE = "/torch/nn/modules/module.py"
-_RANGES = ("arange", "linspace", "logspace", "range")
+_RANGES = ("arange", "range")
+"""Their length depends on the values."""
+_STEPS = "torch.linspace(0, 1, steps, device=...)"
 INSTEAD = {
     **dict.fromkeys(_RANGES, "pass a Python number"),
+    "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
+    "logspace": f"compute it on the device: base ** (start + (end - start) * {_STEPS})",
     "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
 }
 """What to write for a function that reads a value on the host."""
+_ENDS = ("linspace", "logspace")
 
 
 def read_by_library(files: Iterable[str]) -> Refusal | None:
@@ -205,6 +244,31 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
     return by_library._replace(subject=_reads(name)) if name else by_library
 
 
+def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
+    """The refusal of a read in a function of Python's own, which the user's line calls: it names
+    that function, and what to use instead."""
+    node = call_at(position_of(call.chain[0])) if call.chain and is_calling(call.chain[0]) else None
+    if node is None or refusal.code not in (SYNC_ITEM, SYNC_TRUTH_VALUE):
+        return refusal
+    name = called_at(position_of(call.chain[0]))
+    running = next(_running_frames(), None)
+    is_written = running is not None and not is_internal(running.f_code)
+    # Those in C have no frame.
+    if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
+        return refusal
+    subject = "compares tensors" if refusal.code == SYNC_TRUTH_VALUE else "reads a tensor value"
+    instead = _ON_THE_DEVICE.get(name)
+    fix = f"use {instead}" if instead is not None else f"use ops of PyTorch instead, or {OUTSIDE}"
+    return refusal._replace(
+        subject=f"`{ast.unparse(node.func)}`, which {subject} on the host,", fix=fix
+    )
+
+
+def _is_pythons(frame: types.FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return is_internal(frame.f_code) and not package_part(file)
+
+
 def _checked_inside() -> Refusal | None:
     """The check of a distribution that another one uses."""
     kind = torch.distributions.Distribution
@@ -225,7 +289,9 @@ def _checked_inside() -> Refusal | None:
 
 def read_in_kernel(op: str) -> Refusal:
     """The read on the host in the kernel of an op."""
-    read_code = BOUNDS if op in _RANGES else HIDDEN_SYNC_IN_STOCK_MODULE
+    read_code = HIDDEN_SYNC_IN_STOCK_MODULE
+    if op in (*_RANGES, *_ENDS):
+        read_code = BOUNDS if op in _RANGES else SYNC_ITEM
     return Refusal(read_code, _reads(op), INSTEAD.get(op, OUTSIDE))
 
 

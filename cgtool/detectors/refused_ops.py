@@ -14,6 +14,7 @@ import torch
 from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import (
     INSTEAD,
+    inside_python,
     library_function,
     read_by_code,
     read_in_kernel,
@@ -159,7 +160,7 @@ def _refusal_of(
             if name in ("bytes", "bytearray"):
                 subject = f"`{name}` of a tensor, which reads each of its elements on the host,"
                 return Refusal(SYNC_ITEM, subject, "read them after the replay")
-        return read_by_code(region.function, call.autograd_node)
+        return inside_python(read_by_code(region.function, call.autograd_node), call)
     refusal = OPS.get(name) or OPS.get(op)
     if refusal is None or (op.startswith("aten::index_put") and region.fills_mask):
         return None
@@ -175,7 +176,7 @@ def _refusal_of(
         if not function and name == call.name == "aten::equal" and call.chain:
             function = called_at(position_of(call.chain[0]))
     if function in ("", _short(name).removesuffix("_")):
-        return refusal
+        return refusal if callers else inside_python(refusal, call)
     subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
     return refusal._replace(subject=subject, fix=INSTEAD.get(function, OUTSIDE))
 

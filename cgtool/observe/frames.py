@@ -305,6 +305,16 @@ def line_of(site: Site) -> int:
     return lines[lasti // 2] if 0 <= lasti // 2 < len(lines) else code.co_firstlineno
 
 
+def is_calling(site: Site) -> bool:
+    """Whether a function is called there: `if x.any():` has the place of a call, and then asks for
+    the truth of what that has returned."""
+    code, offset = site
+    # A frame that has called a function in Python is after the caches of the instruction.
+    while offset and dis.opname[code.co_code[offset]] == "CACHE":
+        offset -= 2
+    return dis.opname[code.co_code[offset]].startswith(("CALL", "PRECALL"))
+
+
 def position_of(site: Site) -> tuple[str, int, int, int, int]:
     """The file of a site, and first line and column, last line and column of its expression; zeros
     where Python runs with -X no_debug_ranges."""

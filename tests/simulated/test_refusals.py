@@ -9,6 +9,8 @@ import contextlib
 import io
 import logging
 import pickle
+import random
+import statistics
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -263,6 +265,74 @@ def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
         captured(device, lambda x: (repr(x.sum()), x + 1)[1], torch.ones(3, device="cuda"))
         refused = [(finding.code, finding.times) for finding in device.findings]
     assert refused == [("sync-print-or-format", 1)]
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "message", "fix"),
+    {
+        "linspace": (
+            lambda x: torch.linspace(x[0], x[1], 4, device=x.device),
+            "sync-item",
+            "`linspace`, which reads a tensor value on the host,",
+            "start + (end - start) * torch.linspace(0, 1, steps, device=...)",
+        ),
+        "logspace": (
+            lambda x: torch.logspace(x[0], 1.0, 4, device=x.device),
+            "sync-item",
+            "`logspace`, which reads",
+            "base ** (start + (end - start)",
+        ),
+        "arange": (
+            lambda x: torch.arange(x[0], 4, device=x.device),
+            "sync-slice-with-tensor-bounds",
+            "a tensor as a bound or size,",
+            "",
+        ),
+        "median": (
+            lambda x: statistics.median([x[0], x[1], x[2]]),
+            "sync-truth-value",
+            "`statistics.median`, which compares tensors on the host,",
+            "`torch.stack` and `median`",
+        ),
+        "largest": (
+            lambda x: max(x[0], x[1]),
+            "sync-truth-value",
+            "`max`, which compares",
+            "`torch.maximum`",
+        ),
+        "choice": (
+            lambda x: random.choices([x, x + 1, x + 2], weights=x)[0],
+            "sync-truth-value",
+            "`random.choices`, which compares",
+            "`torch.multinomial`",
+        ),
+        "mean of numbers": (
+            lambda x: x * statistics.fmean([x[0], x[1]]),
+            "sync-item",
+            "`statistics.fmean`, which reads a tensor value on the host,",
+            "use ops of PyTorch instead",
+        ),
+        "condition": (
+            lambda x: x if x[0] > 0 else x + 1,
+            "sync-truth-value",
+            "the truth value of a tensor (if, while, assert, bool())",
+            "`torch.where`",
+        ),
+        "condition on a call": (
+            lambda x: x if x.any() else x + 1,
+            "sync-truth-value",
+            "the truth value of a tensor (if, while, assert, bool())",
+            "`torch.where`",
+        ),
+    }.values(),
+)
+def test_the_function_that_reads_is_named_with_what_to_use_instead(function, code, message, fix):
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, function, torch.ones(3, device="cuda"))
+    failure = caught.value.failure
+    assert failure.findings[0].code == code
+    assert failure.message.startswith(message)
+    assert fix in failure.fix
 
 
 def test_a_function_in_cpp_that_compares_tensors_is_named():

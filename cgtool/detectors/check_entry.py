@@ -13,7 +13,11 @@ from msgspec.structs import replace
 
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
-from cgtool.detectors.compare_iterations import branches_on_capturing, compare_iterations
+from cgtool.detectors.compare_iterations import (
+    Differences,
+    branches_on_capturing,
+    compare_iterations,
+)
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
@@ -23,7 +27,6 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
-from cgtool.observe.iteration import Iteration
 from cgtool.observe.kept_ops import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
@@ -76,33 +79,36 @@ def check_entry(
 
     def compared(
         session: WorkloadRun,
-    ) -> tuple[dict[int, preflight.Stepped], list[Finding], Iteration]:
+    ) -> tuple[dict[int, preflight.Stepped], Differences]:
         session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            differences, iteration = compare_iterations(
+            differences = compare_iterations(
                 lambda: session.run_eagerly(1, lambda _text: None, explain),
                 roots_of(workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
-        return steps, differences, iteration
+        return steps, differences
 
     try:
-        options, (steps, differences, iteration) = _without_refusals(
-            region, workload, options, compared
-        )
+        options, (steps, differences) = _without_refusals(region, workload, options, compared)
+        iteration = differences.iteration
         findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
-        findings.extend(preflight.of_modules(workload, differences))
-        findings.extend(differences)
-        if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences):
+        findings.extend(preflight.of_modules(workload, differences.findings))
+        findings.extend(differences.explained)
+        if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences.findings):
             # Another call may run the layers that this one skipped.
             findings.demote(UNUSED_INPUT)
         checked.append("two eager iterations")
         gc.collect()
         region.collecting = True
-        with _stepping_anyway(region):
-            captured = dry_run(annotations, options)
+        try:
+            with _stepping_anyway(region):
+                captured = dry_run(annotations, options)
+        finally:
+            # They may follow from what the host reads there.
+            findings.extend(differences.unexplained)
         checked.append("a dry run of the capture")
     except CgtoolError as error:
         if not error.failure.findings and not workload.refusals:

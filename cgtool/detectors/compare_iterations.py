@@ -13,9 +13,11 @@ import linecache
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from cgtool.detectors.frozen_values import (
@@ -33,7 +35,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
-from cgtool.observe.host_reads import Change, HostReads
+from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
@@ -67,12 +69,32 @@ _HOST_READS = frozenset(
     ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
 )
 _SHOWN_CHANGES = 3
+_FIX_OF_ASSIGNMENT = (
+    "allocate the tensor once, before the capture, and where it is assigned now, `copy_()` the new "
+    "values into it"
+)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What differs between two iterations."""
+
+    explained: list[Finding]
+    """Those whose cause is known, and what a single iteration shows."""
+    unexplained: list[Finding]
+    """Other ops and numbers for no known reason, which may follow from something else."""
+    iteration: Iteration
+    """The second one."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.explained, *self.unexplained]
 
 
 def compare_iterations(
     run: Callable[[], Any], roots: Any, annotations: Annotations, inputs: Any
-) -> tuple[list[Finding], Iteration]:
-    """Run two iterations; returns what differs in the second, and the second itself.
+) -> Differences:
+    """Run two iterations and compare them.
 
     Other ops in the second for no known reason may be a warm-up (TorchScript compiles a function in
     its second call). They are reported if two more iterations differ as well.
@@ -86,20 +108,22 @@ def compare_iterations(
         while len(iterations) < count:
             iterations.append(observe(run, roots, annotations, reads, given))
 
-    def compared(first: Iteration, second: Iteration) -> tuple[list[Finding], bool]:
+    def compared(first: Iteration, second: Iteration) -> tuple[Differences, bool]:
         changes = list(reads.changes(first.state, second.state))
         comparison = _Comparison(first, second, reads, changes)
-        return list(comparison.findings()), comparison.branches_unexplained
+        explained = list(comparison.findings())
+        differences = Differences(explained, comparison.unexplained, iterations[-1])
+        return differences, comparison.branches_unexplained
 
     run_until(2)
-    findings, unexplained = compared(*iterations)
+    differences, unexplained = compared(*iterations)
     if unexplained:
         run_until(4)
         for first, second in itertools.pairwise(iterations[1:]):
-            findings, unexplained = compared(first, second)
+            differences, unexplained = compared(first, second)
             if unexplained:
                 break
-    return findings, iterations[-1]
+    return differences
 
 
 def branches_on_capturing(
@@ -154,6 +178,9 @@ class _Comparison:
         self.frozen = FrozenValues(first, second, reads, changes)
         self.branches_unexplained = False
         """Whether the second iteration ran other ops for no known reason."""
+        self.unexplained: list[Finding] = []
+        self._resized: set[tuple[int, int]] = set()
+        """Sizes of tensors in the first iteration that are others in the second, with these."""
         self._chosen: list[Finding] = []
         """On tensors that a value on the host chooses, which is to be named first."""
 
@@ -167,18 +194,22 @@ class _Comparison:
         """Ops that get other numbers in the second iteration."""
         for old, new in itertools.zip_longest(before, after):
             if old is None or new is None or _key(old.call) != _key(new.call):
-                yield from self._branch(old or new, new if old else None)
+                self.unexplained += self._branch(old or new, new if old else None)
                 break
+            if len(old.sizes) == len(new.sizes):
+                self._resized |= {
+                    sizes for sizes in zip(old.sizes, new.sizes, strict=True) if len({*sizes}) > 1
+                }
             numbers = self._numbers(old), self._numbers(new)
             is_longer = old.lists != new.lists
             if (is_longer or numbers[0] != numbers[1]) and not new.in_optimizer:
                 forward = self.second.record.forward_of(new.call)
                 if not any(op.call is forward for op in different):
                     if is_longer:
-                        yield from self._list(old, new)
+                        self.unexplained += self._list(old, new)
                     else:
                         follows = old.sizes != new.sizes
-                        yield from self._number(new, *numbers, follows=follows)
+                        self.unexplained += self._number(new, *numbers, follows=follows)
                 different.append(new)
             if old.outside != new.outside:
                 moved = {part.storage for op in different for part in op.outside}
@@ -248,6 +279,9 @@ class _Comparison:
         # Where an argument is left out in one call, it is the one that the other has.
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
         fix = _fix_of_number(call.name, next(iter(given), None))
+        # In backward: the sizes of a tensor that was reduced.
+        differing = [(x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y]
+        follows |= len(before) == len(after) and self._resized.issuperset(differing)
         if not self.frozen.explain_number(call, evidence, fix) and not follows:
             is_table = isinstance(new, str) and new.startswith("[") and self._is_read(op, new)
             what, kept = "a different number", "the number"
@@ -311,8 +345,14 @@ class _Comparison:
             is_rebound = new.parameter is not None and new.storage not in self.first.storages
             is_chosen = False
             changed = self._memory_set() if is_rebound else self._memory_set_of(new)
+            fix = None
             if not changed and not is_rebound:
-                changed = self._changed_at(new.address)
+                holding = self._changed_at(new.address)
+                changed = _places(
+                    (each.use.text, each.frame.file, each.use.line) for each in holding
+                )
+                if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
+                    fix = _FIX_OF_ASSIGNMENT
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:
@@ -330,7 +370,7 @@ class _Comparison:
             if is_chosen:
                 self._chosen.append(finding)
             else:
-                yield finding
+                yield finding if fix is None else replace(finding, fix=fix)
 
     @functools.cached_property
     def _given(self) -> set[int]:
@@ -364,9 +404,9 @@ class _Comparison:
         held += [change for change in self.changes if _is(change.after, tensor)]
         return [change.watched.use.text for change in held]
 
-    def _changed_at(self, address: int) -> list[str]:
-        """The lines of the code that change a name, a container, or the attributes of an object,
-        behind which a tensor is."""
+    def _changed_at(self, address: int) -> list[Watched]:
+        """Where the code changes a name, a container, or the attributes of an object, behind which
+        a tensor is."""
         written = {
             number: watched
             for number, watched in enumerate(self.reads.watched)
@@ -378,7 +418,7 @@ class _Comparison:
             for number, watched in written.items()
             if number in self.first.state and address in self.first.state[number].addresses
         ]
-        holding = left or [
+        return left or [
             watched
             for watched in written.values()
             if any(
@@ -386,9 +426,6 @@ class _Comparison:
                 for tensor in tensors_in(watched.look_up())
             )
         ]
-        return _places(
-            (watched.use.text, watched.frame.file, watched.use.line) for watched in holding
-        )
 
     def _memory_set(self) -> list[str]:
         """The lines that give a tensor other memory."""

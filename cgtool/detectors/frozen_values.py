@@ -17,6 +17,7 @@ import torch
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Code, Finding
+from cgtool.observe.effects import is_view
 from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Source, contains
 from cgtool.observe.frames import Chain, frames_of, position_of
@@ -70,12 +71,6 @@ _OTHER = (
 )
 
 
-_VIEWS = frozenset(
-    f"aten::{name}"
-    for name in ("t", "view", "_unsafe_view", "expand", "transpose.int", "permute", "unsqueeze")
-)
-"""What the functions of PyTorch take of their arguments (``linear`` of a weight) before they
-compute: a finding names the op that computes."""
 _ITERATOR = (
     PYTHON_SIDE_EFFECTS_SKIPPED,
     "{name} moves on with every call, and what it returns reaches {target}; a replay does not move "
@@ -97,6 +92,10 @@ _FIX_OF_VERSION = (
 _FIX_OF_LOOP = (
     "keep the order in a tensor on the device and select with it, or capture one graph for each "
     "order or length and choose between them in Python"
+)
+_FIX_OF_CONTENTS = (
+    "change it outside the captured code, before the capture, and capture again whenever it has "
+    "changed"
 )
 
 
@@ -135,6 +134,8 @@ class FrozenValues:
         """Expressions and conditions that the two iterations show to differ, and how."""
         self._targets: dict[Position, str] = {}
         """The ops that get another tensor because of a value at these places."""
+        self._got: dict[Position, str] = {}
+        """The ops that get another number at these places."""
         self._fixes: dict[Position, str | None] = {}
         """What to do about the numbers among them, where that is not what the page says."""
 
@@ -184,6 +185,7 @@ class FrozenValues:
         ]
         known = [position for position in positions if self._changing("op", position)]
         self.observed.update(dict.fromkeys(known, evidence))
+        self._got.update(dict.fromkeys(known, call.name))
         self._fixes.update(dict.fromkeys(known, fix))
         return bool(known)
 
@@ -257,7 +259,9 @@ class FrozenValues:
         for op in self.second.ops:
             if not op.host and not op.in_optimizer and op.call.chain:
                 position = position_of(op.call.chain[0])
-                if position not in calls or calls[position].name in _VIEWS:
+                # What functions of PyTorch take of their arguments (`t` in `linear`) before they
+                # compute: a finding names the op that computes.
+                if position not in calls or is_view(calls[position].name):
                     calls[position] = op.call
         decisions: dict[Position, None] = {}
         for kind, key in self.flows.facts:
@@ -273,7 +277,7 @@ class FrozenValues:
                         # A copy of the graph reads what a copy of the graph has filled.
                         continue
                     chain, name = (call.chain, call.name) if call else ((), "an op")
-                    name = self._targets.get(key, name)
+                    name = self._targets.get(key) or self._got.get(key) or name
                     yield self._value(source, chain, name, key)
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key)
@@ -321,14 +325,32 @@ class FrozenValues:
         if branch.loops and cause.kind == "random" and cause.key[1] != branch.line:
             return self._drawn(cause, "the order of a loop", evidence, position)
         what = f"`{changed.watched.use.text}`" if changed is not None else self._in_words(cause)
+        fix = _FIX_OF_LOOP if branch.loops else None
+        written = [] if changed is None else self._written(cause)
+        if changed is not None and changed.after.kind == "container" and written:
+            place = written[0].frame
+            what = f"{what}, which {Path(place.file).name}:{place.line} changes,"
+            fix = _FIX_OF_CONTENTS
         return Finding(
             CONTROL_FLOW_FROZEN,
             f"{what} decides which ops run here, and may change from call to call; a replay "
             "repeats the captured ops",
             (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
-            fix=_FIX_OF_LOOP if branch.loops else None,
+            fix=fix,
             severity=None if position in self.observed else WARNING,
+        )
+
+    def _written(self, cause: Source) -> list[Watched]:
+        """Where the code writes a value, or an object that it is a field of, if nothing writes the
+        field; a line that sets it back if no other writes it."""
+        return sorted(
+            (
+                each
+                for each in self.reads.watched
+                if each.use.written and each.key and each.key == cause.key[: len(each.key)]
+            ),
+            key=lambda each: (each.key != cause.key, each.use.resets),
         )
 
     def _in_words(self, cause: Source) -> str:
@@ -379,16 +401,7 @@ class FrozenValues:
         if changed is not None:
             evidence.append(changed.text)
         watched = self._watched(cause)
-        # The object that it is a field of is named if nothing writes the field, and a line that
-        # sets it back if no other writes it.
-        written = sorted(
-            (
-                each
-                for each in self.reads.watched
-                if each.use.written and each.key and each.key == cause.key[: len(each.key)]
-            ),
-            key=lambda each: (each.key != cause.key, each.use.resets),
-        )
+        written = self._written(cause)
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         places = watched if kind in ("random", "host tensor") else written

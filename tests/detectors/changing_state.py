@@ -2005,3 +2005,56 @@ class TrainsEverySecondTime(torch.nn.Module):
 
 def mode_that_changes(device):
     return TrainsEverySecondTime(), (rows(device),)
+
+
+class Curriculum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.steps = nn.Linear(4, 4), itertools.count()
+
+    def forward(self, x):
+        x = x[:, : 4 + next(self.steps)]  # <- python-scalar-frozen
+        return self.layer(x).square().mean()
+
+
+def backward_of_a_length_that_changes(device):
+    return Curriculum().to(device), (torch.randn(3, 24, 4, device=device),)
+
+
+def number_read_from_a_storage(device):
+    state, x = rows(device), rows(device)
+
+    def step():
+        state.mul_(0.9)
+        read = state.untyped_storage().cpu()  # <- sync-d2h-copy
+        return x * read[0]  # <- python-scalar-frozen
+
+    return step
+
+
+def handlers_added_in_each_call(device):
+    handlers = {}
+
+    def forward(x):
+        handlers.setdefault("scale", []).append(lambda value: value * 0.9)
+        for handler in handlers.get("scale", ()):  # <- control-flow-frozen
+            x = handler(x)
+        return x
+
+    return forward, (rows(device),)
+
+
+class KeepsTheLast:
+    def __init__(self):
+        self.before = None
+
+    def __call__(self, x):
+        if self.before is not None:
+            x = x.lerp(self.before, 0.3)  # <- metadata-address-changed
+        self.before = x.detach()
+        return x
+
+
+def object_that_keeps_the_last_output(device):
+    mixes = KeepsTheLast()
+    return (lambda x: mixes(x * 2)), (rows(device),)

@@ -17,6 +17,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
 from cgtool.program.load import load
 from cgtool.torch_compat.allocator import pins_in_captures
+from tests.corpus.entries import idioms_of_python
 from tests.detectors import changing_state, harmless_state
 
 PIN = "pin-memory-during-capture"
@@ -148,6 +149,28 @@ def test_a_tensor_has_the_name_that_it_had_when_it_was_read():
     assert rebound.reason.startswith("`self.now` is a different tensor")
     (first, *_) = found(changing_state, "attribute_and_tuple_are_rebound")
     assert first.reason.startswith("`self.u` is a different tensor")
+
+
+def test_what_is_read_on_the_host_is_named_before_the_number_that_follows_from_it():
+    codes = [finding.code for finding in found(changing_state, "number_read_from_a_storage")]
+    assert codes == ["sync-d2h-copy", "python-scalar-frozen"]
+
+
+def test_the_line_that_fills_a_container_is_named_where_that_decides():
+    (decides,) = found(changing_state, "handlers_added_in_each_call")
+    line = decides.frames[0].line - 1
+    assert decides.reason.startswith(f"`handlers`, which changing_state.py:{line} changes, decides")
+    assert "before the capture" in decides.fix
+
+
+def test_a_tensor_that_the_code_assigns_is_to_be_filled_there():
+    (moved,) = found(changing_state, "object_that_keeps_the_last_output")
+    assert moved.fix.startswith("allocate the tensor once, before the capture, and where it is")
+
+
+def test_a_number_is_named_with_the_op_that_gets_it():
+    drawn, *_ = found(idioms_of_python, "augmentation_by_learned_odds")
+    assert "reaches aten::mul.Tensor" in drawn.reason
 
 
 def test_a_tensor_that_a_coroutine_keeps_is_named_by_the_coroutine():

@@ -56,9 +56,10 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
             run()
             numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
-        findings, second = compare_iterations(
+        differences = compare_iterations(
             run_and_look, roots_of(target.workload), annotations, inputs
         )
+    findings, second = differences.findings, differences.iteration
     before, after = numbers[-2:]
     moved = {
         key: [

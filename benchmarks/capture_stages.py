@@ -77,6 +77,7 @@ def ways(captures: recording.Captures, native: Any) -> dict[str, Way]:
     def whole(module: Any, *, reads: bool) -> Iterator[Callable[[], object]]:
         with mock.patch.object(op_watch, "load", lambda: module):
             watch = captures.watch(OriginTable(), (), compiled=False)
+            watch.begin(None)
         try:
             yield watch.read if reads else lambda: None
         finally:

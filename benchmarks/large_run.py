@@ -61,7 +61,7 @@ class Device:
         self._captures = 0
         self._origins: list[int] | None = None
 
-    def watch(self, graph: Any, table: Any, chain: Any, *, compiled: bool) -> Device:
+    def watch(self, table: Any, chain: Any, *, compiled: bool) -> Device:
         if self._origins is None:
             chain = [(frame.f_code, frame.f_lasti) for frame in _frames()]
             self._origins = [
@@ -76,6 +76,8 @@ class Device:
             ]
         self._captures += 1
         return self
+
+    def begin(self, _graph: Any) -> None: ...
 
     def read(self) -> Callable[[Any], Contents]:
         origins, offset = self._origins, self._captures * 2**24

@@ -67,8 +67,14 @@ class Subscriber(Protocol[State]):
         """``capture_begin`` is about to run; what this returns is passed to ``capture_began``."""
         return None
 
-    def capture_began(self, beginning: Beginning, before: Any, /) -> State | None:
-        """``capture_begin`` has returned. None if this graph is not followed any further."""
+    def capture_expected(self, beginning: Beginning, /) -> Any:
+        """``torch.cuda.graph`` will soon call ``capture_begin``, or fail before. What this returns
+        is passed to ``capture_began``: what takes time, and can be done before a capture."""
+        return None
+
+    def capture_began(self, beginning: Beginning, before: Any, expected: Any, /) -> State | None:
+        """``capture_begin`` has returned. None if this graph is not followed any further.
+        ``expected``: None where ``torch.cuda.graph`` did not call it."""
 
     def capture_refused(self, beginning: Beginning, before: Any, error: BaseException, /) -> None:
         """``capture_begin`` has raised."""
@@ -121,6 +127,11 @@ def replaying_class(graph_class: Any) -> Any:
     return next(each for each in reversed(graph_class.__mro__) if "replay" in vars(each))
 
 
+class _Thread(threading.local):
+    expected: tuple[Beginning, Any] | None = None
+    """What this thread is about to capture, and what the subscriber made of that."""
+
+
 class GraphFollower(Generic[State]):
     """Follows every graph of a class from now on, until ``patches`` are undone."""
 
@@ -140,6 +151,7 @@ class GraphFollower(Generic[State]):
         self._trees = GraphTrees(patches, subscriber.skipped)
         patches.callback(after_import(TRACE_RULES, self._leave_out_ours))
         self._captures: dict[int, _Capture[State]] = {}
+        self._thread = _Thread()
         self._references: dict[int, weakref.ref[Any]] = {}
         self._reset_graphs: set[int] = set()
         """Those that were reset after a capture, by id."""
@@ -180,6 +192,30 @@ class GraphFollower(Generic[State]):
         self.graphs[id(graph)] = state
         self._changed()
 
+    def expect(self, frame: FrameType | None, graph: Any, *args: Any) -> None:
+        """``torch.cuda.graph``, called by ``frame``, will soon call ``capture_begin`` with these
+        arguments. Who captures is looked up now, and not during the capture."""
+        beginning = self.beginning(frame, graph, *args)
+        self._thread.expected = beginning, self._subscriber.capture_expected(beginning)
+
+    def expect_none(self) -> None:
+        """It has done so, or failed."""
+        self._thread.expected = None
+
+    def _expected(
+        self,
+        graph: Any,
+        pool: Any = None,
+        capture_error_mode: str = "global",
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> tuple[Beginning, Any] | None:
+        """What was expected of ``capture_begin`` with these arguments; None if it was not."""
+        expected, self._thread.expected = self._thread.expected, None
+        if expected is not None and expected[0][:3] == (graph, pool, capture_error_mode):
+            return expected
+        return None
+
     def _capture_begin(self, original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         before = None
         with self._protected():
@@ -192,8 +228,11 @@ class GraphFollower(Generic[State]):
                 self._subscriber.capture_refused(beginning, before, error)
             raise
         with self._protected():
-            beginning = self.beginning(sys._getframe(1), graph, *args, **kwargs)
-            state = self._subscriber.capture_began(beginning, before)
+            beginning, expected = self._expected(graph, *args, **kwargs) or (
+                self.beginning(sys._getframe(1), graph, *args, **kwargs),
+                None,
+            )
+            state = self._subscriber.capture_began(beginning, before, expected)
             if state is not None:
                 self._refer(graph)
                 self._captures[id(graph)] = _Capture(state, sys.exc_info()[1])
@@ -289,7 +328,7 @@ class TreeCapture(NamedTuple):
     """Host time of the warm-up iterations."""
 
 
-class _Thread(threading.local):
+class _TreeThread(threading.local):
     capture = TreeCapture()
     """What this thread is about to capture."""
     mismatch: Callable[[], str] | None = None
@@ -302,7 +341,7 @@ class GraphTrees:
 
     def __init__(self, patches: Patches, skipped: Callable[[str], None]) -> None:
         """``skipped`` is called with the reason if compiled code captures nothing."""
-        self._thread = _Thread()
+        self._thread = _TreeThread()
         self._skipped = skipped
         self._warm_ups: dict[tuple[int, Any], int] = {}
         """Host time, by manager and function."""

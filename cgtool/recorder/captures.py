@@ -57,18 +57,15 @@ class Start(NamedTuple):
 
 
 class Capture:
-    """A capture in progress."""
+    """A capture, of the thread that makes this object."""
 
-    def __init__(
-        self,
-        number: int,
-        start: Start,
-        watch: Watch,
-        chain: Chain,
-        is_capturing: Callable[[int], bool],
-    ) -> None:
+    number: int
+    start: Start
+    begin_ns: int
+    """When it began."""
+
+    def __init__(self, watch: Watch, chain: Chain, is_capturing: Callable[[int], bool]) -> None:
         """``is_capturing``: whether a thread captures."""
-        self.number = number
         self.ident = get_ident()
         self.overlaps = False
         """Another capture was in progress meanwhile."""
@@ -81,19 +78,24 @@ class Capture:
         self.captures: Chain = ()
         """Those without functions that are over at its end, if there are such."""
         self.thread = threading.current_thread().name
-        self.start = start
         self._watch = watch
         self.free_bytes: int | None = None
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
         """What it holds, as far as it must be read before its end."""
-        self.begin_ns = self.read_ns = self.end_ns = _now()
-        """When it began, when its code had run, and when ``capture_end`` was called."""
+        self.read_ns = self.end_ns = 0
+        """When its code had run, and when ``capture_end`` was called."""
         self.collector_ns = 0
         self._collecting = 0
         self._is_capturing = is_capturing
         self._ended_before = set(map(id, _ended_threads()))
+
+    def begin(self, number: int, start: Start, graph: Any) -> None:
+        """It has begun."""
+        self.number, self.start = number, start
+        self._watch.begin(graph)
         gc.callbacks.append(self._collects)
+        self.begin_ns = self.read_ns = self.end_ns = _now()
 
     def _collects(self, phase: str, _info: dict[str, Any]) -> None:
         if phase == "start":
@@ -116,6 +118,14 @@ class Capture:
         self._watch.stop()
 
 
+class Expected(NamedTuple):
+    """A capture that is about to begin: what it needs."""
+
+    capture: Capture
+    frames: Frames
+    """The line that begins it, and its callers."""
+
+
 class Captures:
     """Writes the captures of this process to its journal."""
 
@@ -126,11 +136,12 @@ class Captures:
         patches: Patches,
         refused: Callable[[Any, Exception], None],
         not_followed: Callable[[Any], None],
+        expected: Callable[[Any], None],
     ) -> None:
-        """``refused`` and ``not_followed``: as of ``CaptureCosts``."""
+        """``refused``, ``not_followed`` and ``expected``: as of ``CaptureCosts``."""
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing)
+        self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing, expected)
         self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
         self._frames = FrameTable()
@@ -173,9 +184,7 @@ class Captures:
         """A capture is about to begin."""
         before, now = self._costs.begins(), _now()
         self._beginning[get_ident()] = now
-        if not self._is_prepared:
-            with CollectorPaused():
-                self._prepare()
+        self._prepare_now()
         return Start(before, self._device.reserved_bytes(), now)
 
     @contextlib.contextmanager
@@ -197,6 +206,11 @@ class Captures:
             if not self._is_over:
                 self._prepare()
 
+    def _prepare_now(self) -> None:
+        if not self._is_prepared:
+            with CollectorPaused():
+                self._prepare()
+
     def _prepare(self) -> None:
         with self._preparing:
             if not self._is_prepared:
@@ -204,17 +218,31 @@ class Captures:
                 self._table  # noqa: B018
                 self._is_prepared = True
 
-    def began(self, number: int, beginning: Beginning, start: Start | None) -> Capture:
-        """A capture has begun. ``start`` is what ``begins`` returned; None if that failed."""
-        self._write_beginning(number, beginning)
+    def expect(self, beginning: Beginning) -> Expected:
+        """A capture is about to begin."""
+        self._prepare_now()
+        compiled = beginning.owner == COMPILE
+        watch = self._device.watch(self._table, beginning.chain, compiled=compiled)
+        by_program = beginning.owner not in (COMPILE, CALLABLES)
+        chain = beginning.chain if by_program else ()
+        capture = Capture(watch, chain, self.is_capturing)
+        return Expected(capture, self._frames.frames_of(beginning.chain))
+
+    def began(
+        self,
+        number: int,
+        beginning: Beginning,
+        start: Start | None,
+        expected: Expected | None = None,
+    ) -> Capture:
+        """A capture has begun. ``start`` is what ``begins`` returned; None if that failed.
+        ``expected``: what ``expect`` returned; None if it was not expected."""
+        capture, frames = expected or self.expect(beginning)
+        self._write_beginning(number, beginning, frames)
         start = start or Start(Before(None, None, self._costs.compiled_ns()))
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
-        compiled = beginning.owner == COMPILE
-        watch = self._device.watch(beginning.graph, self._table, beginning.chain, compiled=compiled)
-        by_program = beginning.owner not in (COMPILE, CALLABLES)
-        chain = beginning.chain if by_program else ()
-        capture = Capture(number, start, watch, chain, self.is_capturing)
+        capture.begin(number, start, beginning.graph)
         with self._lock:
             self._in_progress.append(capture)
             if len(self._in_progress) > 1:
@@ -228,7 +256,7 @@ class Captures:
         from cgtool.detectors.capture_errors import BEGIN, BEGIN_INSIDE
 
         self._beginning.pop(get_ident(), None)
-        self._write_beginning(number, beginning)
+        self._write_beginning(number, beginning, self._frames.frames_of(beginning.chain))
         phase, here = BEGIN, get_ident()
         for outer in (each for each in self._in_progress if each.ident == here):
             phase = BEGIN_INSIDE
@@ -236,7 +264,7 @@ class Captures:
         diagnosis = _diagnosis(error, (), [each.thread for each in self._in_progress], phase)
         self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
 
-    def _write_beginning(self, number: int, beginning: Beginning) -> None:
+    def _write_beginning(self, number: int, beginning: Beginning, frames: Frames) -> None:
         with self._lock:
             is_first, self._has_captured = not self._has_captured, True
         if is_first:
@@ -249,7 +277,7 @@ class Captures:
                 beginning.owner,
                 beginning.key,
                 beginning.because,
-                self._frames.frames_of(beginning.chain),
+                frames,
                 threading.current_thread().name,
                 beginning.mode,
                 self._device.stream(),

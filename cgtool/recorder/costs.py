@@ -52,14 +52,17 @@ class CaptureCosts:
         refused: Callable[[Any, Exception], None],
         not_followed: Callable[[Any], None],
         is_capturing: Callable[[int], bool],
+        expected: Callable[[Any], None] = lambda _: None,
     ) -> None:
         """``refused`` is called with a ``torch.cuda.graph`` that raises before ``capture_begin``,
         and the error; ``not_followed`` with one that has begun without ``capture_begin``.
-        ``is_capturing``: whether a thread captures."""
+        ``is_capturing``: whether a thread captures. ``expected`` is called with one that will soon
+        call ``capture_begin``, and with None when it has, or has failed."""
         self._thread = _Thread()
         self._refused = refused
         self._not_followed = not_followed
         self._is_capturing = is_capturing
+        self._expected = expected
         self._compiled: dict[int, int] = {}
         """By the thread that captured meanwhile; 0 stands for all others."""
         self._entering = deque[list[Any]](maxlen=16)
@@ -99,6 +102,9 @@ class CaptureCosts:
         thread = self._thread
         thread.entered, thread.begins = _now(), False
         try:
+            # Not earlier: it must not initialize CUDA.
+            if torch.cuda.is_initialized():
+                self._expected(context)
             result = original(context)
         except Exception as error:
             if not thread.begins:
@@ -110,6 +116,7 @@ class CaptureCosts:
             return result
         finally:
             thread.entered, call[-1] = None, _now()
+            self._expected(None)
 
     def _make_callables(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._thread.called = _now()

@@ -20,7 +20,10 @@ GiveWay = Callable[[], object]
 
 
 class Watch(Protocol):
-    """A capture in progress, as a device follows it."""
+    """A capture, as a device follows it."""
+
+    def begin(self, graph: Any) -> None:
+        """It has begun."""
 
     def read(self) -> Callable[[GiveWay], Contents] | None:
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
@@ -56,9 +59,9 @@ class RecordedDevice(Protocol):
     def prepare(self) -> None:
         """Do in advance what would take long in the first capture. Any thread may do it."""
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> Watch:
-        """Follow the capture that has just begun, by the calls of ``chain``. ``table`` takes the
-        origins of its nodes. ``compiled``: Inductor captures code that it generated."""
+    def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> Watch:
+        """To follow the next capture of this thread, which the calls of ``chain`` begin. ``table``
+        takes the origins of its nodes. ``compiled``: Inductor captures code that it generated."""
 
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""

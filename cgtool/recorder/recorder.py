@@ -29,7 +29,7 @@ from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
-from cgtool.recorder.captures import Capture, Captures, Start
+from cgtool.recorder.captures import Capture, Captures, Expected, Start
 from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
@@ -71,7 +71,7 @@ class Recorder(Subscriber[_Graph]):
         self._pools_read = 0
         self._patches = patches
         self._captures = Captures(
-            device, self.journal, patches, self.refused_before, self.not_followed
+            device, self.journal, patches, self.refused_before, self.not_followed, self.expected
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
@@ -163,9 +163,27 @@ class Recorder(Subscriber[_Graph]):
     def capture_begins(self) -> Start:
         return self._captures.begins()
 
-    def capture_began(self, beginning: Beginning, start: Start | None) -> _Graph:
-        number = next(self._numbers)
-        return _Graph(number, self._captures.began(number, _with_note(beginning), start))
+    def expected(self, context: Any) -> None:
+        """``torch.cuda.graph`` is about to capture; None: it has begun to, or failed."""
+        with self.protected():
+            if context is None:
+                self._graphs.expect_none()
+            elif isinstance(context.cuda_graph, self._device.graph_class):
+                pool = next(iter(getattr(context, "pool", ())), None)
+                arguments = context.cuda_graph, pool, context.capture_error_mode
+                self._graphs.expect(sys._getframe(1), *arguments)
+
+    def capture_expected(self, beginning: Beginning) -> Expected:
+        return self._captures.expect(beginning)
+
+    def capture_began(
+        self, beginning: Beginning, start: Start | None, expected: Expected | None
+    ) -> _Graph:
+        number, beginning = next(self._numbers), _with_note(beginning)
+        graph = _Graph(number, self._captures.began(number, beginning, start, expected))
+        if any(beginning.pool or ()):  # without one, or with zeros, PyTorch makes a new one
+            graph.pool = _pool_of(beginning.pool)
+        return graph
 
     def capture_refused(
         self, beginning: Beginning, start: Start | None, error: BaseException
@@ -206,9 +224,10 @@ class Recorder(Subscriber[_Graph]):
         return True
 
     def _can_be_replayed(self, graph: _Graph, cuda_graph: Any) -> None:
-        with contextlib.suppress(RuntimeError):
-            first, second = cuda_graph.pool()
-            graph.pool = int(first), int(second)
+        if graph.pool is None:
+            with contextlib.suppress(RuntimeError):
+                graph.pool = _pool_of(cuda_graph.pool())
+        if graph.pool is not None:
             self._pools[graph.pool] += 1
         graph.count_in(self.journal)
 
@@ -299,6 +318,11 @@ def _with_note(beginning: Beginning) -> Beginning:
         return beginning
     sizes = {name: size for name, size in noted.items() if is_number(size)}
     return beginning._replace(key=notes.key_of(sizes))
+
+
+def _pool_of(numbers: Any) -> tuple[int, int]:
+    first, second = numbers
+    return int(first), int(second)
 
 
 def _taken(graph: _Graph) -> Capture:

@@ -174,6 +174,6 @@ def test_after_a_fault_the_next_capture_is_watched(monkeypatch):
     monkeypatch.setattr(recording, "current_raw_stream", lambda _device: 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(OSError, match="no driver"):
-        recording.Captures(None, Patches()).watch(OriginTable(), (), compiled=False)
+        recording.Captures(None, Patches()).watch(OriginTable(), (), compiled=False).begin(None)
     assert recording._watched.acquire(blocking=False)
     recording._watched.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,10 +42,16 @@ class Log(Subscriber[str]):
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.beginnings: list[Beginning] = []
+        self.expected: list[Any] = []
+        """What each capture that began was expected as."""
 
-    def capture_began(self, beginning: Beginning, before: Any) -> str | None:
+    def capture_expected(self, beginning: Beginning) -> str:
+        return f"{beginning.owner} in {beginning.mode}"
+
+    def capture_began(self, beginning: Beginning, before: Any, expected: Any) -> str | None:
         # A graph that is kept would never be freed.
         self.beginnings.append(beginning._replace(graph=None))
+        self.expected.append(expected)
         return None if beginning.owner == COMPILE else f"graph {len(self.beginnings)}"
 
     def capture_refused(self, beginning: Beginning, before: Any, error: BaseException) -> None:
@@ -111,6 +118,39 @@ def test_the_life_of_a_graph(log: Log) -> None:
     assert (first.pool, first.mode, second.pool, second.mode) == ((0, 1), "relaxed", None, "global")
     assert first.owner == first.chain[0][0].co_qualname == "captured"
     assert (first.because, second.because) == (None, RESET)
+
+
+def test_what_is_expected_is_looked_up_before_the_capture() -> None:
+    graph, other = Graph(), Graph()
+    log = Log()
+    with Patches() as patches:
+        follower = GraphFollower(Graph, log, patches)
+
+        def expect(*args: Any) -> None:
+            follower.expect(sys._getframe(1), graph, *args)
+
+        expect(None, "relaxed")
+        with captured(graph, capture_error_mode="relaxed"):
+            pass
+        with captured(graph, capture_error_mode="relaxed"):  # was expected once
+            pass
+        expect(None, "relaxed")
+        with captured(other, capture_error_mode="relaxed"):
+            pass
+        expect(None, "relaxed")
+        with captured(graph, (0, 1), capture_error_mode="relaxed"):
+            pass
+        expect()
+        follower.expect_none()
+        with captured(graph):
+            pass
+        expect()
+        thread = threading.Thread(target=lambda: captured(graph).__enter__())
+        thread.start()
+        thread.join()
+    name = "test_what_is_expected_is_looked_up_before_the_capture"
+    assert log.expected == [f"{name} in relaxed", None, None, None, None, None]
+    assert [each.owner for each in log.beginnings[:2]] == [name, "captured"]
 
 
 def test_captures_that_fail(log: Log) -> None:

@@ -63,6 +63,8 @@ Graph.replay.__code__ = Graph.replay.__code__.replace(co_filename=torch.__file__
 
 
 class Watch:
+    def begin(self, _graph: Any) -> None: ...
+
     def read(self) -> Callable[[Any], Contents]:
         return lambda _: ((), ())
 
@@ -81,7 +83,7 @@ class Device:
     def prepare(self) -> None:
         assert not gc.isenabled(), "no collection runs while the first capture waits for imports"
 
-    def watch(self, graph: Any, table: Any, chain: Any, *, compiled: bool) -> Watch:
+    def watch(self, table: Any, chain: Any, *, compiled: bool) -> Watch:
         return Watch()
 
     def functions(self) -> tuple[()]:

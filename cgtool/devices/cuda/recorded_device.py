@@ -59,7 +59,7 @@ class CudaRecordedDevice:
         op_key.prepare(LET_THROUGH, op_watch.load())
         self._captures  # noqa: B018
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> Any:
+    def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> Any:
         return self._captures.watch(table, chain, compiled=compiled)
 
     def functions(self) -> tuple[Function, ...]:

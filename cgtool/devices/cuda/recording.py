@@ -215,7 +215,8 @@ class _NativeRecorder:
         self._chains = chains
         self._native = native
         settings = settings or _settings(native)
-        self._log = native.Log(settings, torch.cuda.current_device(), within)
+        self.device = torch.cuda.current_device()
+        self._log = native.Log(settings, self.device, within)
         self.hooks = None  # the frames say which module runs
 
     def launching(self, original: Callable[..., Any]) -> Any:
@@ -350,7 +351,9 @@ _watched = threading.Lock()
 
 
 class _Watch:
-    """A capture in progress."""
+    """A capture."""
+
+    _stream: int
 
     def __init__(
         self, captures: Captures, table: OriginTable, chain: Chain, *, compiled: bool
@@ -359,25 +362,33 @@ class _Watch:
         it generated, and no guard is checked meanwhile."""
         self._captures = captures
         self._table = table
-        self._stream = current_raw_stream(torch.cuda.current_device())
         self._recorder: _Recorder | _NativeRecorder | None = None
         self._chain = chain
+        self._is_compiled = compiled
         self._ends: list[Callable[[], object]] = []
         """What to call at the end, last first. The program waits, and an ``ExitStack`` is slow."""
-        if not op_key.is_supported() or not (compiled or can_pause()):
-            return
-        if _watched.acquire(blocking=False):
-            self._ends.append(_watched.release)
-            try:
-                self._observe(compiled=compiled)
-            except BaseException:
-                self.stop()
-                raise
+        self._can_observe = op_key.is_supported() and (compiled or can_pause())
+        self._native = captures.native_recorder() if self._can_observe else None
 
-    def _observe(self, *, compiled: bool) -> None:
-        ends = self._ends
-        recorder = self._recorder = self._captures.new_recorder()
-        if not compiled:
+    def begin(self, _graph: Any) -> None:
+        device = torch.cuda.current_device()
+        self._stream = current_raw_stream(device)
+        native, self._native = self._native, None
+        if not (self._can_observe and _watched.acquire(blocking=False)):
+            return
+        self._ends.append(_watched.release)
+        try:
+            if native is None or native.device != device or not op_key.can_watch_natively():
+                self._observe(self._captures.new_recorder())
+            else:
+                self._observe(native)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _observe(self, recorder: _Recorder | _NativeRecorder) -> None:
+        ends, self._recorder = self._ends, recorder
+        if not self._is_compiled:
             self._captures.pauses.begin()
             ends.append(self._captures.pauses.end)
         if recorder.hooks is not None and not has_compiled():
@@ -480,12 +491,16 @@ class Captures:
 
     def new_recorder(self) -> _Recorder | _NativeRecorder:
         """Of the capture that a caller has begun."""
+        return self.native_recorder() or _Recorder(self.chains)
+
+    def native_recorder(self) -> _NativeRecorder | None:
+        """Of the capture that a caller begins, or has begun; None if it must be one in Python."""
         if self._native is None or not op_key.can_watch_natively():
-            return _Recorder(self.chains)
+            return None
         within = _frame_of_capture(sys._getframe(1))
         return _NativeRecorder(self.chains, self._native, self._settings, within)
 
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
-        """Follow the capture that has just begun; ``table`` takes the origins of its nodes. The
+        """To follow the next capture of this thread; ``table`` takes the origins of its nodes. The
         rest is as of ``_Watch``."""
         return _Watch(self, table, chain, compiled=compiled)

@@ -25,11 +25,16 @@ from cgtool.torch_compat.patches import Patches
 class _Watch:
     """A capture in progress: the record that the device keeps of it."""
 
-    def __init__(self, recorder: ScriptRecorder, table: OriginTable) -> None:
-        self._graph: SimulatedGraph = recorder.graph
-        self._record: Record = recorder.record
+    _graph: SimulatedGraph
+    _record: Record
+
+    def __init__(self, table: OriginTable) -> None:
         self._table = table
         self._watching = contextlib.ExitStack()
+
+    def begin(self, graph: Any) -> None:
+        recorder: ScriptRecorder = graph.recorder
+        self._graph, self._record = recorder.graph, recorder.record
         self._watching.enter_context(op_key.watch(recorder.observe))
 
     def read(self) -> Callable[[Any], Contents]:
@@ -73,8 +78,8 @@ class SimulatedRecordedDevice:
     def prepare(self) -> None:
         """Nothing takes long."""
 
-    def watch(self, graph: Any, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
-        return _Watch(graph.recorder, table)
+    def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
+        return _Watch(table)
 
     def functions(self) -> tuple[Function, ...]:
         return ()

@@ -198,7 +198,9 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
     def skipped(self, reason: str) -> None:
         self.skips.append(Skip(0, reason))
 
-    def capture_began(self, beginning: Beginning, _before: None) -> WatchedGraph | None:
+    def capture_began(
+        self, beginning: Beginning, _before: None, _expected: None
+    ) -> WatchedGraph | None:
         if beginning.owner == COMPILE:
             number, key, because = len(self.compiled), beginning.key, beginning.because
             entry = LedgerGraph(0, number, COMPILE, key, because)

@@ -97,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--runs", type=int, default=10, help="of each model")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--max-seconds", type=float, default=math.inf, help="start none after that")
     parser.add_argument("--device")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -136,7 +137,7 @@ def main() -> int:
     ):
         jobs = {
             pool.submit(run, spec, seed): (spec, seed)
-            for seed in range(options.runs)
+            for seed in range(options.first_seed, options.first_seed + options.runs)
             for spec in entries
         }
         for job in as_completed(jobs):

@@ -430,6 +430,8 @@ def _differ(eager: Any, replay: Any) -> Any:
         )
     if eager.shape != replay.shape or eager.dtype != replay.dtype:
         return True
+    if not (_has_memory(eager) and _has_memory(replay)):
+        return _has_memory(eager) != _has_memory(replay)
     if eager.is_nested:
         pairs = zip(eager.unbind(), replay.unbind(), strict=True)
         return any(bool(_differ(one, other)) for one, other in pairs)
@@ -451,6 +453,19 @@ def _sparse(tensor: Any) -> bool:
     import torch
 
     return tensor.layout not in (torch.strided, torch.jagged)
+
+
+def _has_memory(tensor: Any) -> bool:
+    """False if the code has emptied its storage: to read it would be a fault of the device."""
+    import torch
+
+    if tensor.is_nested or tensor.layout != torch.strided or not tensor.numel():
+        return True
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return bool(tensor.untyped_storage().nbytes() >= needed)
 
 
 def _short(value: Any) -> str:

@@ -359,6 +359,11 @@ class VerifyTarget(ABC):
         such work. ``differs``: replay and eager differ, so that a count alone is reason enough."""
         return []
 
+    @abstractmethod
+    def races(self) -> list[Finding]:
+        """Work on two streams that uses the same memory without waiting: what `check` finds in a
+        dry run of the capture. Runs the code once."""
+
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Freed memory that the graphs point into; none if the graphs keep what they read.
         Nothing can be replayed afterwards. ``unexplained``: replay and eager differ and no cause is

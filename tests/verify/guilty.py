@@ -233,3 +233,18 @@ def batches_of_an_iterator(device):
         return x * 2
 
     return step
+
+
+def reads_what_another_stream_writes(device):
+    side = torch.cuda.Stream()
+    weight = torch.randn(5, 5, device=device)
+
+    def forward(x):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x @ weight
+        z = y * 2  # <- stream-race-in-capture
+        torch.cuda.current_stream().wait_stream(side)
+        return z
+
+    return forward, (torch.randn(4, 5, device=device),)

@@ -78,9 +78,9 @@ def test_the_line_to_blame(verified, name):
     }
     assert (code, line) in findings
     assert {name for name, _ in findings} == {code}
-    assert not all(comparison.equal for comparison in outcome.comparisons) or code.startswith(
-        "stale"
-    )
+    # What another replay may show.
+    is_by_chance = code.startswith(("stale", "stream-race"))
+    assert not all(comparison.equal for comparison in outcome.comparisons) or is_by_chance
 
 
 def test_an_iterator_behind_a_learning_rate_is_named_and_not_called_noise(verified, tmp_path):

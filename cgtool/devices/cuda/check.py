@@ -263,9 +263,9 @@ def check(
     open_session(device, workload, options)
     seed_all(options.seed)
     side = torch.cuda.Stream()
-    dry_run = partial(_dry_run, dry, workload, side, progress)
+    run = partial(dry_run, dry, workload, side, progress)
     with watch_annotations(options.annotations) as annotations, device.eager_stream(side):
-        looked = check_entry(dry, workload, options, progress, annotations, dry_run)
+        looked = check_entry(dry, workload, options, progress, annotations, run)
     captured: CaptureWithDot | None = None
     if not lists_memory():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
@@ -345,7 +345,7 @@ class DrySession(Session[PhaseGraph]):
         return True
 
 
-def _dry_run(
+def dry_run(
     dry: Dry,
     workload: Workload,
     stream: Any,

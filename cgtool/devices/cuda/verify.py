@@ -12,17 +12,20 @@ import msgspec
 import torch
 
 from cgtool.detectors.reporting import at_call
+from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
+from cgtool.devices.cuda.check import Dry, dry_run
 from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.device import Device, OpResults, Probe, ResultRecorder, VerifyTarget
+from cgtool.devices.device import Device, OpResults, Probe, ResultRecorder, VerifyTarget, quiet
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided_parts
@@ -81,6 +84,17 @@ class CudaVerifyTarget(VerifyTarget):
             for recorder in recorders
             for finding in findings_of(recorder, certain_only=not differs)
         ]
+
+    def races(self) -> list[Finding]:
+        dry, stream = Dry(), torch.cuda.Stream(self.device.index)
+        dry.collecting = True
+        with (
+            contextlib.suppress(CgtoolError, RuntimeError),
+            watch_annotations(self.options.annotations) as annotations,
+            self.device.eager_stream(stream),
+        ):
+            dry_run(dry, self.workload, stream, quiet, annotations, self.options)
+        return [each for each in dry.findings if each.code == STREAM_RACE_IN_CAPTURE]
 
     def _again(self) -> CudaSession:
         """A session for a second capture, with its own pool and stream."""

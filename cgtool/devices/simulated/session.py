@@ -12,6 +12,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
+from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import (
     Device,
@@ -26,6 +27,7 @@ from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
@@ -172,6 +174,16 @@ class SimulatedVerifyTarget(VerifyTarget):
         """Random states that the captured code sets: a simulated replay draws as eager does."""
         findings = self.session.model.findings
         return [each for each in findings if each.code == RNG_STATE_SET_IN_CAPTURE]
+
+    def races(self) -> list[Finding]:
+        model = self.session.model
+        if all(len(graph.graph.stream_names) < 2 for graph in self.session.graphs):
+            return []
+        model.collecting = True
+        with contextlib.suppress(CgtoolError, RuntimeError):
+            SimulatedSession(self.workload, self.options, model=model).capture()
+        model.collecting = False
+        return [each for each in model.findings if each.code == STREAM_RACE_IN_CAPTURE]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))

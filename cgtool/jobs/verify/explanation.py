@@ -33,6 +33,7 @@ INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 RNG_FROZEN_SEED = code("rng-frozen-seed")
 STALE_ACCUMULATOR_OR_UNINITIALIZED = code("stale-accumulator-or-uninitialized")
+_BY_CHANCE = "no replay here shows it; whether one does depends on when the streams run"
 
 
 @dataclass
@@ -114,6 +115,11 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     runner.begin_eager(subject.trial)
     work = subject.target.uncaptured_work(bool(differing))
     log.add(*work)
+    runner.begin_eager(subject.trial)
+    by_chance = () if differing else (_BY_CHANCE,)
+    log.add(
+        *(replace(race, evidence=(*race.evidence, *by_chance)) for race in subject.target.races())
+    )
     if log.entry is not None and any(each.code == RNG_STATE_SET_IN_CAPTURE for each in work):
         # The line that sets the state is known.
         log.findings.drop(RNG_FROZEN_SEED, (log.entry,))

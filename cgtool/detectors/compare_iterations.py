@@ -40,8 +40,9 @@ from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import deciding_line, memory_set_in, statement_start
+from cgtool.observe.source import deciding_line, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
+from cgtool.observe.uses import memory_set_in
 from cgtool.torch_compat.private import schema
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")

@@ -22,15 +22,13 @@ from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
 from cgtool.observe.host_reads import HostReads, Watched
 from cgtool.observe.host_values import CONTAINERS, SIZE, random_state
 from cgtool.observe.lookup import is_immutable
-from cgtool.observe.source import (
+from cgtool.observe.source import Position, function_of, inner_nodes
+from cgtool.observe.uses import (
     CHANGES,
     ONE,
-    Position,
     Step,
     aliases_of,
     assigned_parts,
-    function_of,
-    inner_nodes,
     name_chain,
     set_by,
     with_items,

@@ -17,8 +17,9 @@ import torch
 from cgtool.observe.frames import is_internal, package_part
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.lookup import undecorated
-from cgtool.observe.source import Position, function_of, inner_nodes, name_chain
+from cgtool.observe.source import Position, function_of, inner_nodes
 from cgtool.observe.tensors import on_host
+from cgtool.observe.uses import name_chain
 
 _HELPERS = 3
 """How deep calls are followed into helpers that did not run."""

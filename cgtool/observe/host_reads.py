@@ -49,8 +49,9 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import ATTRIBUTES, Step, Use, runs_after, uses_of
+from cgtool.observe.source import runs_after
 from cgtool.observe.tensors import has_memory, on_host
+from cgtool.observe.uses import ATTRIBUTES, Step, Use, uses_of
 
 _HELPERS = 4
 """How deep calls of helpers are followed."""

@@ -24,9 +24,9 @@ import torch
 
 from cgtool.observe.frames import SUSPENDED, locals_of, suspended_frame
 from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
-from cgtool.observe.source import ATTRIBUTES, Use, uses_of
 from cgtool.observe.suspended import comes_back, names_read_later
 from cgtool.observe.tensors import has_memory, on_host
+from cgtool.observe.uses import ATTRIBUTES, Use, uses_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     MODULE_TENSORS,

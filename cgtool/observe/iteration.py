@@ -40,8 +40,9 @@ from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_o
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
-from cgtool.observe.source import Position, call_at, called_at, reads_of
+from cgtool.observe.source import Position, call_at, called_at
 from cgtool.observe.tensors import on_host, tensors_in
+from cgtool.observe.uses import reads_of
 from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, VERSION, storage_address

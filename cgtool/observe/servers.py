@@ -18,7 +18,8 @@ from typing import Any
 from cgtool.observe.frames import callers, frames_of_other_threads, is_internal, locals_of
 from cgtool.observe.host_values import CONTAINERS, SHARED
 from cgtool.observe.lookup import MISSING, resolve
-from cgtool.observe.source import Functions, function_of, inner_nodes, name_chain
+from cgtool.observe.source import Functions, function_of, inner_nodes
+from cgtool.observe.uses import name_chain
 
 _WAITS = frozenset(("get", "wait"))
 _GIVES = frozenset(("put", "set"))

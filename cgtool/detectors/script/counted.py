@@ -19,7 +19,7 @@ from cgtool.observe.script.line_reads import LineReads
 from cgtool.observe.script.names import Stack, stack_of, value_in
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import Use
+from cgtool.observe.uses import Use
 
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
 PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")

@@ -21,8 +21,9 @@ from cgtool.observe.kept_ops import Op, inside
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import block_at, uses_of_block
+from cgtool.observe.source import block_at
 from cgtool.observe.tensors import on_host
+from cgtool.observe.uses import uses_of_block
 
 
 class CaptureFlows:

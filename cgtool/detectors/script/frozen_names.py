@@ -36,7 +36,7 @@ from cgtool.observe.lookup import MISSING, Identity, resolve
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Root, Stack, follows, value_in
 from cgtool.observe.script.state import Op
-from cgtool.observe.source import ONE, Use
+from cgtool.observe.uses import ONE, Use
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")

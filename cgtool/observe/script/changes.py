@@ -15,7 +15,8 @@ from types import FrameType
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import CHANGES, tree_of
+from cgtool.observe.source import tree_of
+from cgtool.observe.uses import CHANGES
 
 Target = tuple[str, str | int]
 """``("name", "scale")``, ``("attribute", "p")``, ``("item", "lr")``: the last step to what a line

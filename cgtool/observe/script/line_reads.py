@@ -15,7 +15,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.lookup import MISSING, all_of
-from cgtool.observe.source import Step, Use, uses_of
+from cgtool.observe.uses import Step, Use, uses_of
 
 _Candidates = dict[int, list[tuple[Use, Watched]]]
 """By line of a function: the names that may be a watched place."""

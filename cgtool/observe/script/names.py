@@ -20,8 +20,9 @@ import torch
 
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, resolve, weakly
-from cgtool.observe.source import Step, tree_of
+from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
+from cgtool.observe.uses import Step
 from cgtool.torch_compat.private import buffers_of, parameters_of
 
 _ATTRIBUTES = 64

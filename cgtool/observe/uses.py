@@ -1,0 +1,451 @@
+"""What the source of a function reads and writes by name: ``self.n``, ``config["lr"]``, a global.
+
+Reads the source of functions and runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+from cgtool.observe.source import (
+    Position,
+    block_at,
+    branches_of,
+    function_of,
+    functions_of,
+    inner_nodes,
+)
+
+Step = tuple[str, str | int]
+"""``("attribute", name)`` or ``("item", key)``."""
+
+Chain = tuple[str, tuple[Step, ...]]
+"""A place by the name that leads to it: the root, and the steps from there."""
+
+ATTRIBUTES: Step = ("attribute", "__dict__")
+"""All attributes of an object: one of them whose name is computed."""
+EACH: Step = ("each", "all")
+"""All items of a container, one after the other."""
+ONE: Step = ("each", "one")
+"""An item of a container, whose key is computed."""
+_TYPE: Step = ("attribute", "__class__")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One name, with the attributes and constant keys behind it, in one function."""
+
+    root: str
+    scope: str
+    """``argument``, ``closure``, ``global``, ``local``."""
+    steps: tuple[Step, ...]
+    line: int
+    written: bool
+    """Assigned here, or a method that changes a container is called on it."""
+    tested: bool
+    """In the condition of an `if`, a `while` or a conditional expression, or in a loop's range."""
+    computed: bool
+    """An operand of arithmetic or of a comparison, or an index."""
+    called: bool
+    """The value itself is called here."""
+    resets: bool = False
+    """A constant is assigned: `self.n = 0`."""
+    rises: bool = False
+    """A positive constant is added: `self.n += 1`."""
+
+    @property
+    def text(self) -> str:
+        """As it is written: ``self.n``."""
+        shown = self.root
+        for step in self.steps:
+            kind, name = step
+            if step in (ATTRIBUTES, _TYPE):
+                shown = f"{'vars' if step == ATTRIBUTES else 'type'}({shown})"
+            elif step in (EACH, ONE):
+                shown += "[...]"
+            else:
+                shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
+        return shown
+
+
+CHANGES = frozenset(
+    (
+        "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
+        "setdefault", "add", "discard", "write", "rotate", "sort", "reverse", "popitem", "put",
+    )
+)  # fmt: skip
+"""Methods that change a container."""
+
+
+def name_chain(node: ast.expr) -> Chain | None:
+    """``self.config["lr"]`` as its root and steps; None if anything else is in between, or the last
+    key is computed. ``getattr(self, "n")`` and ``vars(self)["n"]`` are ``self.n``."""
+    steps: list[Step] = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            step: Step | None = ("attribute", node.attr)
+            inner = node.value
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            key = node.slice.value
+            step = ("item", key) if isinstance(key, str | int) else None
+            inner = node.value
+        elif isinstance(node, ast.Subscript) and steps and not isinstance(node.slice, ast.Slice):
+            step, inner = ONE, node.value
+        elif isinstance(node, ast.Call) and node.args:
+            step = _step_of_call(node)
+            inner = node.args[0]
+        else:
+            return None
+        if step == ATTRIBUTES and steps:
+            kind, name = steps.pop()
+            step = ("attribute", name) if kind == "item" else None
+        if step is None:
+            return None
+        steps.append(step)
+        node = inner
+    return node.id, tuple(reversed(steps))
+
+
+def _step_of_call(call: ast.Call) -> Step | None:
+    function = call.func.id if isinstance(call.func, ast.Name) else ""
+    if function == "getattr" and len(call.args) > 1:
+        name = call.args[1]
+        is_known = isinstance(name, ast.Constant) and isinstance(name.value, str)
+        return ("attribute", name.value) if is_known else ATTRIBUTES  # type: ignore[attr-defined]
+    return {"type": _TYPE, "vars": ATTRIBUTES}.get(function) if len(call.args) == 1 else None
+
+
+def assigned_parts(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what: of ``a, b = 1, 2`` each by itself."""
+    if (
+        isinstance(target, ast.Tuple)
+        and isinstance(value, ast.Tuple)
+        and len(target.elts) == len(value.elts)
+    ):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def set_by(call: ast.Call) -> ast.expr | None:
+    """What ``setattr`` assigns to."""
+    if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
+        read = ast.Call(ast.Name("getattr", ast.Load()), call.args[:2], [])
+        return ast.copy_location(read, call)
+    return None
+
+
+def _origin(node: ast.expr) -> Chain | None:
+    """The place that a value is taken from, which may have a computed key."""
+    key: ast.expr | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        inner = node.func.value
+        key = node.args[0] if node.func.attr in ("get", "setdefault") else None
+    elif isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+        inner, key = node.value, node.slice
+    if key is None:
+        return name_chain(node)
+    chain = _origin(inner)
+    is_known = isinstance(key, ast.Constant) and isinstance(key.value, str | int)
+    step = ("item", key.value) if is_known else ONE  # type: ignore[attr-defined]
+    return None if chain is None else (chain[0], (*chain[1], step))
+
+
+def _origins(node: ast.AST) -> Iterator[tuple[ast.expr, Chain | None]]:
+    """What a statement or expression binds, and the place that its value is taken from."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from ((part, _origin(of)) for part, of in assigned_parts(target, node.value))
+    elif isinstance(node, ast.NamedExpr | ast.AnnAssign) and node.value is not None:
+        yield node.target, _origin(node.value)
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        target, items = node.target, node.iter
+        call = items.func if isinstance(items, ast.Call) else None
+        name = getattr(call, "attr", None) or getattr(call, "id", "")
+        if name in ("items", "enumerate") and isinstance(target, ast.Tuple):
+            target = target.elts[-1]
+        if isinstance(items, ast.Call) and name == "enumerate" and items.args:
+            items = items.args[0]
+        elif isinstance(call, ast.Attribute) and name in ("items", "values"):
+            items = call.value
+        chain = _origin(items)
+        yield target, None if chain is None else (chain[0], (*chain[1], EACH))
+
+
+_aliases: dict[int, tuple[CodeType, dict[str, Chain]]] = {}
+
+
+def aliases_of(code: CodeType) -> dict[str, Chain]:
+    """The local names of a function that are bound once, to what is taken from a place: ``state``
+    of ``state = self.state[p]``, or of ``for state in self.states:``."""
+    known = _aliases.get(id(code))
+    if known is None or known[0] is not code:
+        known = _aliases[id(code)] = code, _read_aliases(code)
+    return known[1]
+
+
+def with_items(
+    aliases: dict[str, Chain], node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+) -> dict[str, Chain]:
+    """The aliases inside a comprehension, whose names are its own."""
+    inner = dict(aliases)
+    for loop in node.generators:
+        for target, origin in _origins(loop):
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):
+                    inner.pop(name.id, None)
+            if isinstance(target, ast.Name) and origin is not None:
+                root, steps = inner.get(origin[0], (origin[0], ()))
+                inner[target.id] = root, (*steps, *origin[1])
+    return inner
+
+
+def _read_aliases(code: CodeType) -> dict[str, Chain]:
+    function = function_of(code)
+    if function is None:
+        return {}
+    nodes = list(inner_nodes(function))
+    bound = [
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    own = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
+    aliases: dict[str, Chain] = {}
+    for node in nodes:
+        for target, origin in _origins(node):
+            is_once = isinstance(target, ast.Name) and target.id in own
+            if origin is None or not is_once or bound.count(target.id) > 1:  # type: ignore[attr-defined]
+                continue
+            root, steps = aliases.get(origin[0], (origin[0], ()))
+            if root != target.id:  # type: ignore[attr-defined]
+                aliases[target.id] = root, (*steps, *origin[1])  # type: ignore[attr-defined]
+    return aliases
+
+
+def _is_positive(node: ast.expr) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, int | float) and value > 0
+
+
+def _adds_to(target: ast.expr, value: ast.expr) -> bool:
+    """Whether what is assigned is the target and a positive constant: ``n = n + 1``."""
+    place = name_chain(target)
+    return (
+        place is not None
+        and isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and name_chain(value.left) == place
+        and _is_positive(value.right)
+    )
+
+
+class _Uses(ast.NodeVisitor):
+    def __init__(self, code: CodeType) -> None:
+        self.code, self.aliases = code, aliases_of(code)
+        self.uses: list[Use] = []
+        self.tested = self.computed = self.resets = self.rises = False
+        count = code.co_argcount + code.co_kwonlyargcount
+        self.arguments = set(code.co_varnames[:count])
+        self.locals = set(code.co_varnames) | set(code.co_cellvars)
+        if code.co_name == "<module>":
+            self.locals = set()
+
+    def _scope(self, name: str) -> str:
+        if name in self.code.co_freevars:
+            return "closure"
+        if name in self.arguments:
+            return "argument"
+        return "local" if name in self.locals else "global"
+
+    def _use(
+        self,
+        node: ast.expr,
+        *,
+        written: bool = False,
+        called: bool = False,
+        in_place: bool = False,
+    ) -> bool:
+        """Note a name; False if there may be others in it. ``in_place``: what it leads to is
+        changed."""
+        chain = name_chain(node)
+        if chain is None:
+            return False
+        self._add(chain, node.lineno, written=written, called=called, in_place=in_place)
+        return ONE not in chain[1]
+
+    def _add(
+        self,
+        chain: Chain,
+        line: int,
+        *,
+        written: bool = False,
+        called: bool = False,
+        in_place: bool = False,
+    ) -> None:
+        root, steps = chain
+        if root in self.aliases and (steps or in_place):
+            root, origin = self.aliases[root]
+            steps = *origin, *steps
+        scope = self._scope(root)
+        how = called, written and self.resets, written and self.rises
+        self.uses.append(Use(root, scope, steps, line, written, self.tested, self.computed, *how))
+
+    def _change(self, node: ast.expr) -> None:
+        """What it leads to is read and changed: by a method, or in place."""
+        origin = _origin(node)
+        if origin is not None:
+            self._add(origin, node.lineno, written=True, in_place=True)
+            self._add(origin, node.lineno, in_place=True)
+        if name_chain(node) is None:
+            self.visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            for part, value in assigned_parts(target, node.value):
+                self.resets = isinstance(value, ast.Constant)
+                self.rises = _adds_to(part, value)
+                self.visit(part)
+        self.resets = self.rises = False
+        self.visit(node.value)
+
+    def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
+        is_written = isinstance(node.ctx, ast.Store)
+        if self._use(node, written=is_written):
+            return
+        if is_written and isinstance(node, ast.Subscript):
+            self._use(node.value, written=True, in_place=True)
+        self.generic_visit(node)
+
+    visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
+
+    def visit_BinOp(self, node: ast.BinOp | ast.Compare) -> None:
+        outer, self.computed = self.computed, True
+        self.generic_visit(node)
+        self.computed = outer
+
+    visit_Compare = visit_BinOp  # noqa: N815
+
+    def visit_ListComp(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
+        outer, self.aliases = self.aliases, with_items(self.aliases, node)
+        self.generic_visit(node)
+        self.aliases = outer
+
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp  # noqa: N815
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if not self._use(node.target):
+            self._change(node.target)
+        self.rises = isinstance(node.op, ast.Add) and _is_positive(node.value)
+        self.visit(node.target)
+        self.rises = False
+        self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function, assigned = node.func, set_by(node)
+        if self._use(node) or (assigned is not None and self._use(assigned, written=True)):
+            for argument in node.args[1:]:
+                self.visit(argument)
+            return
+        if isinstance(function, ast.Attribute) and function.attr in CHANGES:
+            self._change(function.value)
+        elif not self._use(function, called=True):
+            self.visit(function)
+        elif isinstance(function, ast.Attribute):
+            self._use(function.value)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self.visit(argument)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        parts = branches_of(node)
+        if parts is None:
+            super().generic_visit(node)
+            return
+        condition, branches = parts
+        before, self.tested = self.tested, True
+        self.visit(condition)
+        self.tested = before
+        for statement in itertools.chain(*branches):
+            self.visit(statement)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Another code object."""
+
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # type: ignore[assignment]  # noqa: N815
+
+
+_uses: dict[int, tuple[CodeType, tuple[Use, ...]]] = {}
+
+
+def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
+    """What the code reads and writes that outlives one call of it; () without source. With
+    ``scope`` what it reads and writes there: ``local``."""
+    known = _uses.get(id(code))
+    if known is None or known[0] is not code:
+        visitor = _Uses(code)
+        for node in functions_of(code):
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            for statement in body:
+                visitor.visit(statement)
+        known = _uses[id(code)] = code, tuple(visitor.uses)
+    return tuple(use for use in known[1] if (use.scope == scope if scope else use.scope != "local"))
+
+
+def memory_set_in(code: CodeType) -> list[tuple[str, int]]:
+    """What the code gives other memory, as it is written, and the line: by assigning to the
+    ``data`` of a tensor, or by a function of PyTorch that does."""
+    uses = [*uses_of(code), *uses_of(code, "local")]
+    data = ("attribute", "data")
+    assigned = [(use.text, use.line) for use in uses if use.written and use.steps[-1:] == (data,)]
+    function = function_of(code)
+    calls = [] if function is None else inner_nodes(function)
+    given = (
+        (ast.unparse(node), call.lineno)
+        for call in calls
+        if isinstance(call, ast.Call)
+        for node in _given_memory(call)
+        if node is not None
+    )
+    return [*assigned, *given]
+
+
+def _given_memory(call: ast.Call) -> list[ast.expr | None]:
+    """The tensors, the parameters, or the module, to which a function of PyTorch gives other
+    memory."""
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    words = {word.arg: word.value for word in call.keywords}
+    if name == "vector_to_parameters":
+        return [words.get("parameters") or next(iter(call.args[1:]), None)]
+    if name == "swap_tensors":
+        return [*call.args]
+    if name == "set_" and isinstance(call.func, ast.Attribute):
+        return [call.func.value]
+    if name == "load_state_dict" and isinstance(call.func, ast.Attribute):
+        assigns = words.get("assign") or next(iter(call.args[2:]), None)
+        is_off = isinstance(assigns, ast.Constant) and not assigns.value
+        return [] if assigns is None or is_off else [call.func.value]
+    return []
+
+
+def reads_of(code: CodeType, attribute: str) -> list[tuple[str, Position]]:
+    """Where the code reads an attribute of what is behind a name: that name, and the place."""
+    return [
+        (chain[0], (code.co_filename, node.lineno, node.col_offset, node.end_lineno or 0,
+                    node.end_col_offset or 0))
+        for function in functions_of(code)
+        for node in inner_nodes(function)
+        if isinstance(node, ast.Attribute) and node.attr == attribute
+        if (chain := name_chain(node)) is not None
+    ]  # fmt: skip
+
+
+def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
+    """What the ``with`` statement at these lines reads and writes, locals included."""
+    visitor = _Uses(code)
+    block = block_at(code.co_filename, lines)
+    for statement in [] if block is None else block.body:
+        visitor.visit(statement)
+    return visitor.uses

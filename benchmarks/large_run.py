@@ -106,6 +106,9 @@ class Device:
     def environment(self) -> Callable[[], Environment]:
         return lambda: Environment(device="none")
 
+    def notes_ops_in_python(self) -> bool:
+        return False
+
     def functions(self) -> Any:
         return self._functions
 

@@ -124,6 +124,8 @@ class _ProcessLedger:
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    ops_in_python = False
+    """As of ``Machine``."""
     frames: list[int] = field(default_factory=list)
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
@@ -145,6 +147,7 @@ class _ProcessLedger:
                         self.environment = Environment(device="simulated", simulated=True)
                 case Machine():
                     self.environment = record.environment
+                    self.ops_in_python = record.ops_in_python
                 case Tables():
                     self._add(record)
                 case Capturing():
@@ -404,7 +407,7 @@ def merge(
         created=created,
         cgtool=cgtool.__version__,
         recorder="program",
-        caveats=_caveats(environment),
+        caveats=_caveats(environment, any(each.ops_in_python for each in processes)),
         graphs=tuple(graphs),
         frames=tuple(tables.frames),
         origins=tuple(tables.origins),
@@ -492,13 +495,22 @@ def _topology(graph: Graph) -> bytes:
     return hashlib.blake2b(msgspec.msgpack.encode((nodes, edges))).digest()
 
 
-def _caveats(environment: Environment) -> tuple[Caveat, ...]:
-    if not environment.simulated:
-        return ()
-    return (
-        Caveat(
-            "simulated",
-            "simulated on CPU tensors: ops and their order are real, but there are no kernels and "
-            "no GPU times, and code compiled by torch.compile captures no graphs",
-        ),
-    )
+def _caveats(environment: Environment, ops_in_python: bool) -> tuple[Caveat, ...]:
+    caveats: list[Caveat] = []
+    if environment.simulated:
+        caveats.append(
+            Caveat(
+                "simulated",
+                "simulated on CPU tensors: ops and their order are real, but there are no kernels "
+                "and no GPU times, and code compiled by torch.compile captures no graphs",
+            )
+        )
+    if ops_in_python:
+        caveats.append(
+            Caveat(
+                "ops-in-python",
+                "captures took several times as long as without cgtool, because it noted their ops "
+                "in Python; `cgtool doctor --build` compiles a faster recorder in C++",
+            )
+        )
+    return tuple(caveats)

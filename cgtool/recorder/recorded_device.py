@@ -53,6 +53,9 @@ class RecordedDevice(Protocol):
     def environment(self) -> Callable[[], Environment]:
         """That of the current device, to be asked for later, by any thread."""
 
+    def notes_ops_in_python(self) -> bool:
+        """Whether a faster recorder could be compiled."""
+
     def when_used(self, call: Callable[[], None]) -> None:
         """Call back when the program first uses the device."""
 

@@ -20,7 +20,7 @@ import torch
 
 import cgtool
 from cgtool.analysis.ledger import merge
-from cgtool.model.capture import Contents, Environment, Frame
+from cgtool.model.capture import Caveat, Contents, Environment, Frame
 from cgtool.model.journal import Began, Command, JournalWriter, read_journals
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
 from cgtool.recorder.notes import note
@@ -73,6 +73,10 @@ class Watch:
 
 class Device:
     graph_class = Graph
+    in_python = False
+
+    def notes_ops_in_python(self) -> bool:
+        return self.in_python
 
     def environment(self) -> Callable[[], Environment]:
         return lambda: Environment(device="none")
@@ -116,6 +120,7 @@ class Recorded:
         self.recorder = Recorder(Device(), self.journal, self._patches)
         self.frames: tuple[Frame, ...] = ()
         """Of the ledger."""
+        self.caveats: tuple[Caveat, ...] = ()
 
     def ledger(self, *, killed: bool = False) -> Ledger:
         self._patches.close()
@@ -123,7 +128,7 @@ class Recorded:
             self.recorder.stop()
         journals = read_journals(self._folder)
         capture = merge(Command((), 0), journals, (), wall_ns=0, status=0, created="")
-        self.frames = capture.frames
+        self.frames, self.caveats = capture.frames, capture.caveats
         assert capture.ledger is not None
         return capture.ledger
 
@@ -803,3 +808,16 @@ def test_neither_a_fork_nor_the_end_of_the_process_comes_in_between(
         recorder.stop()
         other.use()
     assert not other.begun.wait(0.1)
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_where_captures_take_long_the_faster_recorder_is_named(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, in_python: bool
+) -> None:
+    monkeypatch.setattr(Device, "in_python", in_python)
+    graph = Graph()
+    graph.capture_begin()
+    graph.capture_end()
+    recorded.ledger()
+    codes = [caveat.code for caveat in recorded.caveats]
+    assert codes == ["ops-in-python"] * in_python

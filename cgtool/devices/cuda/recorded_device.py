@@ -46,6 +46,11 @@ class CudaRecordedDevice:
     def environment(self) -> Callable[[], Environment]:
         return partial(_environment, torch.cuda.current_device())
 
+    def notes_ops_in_python(self) -> bool:
+        from cgtool.torch_compat import op_key
+
+        return op_key.is_supported() and op_watch.load() is None
+
     def when_used(self, call: Callable[[], None]) -> None:
         # Without it, the first capture prepares.
         with contextlib.suppress(MissingPrivateName):

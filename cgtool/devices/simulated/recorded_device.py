@@ -72,6 +72,10 @@ class SimulatedRecordedDevice:
     def environment(self) -> Callable[[], Environment]:
         return SimulatedDevice(self._because).environment
 
+    def notes_ops_in_python(self) -> bool:
+        """False: only captures on a GPU have another recorder."""
+        return False
+
     def when_used(self, call: Callable[[], None]) -> None:
         """Never: there is nothing to prepare."""
 

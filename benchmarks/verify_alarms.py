@@ -5,7 +5,7 @@ an exit code of 1 is a false alarm, and 5 means that it cannot tell. A NAME is a
 or any ENTRY. The workers are forked from a process that has imported the models' packages, unless
 one of those has initialized CUDA there; what they do after that is the command's. A model that does
 not capture (exit code 4) is counted apart. Seeds come one after the other, so that after
-`--max-seconds` every model has run about as often. Exit code 1 if there was an alarm.
+`--max-seconds` every model has run about as often. Exit code 1 if a run differed or failed.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ COLUMNS = {"equal": 0, "differ": 1, "cannot tell": 5, "refused": 4}
 
 
 def print_table(entries: list[str], rows: dict[str, list[Row]]) -> int:
-    """How many runs neither were equal nor refused."""
+    """How many runs differed or failed."""
 
     def counts(some: list[Row]) -> list[int]:
         codes = Counter(code for code, _why, _counts in some)
@@ -175,7 +175,8 @@ def print_table(entries: list[str], rows: dict[str, list[Row]]) -> int:
     print(f"{'all':24}" + "".join(f"{count:13}" for count in total))
     compared = sum((Counter(each) for _code, _why, each in every), Counter[str]())
     print(f"comparisons: {', '.join(f'{count} {kind}' for kind, count in compared.items())}")
-    return total[0] - total[1] - total[4]
+    _runs, _equal, differ, _unknown, _refused, failed = total
+    return differ + failed
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
 from cgtool.devices.cuda.check import Dry, dry_run
-from cgtool.devices.cuda.driver import captured_nodes
+from cgtool.devices.cuda.driver import captured_nodes, graph_edges
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
@@ -86,6 +86,8 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def races(self) -> list[Finding]:
+        if all(map(_is_chain, self.session.graphs)):
+            return []
         dry, stream = Dry(), torch.cuda.Stream(self.device.index)
         dry.collecting = True
         with (
@@ -248,3 +250,11 @@ def findings_of(recorder: MissedRecorder, *, certain_only: bool) -> Iterator[Fin
                 module=launch.launch.module[0] if launch.launch.module else None,
             )
         yield finding
+
+
+def _is_chain(graph: CudaPhaseGraph) -> bool:
+    """Whether no two of its nodes can run at the same time."""
+    edges = [(node, waiting) for node, waiting, _ in graph_edges(int(graph.template))]
+    nodes, waiting = ({*column} for column in zip(*edges, strict=True)) if edges else (set(), set())
+    is_whole = len(edges) == max(graph.node_count() - 1, 0)
+    return is_whole and len(nodes) == len(waiting) == len(edges)

@@ -15,9 +15,9 @@ from io import StringIO
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
+import rich.cells
 import rich.table
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.text import Text
@@ -48,6 +48,12 @@ def plain(text: str, style: str = "") -> Text:
     It goes on in the next line of a terminal, and in one line into a pipe.
     """
     return Text(visible(text), style=style)
+
+
+def cell_len(text: str) -> int:
+    """How many cells the text takes. rich would look at every character each time that a width is
+    tried, and a kernel's name may have thousands; ``visible`` ASCII has one cell for each."""
+    return len(text) if text.isascii() else rich.cells.cell_len(text)
 
 
 def drawn(renderable: RenderableType, width: int, *, soft_wrap: bool = False) -> str:
@@ -341,10 +347,15 @@ def _fit(
 ) -> list[int]:
     """Widths that together have room, narrowed where it costs the fewest lines: the one long name
     in a column is broken before the twenty short ones in another."""
-    widths = list(full)
     broken = [
         width if fixed else max(_NARROWEST, cell_len(column.heading))
         for (column, _), width, fixed in zip(layout, full, rigid, strict=True)
+    ]
+    # What a column cannot get in the end need not be taken from it cell by cell.
+    floors = list(map(min, full, broken))
+    widths = [
+        min(width, max(floor, room - (sum(floors) - floor)))
+        for width, floor in zip(full, floors, strict=True)
     ]
     # Names are broken inside only when nothing else is left to give.
     whole = [

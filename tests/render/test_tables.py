@@ -12,6 +12,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import rich.cells
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from cgtool.analysis.graph.summary import summarize
@@ -22,7 +25,8 @@ from cgtool.model.capture_file import read
 from cgtool.model.finding import Capability
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.render import bench_table, pools_table, report_table, summary_table
-from cgtool.render.table import Cell, Column, Table
+from cgtool.render.table import Cell, Column, Table, cell_len
+from cgtool.render.text import visible
 from tests.builders import capture
 from tests.gold_files import GOLD, check
 
@@ -187,3 +191,19 @@ def test_a_capture_without_a_pool_says_so():
         "Memory pools of model.py:build (NVIDIA H200)",
         "none: no graph of the capture holds memory",
     ]
+
+
+@given(
+    st.text(st.characters(exclude_categories=[]), max_size=40) | st.text("ab\n\x1b~", max_size=40)
+)
+def test_a_text_has_as_many_cells_as_rich_gives_it(text):
+    assert cell_len(visible(text)) == rich.cells.cell_len(visible(text))
+
+
+def test_a_column_is_not_narrowed_from_the_length_of_a_kernels_name(monkeypatch):
+    tried = []
+    real = Cell.lines
+    monkeypatch.setattr(Cell, "lines", lambda cell, width: tried.append(width) or real(cell, width))
+    table = of_rows([("void " + "gemm_" * 1000, "x" * 60, "y" * 60)], "kernel", "op", "module")
+    assert len(text_of(table, 80).splitlines()) > 90
+    assert max(tried) < 80

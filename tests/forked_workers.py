@@ -7,7 +7,8 @@ thing.
 
 - ``workers`` (fixture): workers that the code under test starts in this process are forked.
 - ``in_fork``: call a function in a process of its own, whose workers are forked.
-- ``run_cgtool``: the ``cgtool`` command in a process of its own, with forked workers.
+- ``run_cgtool``: the ``cgtool`` command in a process of its own, with forked workers; so is the
+  script that ``cgtool run`` starts.
 
 A test that depends on a fresh Python (modules in the current folder, environment variables that are
 read when PyTorch is imported) is marked ``fresh_worker``, or starts ``sys.executable`` itself.
@@ -16,7 +17,9 @@ read when PyTorch is imported) is marked ``fresh_worker``, or starts ``sys.execu
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -28,13 +31,14 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import forkserver, reduction
+from multiprocessing import forkserver, reduction, util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cgtool.worker import supervisor
+from cgtool.model.program import VARIABLE
+from cgtool.worker import program, supervisor
 
 _FRESH = bool(os.environ.get("CGTOOL_FRESH_WORKERS"))
 _CHILD = "cgtool.worker.child"
@@ -211,29 +215,20 @@ def _unchanged(handle: Any) -> Any:
     return handle
 
 
-class _OfThisProcess(_Process):
-    """A worker for a process that was forked itself, and has PyTorch loaded and no threads."""
+class _Forked(_Process):
+    """For a process that was forked itself, and has PyTorch loaded and no threads."""
 
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
-        read_end, write_end = os.pipe()
+    def __init__(self, be: Callable[[], None]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
+        self._code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                os.setsid()
-                os.close(write_end)
                 _reset_signals()
-                _enter(
-                    [read_end, options["stdout"], options["stderr"]],
-                    {number: number for number in options["pass_fds"]},
-                )
-                _run_worker(command[command.index(_CHILD) + 1 :])
+                be()
             finally:
                 os._exit(70)
-        os.close(read_end)
-        self.stdin = os.fdopen(write_end, "wb")
-        self._code: int | None = None
 
     def poll(self) -> int | None:
         if self._code is None:
@@ -243,16 +238,79 @@ class _OfThisProcess(_Process):
         return self._code
 
 
+class _OfThisProcess(_Forked):
+    """A worker."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        read_end, write_end = os.pipe()
+
+        def be_worker() -> None:
+            os.setsid()
+            os.close(write_end)
+            _enter(
+                [read_end, options["stdout"], options["stderr"]],
+                {number: number for number in options["pass_fds"]},
+            )
+            _run_worker(command[command.index(_CHILD) + 1 :])
+
+        super().__init__(be_worker)
+        os.close(read_end)
+        self.stdin = os.fdopen(write_end, "wb")
+
+
+def _program_of_this_process(command: Sequence[str], *, env: dict[str, str]) -> Any:
+    """The program of ``cgtool run``: forked if it is a script without a way of its own to start."""
+    if command[0] != sys.executable or not command[1].endswith(".py"):
+        return subprocess.Popen(command, env=env)
+    return _Forked(lambda: _run_script(command, env))
+
+
+def _run_script(command: Sequence[str], environment: dict[str, str]) -> None:
+    """Be what ``python SCRIPT ARGUMENTS`` is under ``cgtool run``, after its import of PyTorch."""
+    os.environ.clear()
+    os.environ.update(environment)
+    _enter([0, 1, 2], {})
+    gc.set_threshold(700, 10, 10)
+    # What the command would do at its end is not the program's.
+    atexit._clear()
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    atexit.register(util._exit_function)
+    script = os.path.abspath(command[1])  # noqa: PTH100
+    sys.argv, sys.orig_argv = list(command[1:]), list(command)
+    sys.path.insert(0, os.path.dirname(script))  # noqa: PTH120
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = script
+    write_coverage = _measure_coverage()
+    from cgtool.recorder.begin import begin
+
+    code = 0
+    try:
+        begin(environment[VARIABLE])
+        exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        trace = error.__traceback__
+        traceback.print_exception(error.with_traceback(trace and trace.tb_next))
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    write_coverage()
+    os._exit(code)
+
+
 @contextlib.contextmanager
-def _started_by(popen: Callable[..., _Process]) -> Iterator[None]:
-    real = supervisor.subprocess
-    supervisor.subprocess = types.SimpleNamespace(  # type: ignore[assignment]
+def _started_by(popen: Callable[..., Any], module: types.ModuleType = supervisor) -> Iterator[None]:
+    """The module starts its processes like that."""
+    real = module.subprocess
+    module.subprocess = types.SimpleNamespace(  # type: ignore[attr-defined]
         Popen=popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
     )
     try:
         yield
     finally:
-        supervisor.subprocess = real
+        module.subprocess = real  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -309,7 +367,7 @@ def _command(
 
     code = 0
     try:
-        with _started_by(_OfThisProcess):
+        with _started_by(_OfThisProcess), _started_by(_program_of_this_process, program):
             main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -17,6 +17,7 @@ from msgspec import structs
 from cgtool.model.capture import Environment
 from cgtool.model.capture_file import read, write
 from tests.builders import capture, hostile, unusual
+from tests.forked_workers import run_cgtool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CAPTURES = ROOT / "samples" / "captures"
@@ -29,31 +30,30 @@ def run(cgtool):
     return partial(cgtool, "diff")
 
 
-def captured(*targets: tuple[str, Path]) -> None:
-    """Capture each in a process of its own, with other hashes of strings, all at once."""
-    command = [sys.executable, "-m", "cgtool.cli.app", "capture", "--device", "simulated", "-q"]
-    running = [
-        subprocess.Popen(
-            [*command, entry, "-o", str(path)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for seed, (entry, path) in enumerate(targets)
-    ]
-    assert [process.wait() for process in running] == [0] * len(running)
+CAPTURE = ("capture", "--device", "simulated", "-q")
+
+
+def captured(entry: str, path: Path) -> None:
+    done = run_cgtool(*CAPTURE, entry, "-o", path, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("sample", ["mlp", "two_streams", "gan", "train_step"])
 def test_the_same_code_captured_in_two_processes_from_two_folders(run, tmp_path, sample):
-    """One in a folder of another name, under a comment."""
+    """One in a folder of another name, under a comment, with other hashes of strings."""
     source = (ROOT / "samples" / f"{sample}.py").read_text()
     copy = tmp_path / "elsewhere" / f"{sample}.py"
     copy.parent.mkdir()
     copy.write_text(f"# A line more.\n{source}")
     files = [tmp_path / "a.cgt", tmp_path / "b.cgt"]
-    captured((f"samples/{sample}.py:build", files[0]), (f"{copy}:build", files[1]))
+    with subprocess.Popen(
+        [sys.executable, "-m", "cgtool.cli.app", *CAPTURE, f"{copy}:build", "-o", str(files[1])],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        captured(f"samples/{sample}.py:build", files[0])
+        assert process.wait(120) == 0
     code, out, err = run(*files)
     assert (code, err) == (0, ""), out
     assert out.startswith("No difference: ")
@@ -70,7 +70,8 @@ def test_docs_show_what_it_prints_of_an_edited_model(tmp_path):
     for file, text in zip(files, (source, edited), strict=True):
         file.parent.mkdir()
         file.write_text(text)
-    captured(*((f"{file}:build", tmp_path / f"{file.parent.name}.cgt") for file in files))
+    for file in files:
+        captured(f"{file}:build", tmp_path / f"{file.parent.name}.cgt")
     for name, file in zip(("before", "after"), files, strict=True):
         recorded = read(tmp_path / f"{file.parent.name}.cgt")
         entry = structs.replace(recorded.entry, spec="samples/transformer.py:build")
@@ -160,7 +161,7 @@ def test_a_row_of_nodes_of_several_shapes(run, tmp_path, before, after, summary,
 def test_an_entry_is_captured_where_the_other_was(run, tmp_path):
     path = tmp_path / "a.cgt"
     entry = f"{ROOT / 'samples' / 'mlp.py'}:build"
-    captured((entry, path))
+    captured(entry, path)
     code, out, _ = run(entry, path, "-q")
     assert (code, out) == (0, "")
 

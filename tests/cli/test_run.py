@@ -20,6 +20,7 @@ from cgtool.analysis.ledger_report import sentence_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.ledger import LedgerGraph
+from tests.forked_workers import run_cgtool
 
 ENGINE = """
 import os, sys, threading, subprocess
@@ -81,7 +82,12 @@ def program(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def run(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """``cgtool run`` in ``folder``, which forks the script."""
+    return run_cgtool("run", "--device", "simulated", *arguments, cwd=folder)
+
+
+def run_fresh(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """``python -m cgtool run`` in ``folder``."""
     command = [sys.executable, "-m", "cgtool", "run", "--device", "simulated", *map(str, arguments)]
     return subprocess.run(
@@ -92,7 +98,7 @@ def run(*arguments: object, folder: Path, **options: Any) -> subprocess.Complete
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> tuple[subprocess.CompletedProcess[str], Capture]:
     """What a program with two processes printed, and what was kept of it."""
-    done = run(program(folder, "engine.py", ENGINE).name, folder=folder)
+    done = run_fresh(program(folder, "engine.py", ENGINE).name, folder=folder)
     return done, capture_file.read(folder / "engine-run.cgt")
 
 
@@ -625,7 +631,7 @@ def test_what_the_program_imports_is_its_own(folder: Path) -> None:
     )
     paths = str(own), os.environ.get("PYTHONPATH"), str(Path.cwd())
     path = os.pathsep.join(filter(None, paths))
-    done = run(looks.name, folder=folder, env={**os.environ, "PYTHONPATH": path})
+    done = run_fresh(looks.name, folder=folder, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     assert len(ledger(capture_file.read(folder / "looks-run.cgt"))) == 1
 

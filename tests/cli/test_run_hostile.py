@@ -22,6 +22,7 @@ from cgtool.cli import run as run_command
 from cgtool.model import capture_file
 from cgtool.model.journal import LOG
 from cgtool.model.ledger import Ledger, LedgerGraph
+from tests.forked_workers import run_cgtool
 
 CAPTURE = """
 import torch
@@ -77,6 +78,11 @@ def run(*arguments: object, folder: Path, **options: Any) -> subprocess.Complete
         timeout=120,
         **options,
     )
+
+
+def run_forked(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """For a program that does nothing unusual before it has imported PyTorch, or with signals."""
+    return run_cgtool("run", "-q", "--device", "simulated", name, cwd=folder)
 
 
 def ledger(file: Path) -> Ledger:
@@ -271,7 +277,7 @@ def test_a_full_disk(folder: Path) -> None:
         kept[0][0].replay()
         """,
     )
-    done = run(name, folder=folder)
+    done = run_forked(name, folder)
     assert done.returncode == 0, done.stderr
     found = ledger(folder / "full-run.cgt")
     assert 2 < len(found.graphs) < 601
@@ -303,7 +309,7 @@ def test_another_thread_works_while_one_captures(folder: Path) -> None:
         print("other", other.tolist())
         """,
     )
-    done = run(name, folder=folder)
+    done = run_forked(name, folder)
     assert "other [5.0, 5.0, 5.0]" in done.stdout, done.stderr
     capture = capture_file.read(folder / "works-run.cgt")
     assert [len(graph.nodes) for graph in capture.graphs] == [1]

@@ -79,8 +79,7 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
     # What follows the name of a program is the program's own.
     words[1:1] = options
     # Variables that PyTorch reads when it is imported take a fresh process.
-    # The processes of a program are not those that tests fork.
-    fresh = device == "gpu" or bool(settings) or words[0] == "run"
+    fresh = device == "gpu" or bool(settings)
     run_command = run_fresh_cgtool if fresh else run_cgtool
     try:
         done = run_command(

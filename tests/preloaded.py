@@ -8,10 +8,15 @@ import gc
 import importlib
 import pkgutil
 
+import msgspec
 import torch
 
 import cgtool
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.model.capture import Capture
+from cgtool.model.finding import Report
+from cgtool.model.jobs import Message, Request
+from cgtool.torch_compat.shared_kernels import device_check
 
 # No thread of PyTorch's own before a fork, and the machine's cores for several workers at once.
 torch.set_num_threads(1)
@@ -36,6 +41,10 @@ for name in (
 # Registers kernels for a thousand ops on cgtool's dispatch keys, where they stay.
 with SimulatedDevice("preloaded").active():
     pass
+# What is read or built when it is first needed.
+device_check("aten::add.Tensor")
+for kind in (Capture, Message, Report, Request):
+    msgspec.json.Decoder(kind)
 # Every collection of a worker would walk through all of this again, a quarter of a second each.
 gc.collect()
 gc.freeze()

@@ -120,7 +120,15 @@ def test_its_page_is_the_rule(sarif) -> None:
 
 
 def test_what_is_derived_is_written_by_the_test_of_the_registry(copy: Path) -> None:
-    test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/findings/test_registry.py")
+    test = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "tests/findings/test_registry.py",
+    )
     assert _run(copy, *test).returncode == 1
     updated = _run(copy, *test, UPDATE_GOLD="1")
     assert updated.returncode == 0, updated.stdout

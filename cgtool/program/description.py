@@ -174,16 +174,16 @@ def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
             for name, parameter in below(prefix, module.named_parameters()):
                 names.setdefault(id(parameter), name)
                 yield f"{where}parameter {name}", "parameter", parameter
-                if parameter.grad is not None:
-                    yield f"{where}gradient of {name}", "gradient", parameter.grad
+                if (gradient := _gradient_of(parameter)) is not None:
+                    yield f"{where}gradient of {name}", "gradient", gradient
             for name, buffer in below(prefix, module.named_buffers()):
                 yield f"{where}buffer {name}", "buffer", buffer
         reached = reach(part.function)
         for name, tensor in reached.tensors.items():
             if name in part.leaves:
                 yield f"{where}parameter {name}", "parameter", tensor
-                if tensor.grad is not None:
-                    yield f"{where}gradient of {name}", "gradient", tensor.grad
+                if (gradient := _gradient_of(tensor)) is not None:
+                    yield f"{where}gradient of {name}", "gradient", gradient
             else:
                 yield f"{where}tensor {name}", "input", tensor
         for name, optimizer in reached.optimizers.items():
@@ -204,11 +204,17 @@ def _of_optimizer(
             if known is None:
                 known = f"{name}.param_groups[{number}]['params'][{index}]"
                 yield "parameter", f"parameter {known}", parameter
-                if parameter.grad is not None:
-                    yield "gradient", f"gradient of {known}", parameter.grad
+                if (gradient := _gradient_of(parameter)) is not None:
+                    yield "gradient", f"gradient of {known}", gradient
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield "optimizer", f"{name} {key} of {known}", value
+
+
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """PyTorch warns whoever asks a tensor that is the result of an op: a parameter that was written
+    with gradients enabled is one."""
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
 
 
 def generators_of(workload: Workload) -> dict[str, torch.Generator]:

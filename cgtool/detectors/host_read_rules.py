@@ -31,6 +31,7 @@ from cgtool.observe.frames import (
 )
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import call_at, called_at
+from cgtool.observe.tensors import on_host, tensors_in
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
@@ -208,6 +209,11 @@ INSTEAD = {
     **dict.fromkeys(_RANGES, "pass a Python number"),
     "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
     "logspace": f"compute it on the device: base ** (start + (end - start) * {_STEPS})",
+    "corrcoef": "subtract the means, divide the rows by their norms, and multiply: `x @ x.T`",
+    "cov": "subtract the means, and multiply: `x @ x.T / (x.shape[1] - 1)`",
+    "nested_tensor_from_mask_left_aligned": (
+        "construct the `TransformerEncoder` with enable_nested_tensor=False"
+    ),
     "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
 }
@@ -241,6 +247,12 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
         return _checked_inside() or by_library
     if by_library is _DISTRIBUTION or by_library is _LIBRARY_FUNCTION:
         name = library_function()
+    argument = _tensor_for_number(name) if by_library is _LIBRARY_FUNCTION and name else None
+    if argument is not None:
+        by_library = by_library._replace(
+            fix=f"pass a Python number in `{argument}`, or use ops that take a tensor in its place "
+            "(arithmetic, `torch.where`)"
+        )
     return by_library._replace(subject=_reads(name)) if name else by_library
 
 
@@ -267,6 +279,22 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
 def _is_pythons(frame: types.FrameType) -> bool:
     file = frame.f_code.co_filename
     return is_internal(frame.f_code) and not package_part(file)
+
+
+def _tensor_for_number(function: str) -> str | None:
+    """The only argument of the running function of PyTorch that is, or has in it, a tensor without
+    dimensions, beside a tensor that has some."""
+    frame = next((each for each in _running_frames() if each.f_code.co_qualname == function), None)
+    if frame is None:
+        return None
+    code, values = frame.f_code, locals_of(frame)
+    dimensions = {
+        name: {each.dim() for each in tensors_in(values.get(name)) if not on_host(each)}
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    }
+    numbers = [name for name, each in dimensions.items() if each == {0}]
+    has_others = any(max(each, default=0) for each in dimensions.values())
+    return numbers[0] if len(numbers) == 1 and has_others else None
 
 
 def _checked_inside() -> Refusal | None:

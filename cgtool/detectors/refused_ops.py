@@ -13,6 +13,7 @@ import torch
 
 from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import (
+    HIDDEN_SYNC_IN_STOCK_MODULE,
     INSTEAD,
     inside_python,
     library_function,
@@ -178,7 +179,13 @@ def _refusal_of(
     if function in ("", _short(name).removesuffix("_")):
         return refusal if callers else inside_python(refusal, call)
     subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
-    return refusal._replace(subject=subject, fix=INSTEAD.get(function, OUTSIDE))
+    # A comparison inside a function is no branch of the user's code.
+    is_hidden = refusal.code == SYNC_TRUTH_VALUE
+    return Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE if is_hidden else refusal.code,
+        subject,
+        INSTEAD.get(function, OUTSIDE),
+    )
 
 
 def _short(name: str) -> str:

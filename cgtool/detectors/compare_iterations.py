@@ -38,7 +38,7 @@ from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
-from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
+from cgtool.observe.kept_ops import READS, Op, OutsideTensor, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
@@ -66,10 +66,11 @@ FROZEN = frozenset(
 )
 """The codes of ``compare_iterations`` that make a replay differ from eager."""
 
-_HOST_READS = frozenset(
-    ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
-)
 _SHOWN_CHANGES = 3
+_FIX_OF_HISTORY = (
+    "detach what is kept from one iteration to the next (`state.detach()`), or update it under "
+    "`torch.no_grad()`"
+)
 _FIX_OF_ASSIGNMENT = (
     "allocate the tensor once, before the capture, and where it is assigned now, `copy_()` the new "
     "values into it"
@@ -150,12 +151,12 @@ def _omits_only_checks(eager: Sequence[OpCall], captured: Sequence[OpCall]) -> b
     last_omitted: OpCall | None = None
     for call in eager:
         if expected is not None and _key(call) == _key(expected):
-            if last_omitted is not None and last_omitted.name not in _HOST_READS:
+            if last_omitted is not None and last_omitted.name not in READS:
                 return False
             expected, last_omitted = next(remaining, None), None
         else:
             last_omitted = call
-    return expected is None and (last_omitted is None or last_omitted.name in _HOST_READS)
+    return expected is None and (last_omitted is None or last_omitted.name in READS)
 
 
 def _key(call: OpCall) -> tuple[Any, ...]:
@@ -224,8 +225,10 @@ class _Comparison:
         known = {finding.frames[:1] for finding in frozen}
         yield from (each for each in self._side_effects() if each.frames not in known)
 
-    def _at(self, call: OpCall, code: Code, reason: str, *evidence: str) -> Finding:
-        return at_call(Finding(code, reason, evidence=evidence), call, self.second.record)
+    def _at(
+        self, call: OpCall, code: Code, reason: str, *evidence: str, fix: str | None = None
+    ) -> Finding:
+        return at_call(Finding(code, reason, evidence=evidence, fix=fix), call, self.second.record)
 
     def _branch(self, before: Op, after: Op | None) -> Iterator[Finding]:
         chain = _within(before.call.chain, self.first.outer)
@@ -237,6 +240,18 @@ class _Comparison:
         text = f"two consecutive calls run different ops: {one} in one, {differences}"
         if not self.frozen.explain_branch(ops, text):
             self.branches_unexplained = True
+            reader = next((op.call for op in self.second.ops if op.has_history), None)
+            if reader is not None and all(call.autograd_node for call in ops):
+                yield self._at(
+                    reader,
+                    CONTROL_FLOW_FROZEN,
+                    "this line reads what an earlier iteration computed and autograd still "
+                    "follows: each backward also runs those of the iterations before; a replay "
+                    "repeats the captured ops",
+                    text,
+                    fix=_FIX_OF_HISTORY,
+                )
+                return
             yield Finding(
                 CONTROL_FLOW_FROZEN,
                 f"{text}; a replay repeats the captured ops",
@@ -276,6 +291,8 @@ class _Comparison:
         old, new = next(
             ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), values
         )
+        if self._is_read_by(call, new):
+            return
         evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
         # Where an argument is left out in one call, it is the one that the other has.
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
@@ -296,6 +313,15 @@ class _Comparison:
                 *itertools.islice(self._changes_around(call), _SHOWN_CHANGES),
             )
             yield replace(found, fix=fix)
+
+    def _is_read_by(self, call: OpCall, number: Any) -> bool:
+        """Whether the expression that runs an op has read the number from the device for it
+        (``x.add_(y, alpha=rate)``), which is not permitted in a capture."""
+        return bool(call.chain) and any(
+            op.answer == number and op.call.chain[:1] == call.chain[:1]
+            for op in self.second.ops
+            if op.reads_device
+        )
 
     @staticmethod
     def _is_read(op: Op, value: str) -> bool:

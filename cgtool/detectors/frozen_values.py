@@ -39,6 +39,7 @@ _DRAWS = {
     "random": (RNG_FROZEN_SEED, "a random number drawn on the host"),
     "clock": (CPU_WORK_IN_REGION, "the time"),
     "file": (CPU_WORK_IN_REGION, "what is read from a file"),
+    "database": (CPU_WORK_IN_REGION, "what is read from a database"),
     "host": (CPU_WORK_IN_REGION, "a value that other code on the host changes"),
     "version": (
         PYTHON_SCALAR_FROZEN,
@@ -81,6 +82,10 @@ _FIX_OF_ITERATOR = (
     "each replay"
 )
 
+_FIX_OF_CONTAINER = (
+    "keep its numbers in a tensor on the device and select with a tensor of positions, or take the "
+    "number outside the captured code and `fill_()` a static tensor with it before each replay"
+)
 _FIX_OF_CHOICE = (
     "copy the tensor that is wanted into a static one before each replay, or stack them and select "
     "with a tensor of positions on the device"
@@ -88,6 +93,10 @@ _FIX_OF_CHOICE = (
 _FIX_OF_VERSION = (
     "compute what depends on the input in every call, or outside the captured code whenever the "
     "input has changed"
+)
+_FIX_OF_DRAW = (
+    "draw on the device (`torch.rand((), device=...) < p`) and select with `torch.where`, or "
+    "capture one graph for each outcome and choose between them in Python"
 )
 _FIX_OF_LOOP = (
     "keep the order in a tensor on the device and select with it, or capture one graph for each "
@@ -112,11 +121,12 @@ class FrozenValues:
             is_kept = change.after.kind == "tensor" or self._is_filled(change)
             if change.watched.key is not None and not is_kept:
                 self.changes.setdefault(Source("state", change.watched.key), change)
-        by_threads = {Source("state", key) for key in reads.written_by_threads(second.ran.serving)}
+        by_others = {Source("state", key) for key in reads.written_by_others(second.ran.serving)}
         drawn = [
             Source(kind, position)
             for position, kind in second.ran.drawn.items()
-            if (
+            if kind != "read"
+            and (
                 position not in second.generators
                 or second.generators[position] != first.generators.get(position)
             )
@@ -126,7 +136,9 @@ class FrozenValues:
         changed = sorted(
             self.changes, key=lambda each: self.changes[each].after.kind == "container"
         )
-        first_of_all = dict.fromkeys([*drawn, *changed, *by_threads])
+        # What is read from the device is reported where it is read.
+        read = [Source("read", position) for position in second.ran.reads]
+        first_of_all = dict.fromkeys([*drawn, *changed, *by_others, *read])
         self.causes = self.flows.volatile(first_of_all, self._spared)
         """Sources whose values change, each with the first one behind it."""
         self._rank = {source: number for number, source in enumerate(first_of_all)}
@@ -153,6 +165,24 @@ class FrozenValues:
         sources = self.flows.facts.get((kind, key), set())
         changing = [source for source in sources if source in self.causes]
         return sorted(changing, key=lambda source: self._rank[self.causes[source]])
+
+    def _reported(self, kind: str, key: object) -> list[Source]:
+        """Those of them that are to be reported: not what is read from the device, which is refused
+        where it is read, nor an item of a container whose change is reported."""
+        changing = [
+            source for source in self._changing(kind, key) if self.causes[source].kind != "read"
+        ]
+        causes = {self.causes[source] for source in changing}
+        written = {each.key for each in self.reads.watched if each.use.written}
+        changed = {cause.key for cause in causes if cause in self.changes and cause.key in written}
+        return [
+            source
+            for source in changing
+            if self.causes[source].key in written
+            or not any(
+                changed.intersection(each.prefixes) for each in self._watched(self.causes[source])
+            )
+        ]
 
     def reaching(self) -> dict[Any, Code]:
         """The keys of all state that reaches an op or decides which ops run, whether it changes or
@@ -265,7 +295,7 @@ class FrozenValues:
                     calls[position] = op.call
         decisions: dict[Position, None] = {}
         for kind, key in self.flows.facts:
-            changing = self._changing(kind, key)
+            changing = self._reported(kind, key)
             for source in changing:
                 is_branch = source.kind == "decision" and self._decides_ops(source.key, True)
                 if kind in ("op", "output") and is_branch:
@@ -312,7 +342,7 @@ class FrozenValues:
         position = self._chosen_at(position)
         if shown is not None:
             self.observed.setdefault(position, shown)
-        branch, sources = self.flows.branches[position], self._changing("decision", position)
+        branch, sources = self.flows.branches[position], self._reported("decision", position)
         cause = next((self.causes[source] for source in sources), Source("state", None))
         frame = Frame(position[0], branch.line, branch.code.co_qualname)
         changed = self.changes.get(cause)
@@ -325,7 +355,8 @@ class FrozenValues:
         if branch.loops and cause.kind == "random" and cause.key[1] != branch.line:
             return self._drawn(cause, "the order of a loop", evidence, position)
         what = f"`{changed.watched.use.text}`" if changed is not None else self._in_words(cause)
-        fix = _FIX_OF_LOOP if branch.loops else None
+        fix = _FIX_OF_DRAW if cause.kind == "random" else None
+        fix = _FIX_OF_LOOP if branch.loops else fix
         written = [] if changed is None else self._written(cause)
         if changed is not None and changed.after.kind == "container" and written:
             place = written[0].frame
@@ -420,6 +451,11 @@ class FrozenValues:
                 "keep it in a tensor on the device, and change that in place in the captured code "
                 "(`mul_`, `copy_`)"
             )
+        holds_numbers = (
+            kind == "container" and changed is not None and not changed.after.has_tensors
+        )
+        if fix is None and code_name == PYTHON_SIDE_EFFECTS_SKIPPED and holds_numbers:
+            fix = _FIX_OF_CONTAINER
         return Finding(
             code_name,
             reason.format(name=name, target=target),

@@ -15,6 +15,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from threading import Event
 from types import CodeType
 from typing import Any
 
@@ -154,6 +155,13 @@ def _passed(
     by_name: dict[str | None, Sources] = {**dict(zip(parameters, arguments, strict=False)), **named}
     by_star = NOTHING.union(*arguments[len(parameters) :])
     return {name: by_name.get(name, by_star) for name in _parameters(code)}
+
+
+def _is_special(code: CodeType, called: str | None) -> bool:
+    """Whether a call has called a method of its argument: ``float(x)`` calls ``x.__float__()``."""
+    name = code.co_name
+    is_of_called = name in ("__call__", "__init__", "__new__", "__post_init__")
+    return name != called and name.startswith("__") and name.endswith("__") and not is_of_called
 
 
 def _is_partial(call: ast.Call) -> bool:
@@ -569,7 +577,7 @@ class _Reader:
             everything = _items(everything, SIZE)
         kind = self.ran.drawn.get(position)
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
-        if isinstance(function, ast.Attribute) and name in CHANGES:
+        if isinstance(function, ast.Attribute) and (name in CHANGES or self._sets_event(function)):
             self._change(function.value, everything)
         if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
             self._fill(function.value, drawn)
@@ -596,11 +604,14 @@ class _Reader:
             return everything | drawn
         if not called:
             return drawn if runs_ops or self._is_tensor(function) else everything | drawn
-        result = drawn | everything if is_resumed else drawn
+        # What a function of the host returns depends on the object that it is a method of, which
+        # may be replaced (`self.phase = self.phase.next()`), and on the name that chooses it.
+        result = drawn if position in self.ran.around else drawn | chosen
+        result |= everything if is_resumed else NOTHING
         spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
         for number, direct in called.items():
             code = self.ran.codes[number]
-            if code.co_flags & inspect.CO_GENERATOR:
+            if code.co_flags & inspect.CO_GENERATOR or _is_special(code, name):
                 result |= everything
             if name != code.co_name and "-packages/" in code.co_filename:
                 # A method in C has called it: NumPy's `max` calls `_amax(a, axis, ...)`.
@@ -611,6 +622,10 @@ class _Reader:
                 passed = dict.fromkeys(_parameters(code), everything)
             result |= self._apply(number, passed)
         return result
+
+    def _sets_event(self, function: ast.Attribute) -> bool:
+        values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
+        return function.attr == "set" and any(isinstance(each, Event) for each in values)
 
     def _bound(self, function: ast.expr) -> ast.Call | None:
         """The ``partial(f, ...)`` that is called: what it binds are arguments of ``f``."""
@@ -678,8 +693,11 @@ class _Reader:
         if not loops and isinstance(asked, ast.Name):
             sources = _items(sources, SIZE)
         sources |= self.implicit
-        if loops and _position(self.code, test) in self.ran.ops:
+        position = _position(self.code, test)
+        if loops and position in self.ran.ops:
             return NOTHING
+        if position in self.ran.reads:
+            sources |= {Source("read", position)}
         return self._branch(test, guarded, sources, loops=loops)
 
     def _branch(

@@ -34,7 +34,8 @@ class Source:
     """``parameter`` of the function that is read, ``state`` that outlives a call, ``whole`` (the
     state that another is reached through, if it is replaced), ``item`` (of a container among the
     states: those of one key, or the size), ``decision`` (the side that a branch takes), or what a
-    call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to the host), ..."""
+    call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to the host),
+    ``read`` (the same, where the host waits), ..."""
     key: Any
     """Name of the parameter; key of the state; position of the test or of the call."""
 
@@ -69,6 +70,8 @@ class Ran:
     """Calls that draw one of one item (``random.choice`` from a list of one)."""
     ops: set[Position] = field(default_factory=set)
     """Expressions that ran ops on the device themselves."""
+    reads: set[Position] = field(default_factory=set)
+    """Expressions that brought values of the device to the host, and waited for them."""
     around: set[Position] = field(default_factory=set)
     """Expressions in which such ops ran, those of called functions included."""
     tensors: dict[int, set[str]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ two snapshots says which values changed, and which line reads them.
 from __future__ import annotations
 
 import inspect
+import signal
 import threading
 import types
 from collections.abc import Callable, Collection, Iterator
@@ -352,10 +353,10 @@ class HostReads:
             if is_number and is_written and (key, frame) in read:
                 yield change
 
-    def written_by_threads(self, serving: Collection[int]) -> set[Any]:
+    def written_by_others(self, serving: Collection[int]) -> set[Any]:
         """The keys of values that the running functions of other threads still write, without those
-        that serve the code, by id."""
-        others, running_at = _reads_of_threads(serving)
+        that serve the code, by id; and those that handlers of signals write."""
+        others, running_at, _ = _reads_of_others(serving)
         return {
             watched.key
             for watched in others.watched
@@ -368,10 +369,12 @@ class HostReads:
         }
 
 
-def shared_with_threads() -> set[int]:
-    """The ids of queues and events that the running functions of other threads use."""
-    others, _ = _reads_of_threads(())
-    values = (watched.look_up() for watched in others.watched)
+def used_by_others() -> set[int]:
+    """The ids of queues and events that the running functions of other threads, and handlers of
+    signals, use."""
+    others, _, methods = _reads_of_others(())
+    values = [watched.look_up() for watched in others.watched]
+    values += [getattr(method, "__self__", None) for method in methods]
     return {id(value) for value in values if isinstance(value, SHARED)}
 
 
@@ -379,9 +382,11 @@ _RunningAt = dict[tuple[str, str], list[tuple[types.CodeType, int]]]
 """Code that runs and its line, by file and function."""
 
 
-def _reads_of_threads(serving: Collection[int]) -> tuple[HostReads, _RunningAt]:
-    """What the running functions of other threads use, without those that serve the code."""
+def _reads_of_others(serving: Collection[int]) -> tuple[HostReads, _RunningAt, list[Any]]:
+    """What handlers of signals use, and the running functions of other threads, without those that
+    serve the code; and what is still to be called: the handlers, and the functions of `Timer`."""
     others, running_at = HostReads(), _RunningAt()
+    called = [signal.getsignal(number) for number in signal.valid_signals()]
     for frame in frames_of_other_threads().values():
         for running in callers(frame):
             if id(running.f_code) in serving:
@@ -392,10 +397,11 @@ def _reads_of_threads(serving: Collection[int]) -> tuple[HostReads, _RunningAt]:
                 site = code, line_of((code, running.f_lasti))
                 running_at.setdefault((code.co_filename, code.co_qualname), []).append(site)
             elif running.f_code.co_filename == threading.__file__:
-                # The function of a `Timer`, which is still to be called.
                 thread = running.f_locals.get("self")
-                others._follow(getattr(thread, "function", None), _HELPERS)
-    return others, running_at
+                called.append(getattr(thread, "function", None))
+    for function in called:
+        others._follow(function, _HELPERS)
+    return others, running_at, called
 
 
 def _holder(owner: Any, name: str | int) -> Any:

@@ -6,7 +6,10 @@ import array
 import collections
 import copy
 import ctypes
+import datetime
+import decimal
 import enum
+import fractions
 import gc
 import itertools
 import queue
@@ -41,11 +44,19 @@ _SMALL = 64
 _MANY = 1000
 """How many things in a container that are not numbers are compared by what they are."""
 _NUMBERS = frozenset((bool, int, float, str))
+_PLAIN = frozenset(
+    (
+        datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal,
+        fractions.Fraction, range, slice,
+    )
+)  # fmt: skip
+"""Types of Python whose values do not change, and are compared as they are."""
 _COPIED: tuple[type[Any], ...] = type(iter([])), type(iter(())), type(iter(range(0)))
 """Iterators whose copies move on by themselves."""
 _PASSING_ON = map, zip, filter
 """Iterators that keep nothing but others, which they move on."""
-CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
+_ORDERED = list, tuple, collections.deque
+CONTAINERS = *_ORDERED, dict, set, frozenset
 SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
 SIZE = ""
@@ -161,6 +172,8 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
     if module.startswith("_") and hasattr(type(value), "hexdigest"):
         # An object of `hashlib`; those of its functions with results of any length say 0.
         return Value("number", value.hexdigest(*([32] if value.digest_size == 0 else [])), "a hash")
+    if type(value) in _PLAIN:
+        return Value("number", value, _short(value))
     if isinstance(value, bytearray | array.array | ctypes.Array):
         return Value("number", zlib.crc32(bytes(value)), _short(value))
     return None
@@ -329,7 +342,7 @@ def _container(value: Any, depth: int) -> Value:
         parts += [key for key, _ in items if type(key) is not str]
     has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
     numbers = [_comparable(part) for part in parts if type(part) in _NUMBERS]
-    if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
+    if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, _ORDERED):
         return Value("number", tuple(numbers), _short(value))
     others = [part for part in parts if type(part) not in _NUMBERS]
     content = _Content(

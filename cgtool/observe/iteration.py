@@ -35,7 +35,7 @@ from cgtool.observe.frames import (
     user_frame,
 )
 from cgtool.observe.handed_work import FollowingProfile, followed_work
-from cgtool.observe.host_reads import HostReads, Snapshot, shared_with_threads
+from cgtool.observe.host_reads import HostReads, Snapshot, used_by_others
 from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_of
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
@@ -201,9 +201,13 @@ class CallProfile(FollowingProfile):
     def note_servers(self) -> None:
         """Note the functions of other threads that serve the code, and the queues and events that
         only the code itself uses."""
-        if self.iteration.given:
-            shared = shared_with_threads() | self._given_by_threads
-            self.iteration.answered += [x for x in self.iteration.given if id(x) not in shared]
+        # What others leave in a queue may have been there before; an event is set by somebody.
+        asked = [each for owners in self.iteration.shared.values() for each in owners]
+        owned = [each for each in asked if isinstance(each, threading.Event)]
+        if owned or self.iteration.given:
+            shared = used_by_others() | self._given_by_threads
+            owned += self.iteration.given
+            self.iteration.answered += [each for each in owned if id(each) not in shared]
         for frame, answers in serving(self.iteration.given):
             self.ran.codes[id(frame.f_code)] = frame.f_code
             self.ran.serving.add(id(frame.f_code))
@@ -305,9 +309,11 @@ class CallProfile(FollowingProfile):
             for position, owner in self.owners.items()
             if (state := random_state(owner)) is not None
         }
+        others: set[Position] = set()
         for op in self.iteration.ops:
             if not op.host:
                 positions = [position_of(site) for site in op.call.chain]
+                (self.ran.reads if op.reads_device else others).update(positions[:1])
                 self.ran.ops.update(positions[:1])
                 self.ran.around.update(positions)
                 if op.fills_host:
@@ -318,6 +324,9 @@ class CallProfile(FollowingProfile):
                 if op.drawn_from is not None:
                     earlier = self.iteration.generators.get(position)
                     self.iteration.generators[position] = hash((earlier, op.drawn_from))
+        # What also runs other ops (`x.add_(y, alpha=rate)`) returns a tensor.
+        for position in self.ran.reads - others:
+            self.ran.drawn.setdefault(position, "read")
 
 
 _IMPORT_FILE = "<frozen importlib._bootstrap>"
@@ -375,6 +384,7 @@ _READS_IN_C: dict[str, tuple[str, tuple[str, ...]]] = {
     "_queue": ("host", ("get", "get_nowait", "qsize", "empty")),
     "_socket": ("host", ("recv", "recv_into", "recvfrom")),
     "_io": ("file", ("read", "readline", "readlines", "readinto", "__next__")),
+    "sqlite3": ("database", ("execute", "fetchone", "fetchmany", "fetchall")),
 }
 """Methods in C that return what others have put there, by the module of their objects."""
 _LOOKS_AT_FILES = ("stat", "access", "listdir", "scandir")
@@ -382,7 +392,7 @@ _CLOCKS = {"posix": ("urandom", "getloadavg", "times"), "nt": ("urandom", "times
 
 
 def _kind_of_source(function: Any) -> str | None:
-    """``random``, ``clock`` or ``file`` for a function in C that returns one, else None."""
+    """``random``, ``clock``, ``file``, ... for a function in C that returns one, else None."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "")
     if isinstance(owner, random.Random):

@@ -35,6 +35,10 @@ SKIPPED = (
 """Prefixes of ops that become no node."""
 COPIES = ("aten::copy_", "aten::_to_copy")
 """Prefixes of ops that copy, between the device and the host too."""
+READS = frozenset(
+    ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
+)
+"""Ops that return a value of a tensor to the host."""
 
 
 Place = tuple[int | str, int]
@@ -78,6 +82,10 @@ class Op:
     """How many tensors there are in the lists among the arguments, by position or name."""
     sizes: tuple[int, ...] = ()
     """Those of the device tensors among the arguments, one tensor after the other."""
+    reads_device: bool = False
+    """It brings values of the device to the host, and waits for them."""
+    answer: Any = None
+    """The number that it brings."""
     fills_host: bool = False
     """It copies from the device to the host, and does not wait."""
     random: bool = False
@@ -88,6 +96,8 @@ class Op:
     """An optimizer of PyTorch runs it."""
     host_input: bool = False
     """That tensor is an argument of the callable, which a caller refills."""
+    has_history: bool = False
+    """It reads what an earlier iteration computed and autograd still follows."""
     writes_input: bool = False
     """It writes to an argument of the callable."""
     reads_nothing_of: int | None = None
@@ -202,6 +212,7 @@ class KeptOpRecorder(OpRecorder):
         places: list[bool] = []
         host_scalar = host_input = False
         drawn_from: bytes | None = None
+        has_history = False
         for position, argument in _values_in(args, kwargs):
             if isinstance(argument, torch.Tensor):
                 if position[1] >= 0:
@@ -223,6 +234,8 @@ class KeptOpRecorder(OpRecorder):
                     host_scalar |= is_outside and is_read and argument.dim() == 0
                     host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
+                    is_first = storage not in self.storages
+                    has_history |= is_first and argument.requires_grad and not argument.is_leaf
                     parameter = id(argument) if isinstance(argument, torch.nn.Parameter) else None
                     shape = tuple(argument.shape)
                     outside.append(OutsideTensor(position, memory, shape, parameter, storage))
@@ -246,6 +259,7 @@ class KeptOpRecorder(OpRecorder):
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
             drawn_from=drawn_from,
             host_input=host_input,
+            has_history=has_history,
             in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
         )
 
@@ -257,10 +271,15 @@ class KeptOpRecorder(OpRecorder):
             op.host = any(True for _ in tensors_in(result)) and _all_on_host(result)
         elif is_copy:
             op.host = op.host and _all_on_host(result)
-        if is_copy and not op.host and _does_not_wait(args, kwargs):
-            filled = [each for each in storages_in(result).values() if on_host(each)]
-            op.fills_host = bool(filled)
+        filled = [each for each in storages_in(result).values() if on_host(each)] if is_copy else []
+        if filled and not op.host and _does_not_wait(args, kwargs):
+            op.fills_host = True
             self.filled.update(map(storage_address, filled))
+        elif not op.host:
+            # A copy into a tensor that is there already fills it as other work of the host does.
+            is_new = bool(filled) and not op.call.name.startswith("aten::copy_")
+            op.reads_device = is_new or op.call.name in READS
+            op.answer = result if op.call.name in READS else None
         written = list(filter(has_memory, written_by(func, args, kwargs)))
         op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
         if overwrites(op.call.name):

@@ -2,7 +2,7 @@
 
 What such a thread computes is a part of the call that it serves, if it depends on nothing that the
 thread keeps between its rounds. Only functions whose source shows this are taken as that; all other
-threads may change what they write at any time (``HostReads.written_by_threads``).
+threads may change what they write at any time (``HostReads.written_by_others``).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import contextvars
 import ctypes
 import datetime
 import enum
+import fractions
 import hashlib
 import itertools
 import json
@@ -17,6 +18,8 @@ import os
 import pathlib
 import queue
 import random
+import signal
+import sqlite3
 import tempfile
 import threading
 import time
@@ -333,7 +336,7 @@ def deque_of_rates(device):
     rates = collections.deque([1.0] * 50 + [0.5])
 
     def run(x):
-        rates.rotate(1)  # <- python-side-effects-skipped
+        rates.rotate(1)  # <- cpu-state-step-counter
         return x * rates[0]
 
     return run, (rows(device),)
@@ -932,7 +935,7 @@ def long_plan_of_pairs(device):
     def run(x):
         plan.append(plan.pop(0))  # <- python-side-effects-skipped
         _, rate = plan[0]
-        return x * rate  # <- python-scalar-frozen
+        return x * rate
 
     return run, (rows(device),)
 
@@ -2058,3 +2061,225 @@ class KeepsTheLast:
 def object_that_keeps_the_last_output(device):
     mixes = KeepsTheLast()
     return (lambda x: mixes(x * 2)), (rows(device),)
+
+
+class Level:
+    """Has one weight; the next level is another object."""
+
+    def __init__(self, percent):
+        self.percent = percent
+
+    def next(self):
+        return Level(self.percent - 1)
+
+    def weight(self):
+        return self.percent / 100
+
+    def __float__(self):
+        return self.percent / 100
+
+    def __call__(self):
+        return self.percent / 100
+
+
+class MovesThroughStages:
+    def __init__(self):
+        self.stage, self.calls = Level(100), 0
+
+    def move(self):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 1000 == 0:
+            self.stage = self.stage.next()
+
+
+class AsksItsLevel(MovesThroughStages):
+    def __call__(self, x):
+        self.move()
+        return x * self.stage.weight()
+
+
+class ConvertsItsLevel(MovesThroughStages):
+    def __call__(self, x):
+        self.move()
+        return x * float(self.stage)
+
+
+class CallsItsLevel(MovesThroughStages):
+    def __call__(self, x):
+        self.move()
+        return x * self.stage()
+
+
+def stage_whose_method_returns_its_field(device):
+    return AsksItsLevel(), (rows(device),)
+
+
+def stage_that_is_converted(device):
+    return ConvertsItsLevel(), (rows(device),)
+
+
+def stage_that_is_called(device):
+    return CallsItsLevel(), (rows(device),)
+
+
+class ReplacesItsFunction:
+    def __init__(self):
+        self.calls, self.weight = 0, lambda: 1.0
+
+    def __call__(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 1000 == 0:
+            self.weight = lambda: 0.5
+        return x * self.weight()
+
+
+def function_that_is_replaced(device):
+    return ReplacesItsFunction(), (rows(device),)
+
+
+class ShrinksExactly:
+    def __init__(self):
+        self.share = fractions.Fraction(1)
+
+    def __call__(self, x):
+        self.share *= fractions.Fraction(9, 10)  # <- cpu-state-step-counter
+        return x * float(self.share)
+
+
+def fraction_that_shrinks(device):
+    return ShrinksExactly(), (rows(device),)
+
+
+def gains_that_rotate(device):
+    gains = collections.deque([0.5, 1.0, 2.0])
+
+    def fn(x):
+        gains.rotate(1)  # <- cpu-state-step-counter
+        return x * gains[0]
+
+    return fn, (rows(device),)
+
+
+def list_whose_first_item_moves_to_the_end(device):
+    gains = [0.5, 1.0, 2.0]
+
+    def fn(x):
+        gains.append(gains.pop(0))  # <- cpu-state-step-counter
+        return x * gains[0]
+
+    return fn, (rows(device),)
+
+
+def flag_of_a_signal(device):
+    flags = {"stop": False}
+
+    def handle(_number, _frame):
+        flags["stop"] = True
+
+    signal.signal(signal.SIGUSR2, handle)
+
+    def fn(x):
+        if flags["stop"]:  # <- control-flow-frozen
+            x = x * 0
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def event_set_by_a_signal(device):
+    stop = threading.Event()
+    signal.signal(signal.SIGUSR2, lambda *_: stop.set())
+
+    def fn(x):
+        if stop.is_set():  # <- control-flow-frozen
+            x = x * 0
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def event_set_by_a_timer(device):
+    stop = threading.Event()
+    timer = threading.Timer(300, stop.set)
+    timer.daemon = True
+    timer.start()
+
+    def fn(x):
+        if stop.is_set():  # <- control-flow-frozen
+            x = x * 0
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def event_set_after_many_calls(device):
+    calls, warm = itertools.count(), threading.Event()
+
+    def fn(x):
+        if warm.is_set():  # <- control-flow-frozen
+            x = x * 2
+        if next(calls) > 1000:
+            warm.set()
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def number_in_a_database(device):
+    base = sqlite3.connect(":memory:")
+    base.execute("create table runs (n integer)")
+    base.execute("insert into runs values (0)")
+
+    def fn(x):
+        base.execute("update runs set n = n + 1")
+        (steps,) = base.execute("select n from runs").fetchone()  # <- cpu-work-in-region
+        return x * 0.5 ** (steps // 1000)
+
+    return fn, (rows(device),)
+
+
+def number_that_is_read_and_used(device):
+    count = torch.ones((), device=device)
+
+    def fn(x):
+        count.add_(1)
+        steps = count.item()  # <- sync-item
+        return (x + 1) * steps
+
+    return fn, (rows(device),)
+
+
+def number_that_an_op_reads(device):
+    rate = torch.ones((), device=device)
+
+    def fn(x):
+        rate.mul_(0.9)
+        return x.clone().add_(x, alpha=rate)  # <- sync-item
+
+    return fn, (rows(device),)
+
+
+def branch_that_is_read(device):
+    count = torch.ones((), device=device)
+
+    def fn(x):
+        count.add_(1)
+        if count % 2 == 0:  # <- sync-truth-value
+            x = x * 2
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def teacher_that_autograd_follows(device):
+    student, teacher = (nn.Linear(8, 8, device=device) for _ in range(2))
+    teacher.requires_grad_(requires_grad=False)
+
+    def fn(x):
+        student.zero_grad()
+        loss = (student(x) - teacher(x)).square().mean()  # <- control-flow-frozen
+        loss.backward()
+        teacher.weight.lerp_(student.weight, 0.1)
+        return loss.detach()
+
+    return fn, (rows(device),)

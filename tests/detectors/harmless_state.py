@@ -1260,3 +1260,52 @@ def cycle_that_comes_around(device):
         return x
 
     return forward, (rows(device),)
+
+
+def event_that_nobody_sets(device):
+    stop = threading.Event()
+
+    def fn(x):
+        for _ in range(3):
+            if stop.is_set():
+                break
+            x = x * 2
+        return x
+
+    return fn, (rows(device),)
+
+
+class Engine:
+    def __init__(self):
+        self.closed = threading.Event()
+
+    def close(self):
+        self.closed.set()
+
+    def __call__(self, x):
+        return x * 0 if self.closed.is_set() else x + 1
+
+
+def engine_that_is_open(device):
+    return Engine(), (rows(device),)
+
+
+class Scale:
+    def __init__(self, value):
+        self.value = value
+
+    def get(self):
+        return self.value
+
+
+class ReplacesItsScaleByTheSame:
+    def __init__(self):
+        self.scale = Scale(0.5)
+
+    def __call__(self, x):
+        self.scale = Scale(0.5)
+        return x * self.scale.get()
+
+
+def object_made_again_with_the_same_field(device):
+    return ReplacesItsScaleByTheSame(), (rows(device),)

@@ -18,6 +18,7 @@ from cgtool.observe.host_values import value_of
 from cgtool.program.inside import is_tied
 from cgtool.program.objects import attribute, kind_of
 
+_CACHE: Any = type(functools.lru_cache(id))
 _NUMBERS = (bool, int, float, str)
 
 
@@ -31,8 +32,8 @@ def progress(value: Any) -> object | None:
         return None if turn is None or type(turn.content) is object else turn.content
     if isinstance(value, queue.SimpleQueue):
         return value.qsize()
-    if isinstance(value, functools._lru_cache_wrapper):
-        return value.cache_info()
+    if type(value) is _CACHE:
+        return tuple(value.cache_info())
     module = type(value).__module__
     if module == "_io" and not isinstance(value, io.StringIO | io.BytesIO):
         with suppress(OSError, ValueError):

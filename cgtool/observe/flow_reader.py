@@ -9,6 +9,7 @@ call of it. Runs nothing.
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import itertools
 import operator
@@ -19,11 +20,21 @@ from threading import Event
 from types import CodeType
 from typing import Any
 
-from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
+from cgtool.observe.flows import (
+    NOTHING,
+    Branch,
+    Flows,
+    Ran,
+    Source,
+    Sources,
+    beside,
+    everything_in,
+    of_tensor,
+)
 from cgtool.observe.host_reads import HostReads, Watched
-from cgtool.observe.host_values import CONTAINERS, SIZE, random_state
+from cgtool.observe.host_values import CONTAINERS, NUMBERS, SIZE, random_state
 from cgtool.observe.lookup import is_immutable
-from cgtool.observe.source import Position, function_of, inner_nodes
+from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
 from cgtool.observe.uses import (
     CHANGES,
     ONE,
@@ -67,6 +78,8 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
 
 
 _SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
+_MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
+"""Functions of Python that make an object of their arguments."""
 _RECEIVERS = frozenset(("self", "cls", "ctx"))
 """Parameters whose attributes are state with keys of their own."""
 _MAY_COPY = frozenset(("to", "type", "contiguous"))
@@ -157,6 +170,18 @@ def _passed(
     return {name: by_name.get(name, by_star) for name in _parameters(code)}
 
 
+def _given(source: Source, arguments: dict[str, Sources], receiver: Sources) -> Sources:
+    """What stands for a source of a function in a call of it with these arguments."""
+    match source.kind:
+        case "parameter":
+            return receiver if source.key in _RECEIVERS else arguments[source.key]
+        case "device":
+            return of_tensor(_given(source.key, arguments, receiver))
+        case "beside":
+            return beside(_given(source.key, arguments, receiver))
+    return frozenset((source,))
+
+
 def _is_special(code: CodeType, called: str | None) -> bool:
     """Whether a call has called a method of its argument: ``float(x)`` calls ``x.__float__()``."""
     name = code.co_name
@@ -185,6 +210,10 @@ def _partials_in(function: ast.AST) -> dict[str, ast.Call]:
     }
 
 
+def _shares_names(inner: CodeType, code: CodeType) -> bool:
+    return inner is code or inner.co_name in COMPREHENSIONS
+
+
 class _Reader:
     """Reads one function."""
 
@@ -205,6 +234,11 @@ class _Reader:
         """What functions return that the current statement calls without a call: ``__bool__``,
         ``__iter__``, ``__enter__``. Python 3.11 places these calls at the whole statement."""
         self.loops: list[ast.AST] = []
+        codes = [code, *(each for each in code.co_consts if isinstance(each, CodeType))]
+        self.tensors: set[str] = set().union(
+            *(self.ran.tensors.get(id(each), ()) for each in codes if _shares_names(each, code))
+        )
+        """The names of tensors on the device, those of comprehensions included."""
 
     def read(self) -> None:
         if isinstance(self.node, ast.Lambda):
@@ -213,6 +247,8 @@ class _Reader:
             self._block(self.node.body)  # type: ignore[attr-defined]
 
     def _add(self, kind: str, key: Any, sources: Sources) -> None:
+        if kind != "return":
+            sources = everything_in(sources)
         if kind == "state":
             # An object that is replaced as a whole gets its own fields back.
             sources = frozenset(
@@ -270,7 +306,51 @@ class _Reader:
             sources |= self._results(inner, sources)
             inner = inner.value
         # A name that is tested or looped over calls `__bool__` or `__iter__`.
-        return self._consume(node, sources | self._results(inner, sources))
+        sources |= self._results(inner, sources)
+        return self._consume(node, of_tensor(sources) if self._is_device(chain) else sources)
+
+    def _is_device(self, chain: tuple[str, tuple[Step, ...]]) -> bool:
+        """Whether a local name, or what is taken of it, is a tensor on the device."""
+        text, steps = chain
+        tensors = self.tensors
+        for kind, name in (("attribute", ""), *steps):
+            if name != "":
+                text += f".{name}" if kind == "attribute" else f"[{name!r}]"
+            if text in tensors:
+                return True
+        return False
+
+    def _is_number(self, node: ast.expr) -> bool:
+        """Whether an expression is a number or text, as far as is known."""
+        match node:
+            case ast.Constant() | ast.JoinedStr() | ast.Compare():
+                return True
+            case ast.UnaryOp(_, operand):
+                return self._is_number(operand)
+            case ast.BinOp(left, _, right):
+                return self._is_number(left) and self._is_number(right)
+            case ast.Call(ast.Name("bool" | "float" | "int" | "len" | "round" | "str")):
+                return True
+            case ast.Call(ast.Name("next"), [iterator]):
+                chain = name_chain(iterator)
+                values = self.flows.reads.values_of(self.code, *chain) if chain else []
+                return bool(values) and all(type(each) is itertools.count for each in values)
+            case ast.Call():
+                position = _position(self.code, node)
+                is_drawn = self.ran.drawn.get(position) in ("clock", "random")
+                return is_drawn and position not in self.ran.ops
+        chain = name_chain(node)
+        if chain is None:
+            return False
+        root, steps = chain
+        if not steps and root in self.ran.numbers.get(id(self.code), ()):
+            return True
+        values = self.flows.reads.values_of(self.code, root, steps)
+        return bool(values) and all(type(value) in NUMBERS for value in values)
+
+    def _held(self, node: ast.expr, sources: Sources) -> Sources:
+        """What an expression with these sources adds to the object that it becomes a part of."""
+        return beside(sources) if self._is_number(node) else sources
 
     def _shared(self, root: str) -> Iterable[int]:
         """The containers that a local name held and that other threads may share, by id."""
@@ -412,6 +492,16 @@ class _Reader:
         return sources | self._load(node, chain)
 
     _Subscript = _Attribute
+
+    def _Tuple(self, node: ast.Tuple | ast.List) -> Sources:  # noqa: N802
+        parts = (self._held(each, self._eval(each)) for each in node.elts)
+        return self._consume(node, NOTHING.union(*parts))
+
+    _List = _Tuple
+
+    def _Dict(self, node: ast.Dict) -> Sources:  # noqa: N802
+        nodes = [each for each in (*node.keys, *node.values) if each is not None]
+        return self._consume(node, NOTHING.union(*(self._held(x, self._eval(x)) for x in nodes)))
 
     def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
         return NOTHING
@@ -594,8 +684,9 @@ class _Reader:
         )
         if not is_resumed and (called or (runs_ops and not isinstance(function, ast.Attribute))):
             # The value is a function or a module. What a loop chooses is chosen by the loop.
-            if not chosen <= self._deciding():
-                self._branch(function, [node], chosen, calls=True)
+            choosing = frozenset(each for each in chosen if each.kind != "beside")
+            if not choosing <= self._deciding():
+                self._branch(function, [node], choosing, calls=True)
             everything = NOTHING.union(*arguments, *named.values())
         is_method = isinstance(function, ast.Attribute) and self._is_tensor(function.value)
         if runs_ops or (is_method and name in _MAY_COPY):
@@ -603,7 +694,18 @@ class _Reader:
         if is_method and name in _SIZES:
             return everything | drawn
         if not called:
-            return drawn if runs_ops or self._is_tensor(function) else everything | drawn
+            if runs_ops or self._is_tensor(function):
+                return drawn
+            if (
+                isinstance(function, ast.Name)
+                and function.id not in _MAKE
+                and hasattr(builtins, function.id)
+            ):
+                return everything | drawn
+            # It may make an object of its arguments.
+            parts = [*zip(values, arguments, strict=True)]
+            parts += [(word.value, named[word.arg]) for word in words]
+            return chosen.union(drawn, *(self._held(each, held) for each, held in parts))
         # What a function of the host returns depends on the object that it is a method of, which
         # may be replaced (`self.phase = self.phase.next()`), and on the name that chooses it.
         result = drawn if position in self.ran.around else drawn | chosen
@@ -620,8 +722,15 @@ class _Reader:
                 passed = _passed(code, arguments, named)
             else:
                 passed = dict.fromkeys(_parameters(code), everything)
-            result |= self._apply(number, passed)
+            is_own = isinstance(function, ast.Attribute) and self._is_made_here(function.value)
+            result |= self._apply(number, passed, chosen if is_own else NOTHING)
         return result
+
+    def _is_made_here(self, node: ast.expr) -> bool:
+        """Whether an expression is an object that has no place outside the function."""
+        root, steps = name_chain(node) or ("", ())
+        is_local = root in self.locals and not steps and root not in _parameters(self.code)
+        return isinstance(node, ast.Call) or (is_local and not self._keys(root, steps))
 
     def _sets_event(self, function: ast.Attribute) -> bool:
         values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
@@ -666,20 +775,18 @@ class _Reader:
                 sources |= table.get(("decision", decision.key), set())
         return frozenset(sources)
 
-    def _apply(self, number: int, arguments: dict[str, Sources]) -> Sources:
-        """What a call of a function leads to; returns the sources of what it returns."""
+    def _apply(
+        self, number: int, arguments: dict[str, Sources], receiver: Sources = NOTHING
+    ) -> Sources:
+        """What a call of a function leads to; returns the sources of what it returns. ``receiver``:
+        those of the object whose method it is, if that has no place with keys of its own."""
         result: Sources = NOTHING
         for fact, sources in list(self.flows.summaries[number].items()):
-            passed: Sources = NOTHING
-            for source in list(sources):
-                if source.kind != "parameter":
-                    passed |= {source}
-                elif source.key not in _RECEIVERS:
-                    passed |= arguments[source.key]
+            passed = NOTHING.union(*(_given(each, arguments, receiver) for each in list(sources)))
             if fact[0] == "return":
                 result |= passed
             elif passed:
-                self.flows.add(self.code, fact, passed)
+                self.flows.add(self.code, fact, everything_in(passed))
         return result
 
     # --- branches
@@ -696,6 +803,9 @@ class _Reader:
         position = _position(self.code, test)
         if loops and position in self.ran.ops:
             return NOTHING
+        if loops and name_chain(test) is not None:
+            # How many items a container has does not depend on the numbers in them.
+            sources = frozenset(each for each in sources if each.kind != "beside")
         if position in self.ran.reads:
             sources |= {Source("read", position)}
         return self._branch(test, guarded, sources, loops=loops)

@@ -31,17 +31,41 @@ class Source:
     """What a value depends on."""
 
     kind: str
-    """``parameter`` of the function that is read, ``state`` that outlives a call, ``whole`` (the
-    state that another is reached through, if it is replaced), ``item`` (of a container among the
-    states: those of one key, or the size), ``decision`` (the side that a branch takes), or what a
-    call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to the host),
-    ``read`` (the same, where the host waits), ..."""
+    """``parameter`` of the function that is read, ``device`` (a tensor that a parameter is or
+    holds), ``beside`` (a number in one object with other things), ``state`` that outlives a call,
+    ``whole`` (the state that another is reached through, if it is replaced), ``item`` (of a
+    container among the states: those of one key, or the size), ``decision`` (the side that a branch
+    takes), or what a call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to
+    the host), ``read`` (the same, where the host waits), ..."""
     key: Any
-    """Name of the parameter; key of the state; position of the test or of the call."""
+    """Name of the parameter; key of the state; position of the test or of the call; the source that
+    ``beside`` or ``device`` is about."""
 
 
 Sources = frozenset[Source]
 NOTHING: Sources = frozenset()
+
+
+def beside(sources: Sources) -> Sources:
+    """The sources of a number that was put into one object with other things (``loss, step``)."""
+    return frozenset(each if each.kind == "beside" else Source("beside", each) for each in sources)
+
+
+def everything_in(sources: Sources) -> Sources:
+    """The sources of an object with those of the numbers in it."""
+    return frozenset(each.key if each.kind == "beside" else each for each in sources)
+
+
+def of_tensor(sources: Sources) -> Sources:
+    """The sources of a tensor on the device that was taken out of an object with these: it does not
+    depend on numbers beside it."""
+    return frozenset(
+        Source("device", each) if each.kind == "parameter" else each
+        for each in sources
+        if each.kind != "beside"
+    )
+
+
 Fact = tuple[str, Any]
 """Where values go: ``op`` at a position, ``decision`` at a position, ``state`` by its key,
 ``setting`` of a PyTorch object at a position, ``return`` of a code object by its id, ``output`` of
@@ -75,7 +99,10 @@ class Ran:
     around: set[Position] = field(default_factory=set)
     """Expressions in which such ops ran, those of called functions included."""
     tensors: dict[int, set[str]] = field(default_factory=dict)
-    """By id of a function: its local names that held tensors on the device when it returned."""
+    """By id of a function: its local names that held tensors on the device when it returned, also
+    in attributes and items (``out.loss``, ``out['loss']``)."""
+    numbers: dict[int, set[str]] = field(default_factory=dict)
+    """By id of a function: its local names that held numbers or texts then."""
     hidden: set[int] = field(default_factory=set)
     """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
     blocks: dict[int, ast.With] = field(default_factory=dict)
@@ -125,7 +152,7 @@ class Flows:
     def add(self, code: CodeType, fact: Fact, sources: Iterable[Source]) -> None:
         """Record that the value of a fact depends on the sources, in a function."""
         for source in sources:
-            own = source.kind == "parameter" or fact[0] == "return"
+            own = source.kind in ("parameter", "device") or fact[0] == "return"
             table = self.summaries[id(code)] if own else self.facts
             known = table.setdefault(fact, set())
             if source not in known:

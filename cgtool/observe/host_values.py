@@ -43,7 +43,7 @@ _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
 _MANY = 1000
 """How many things in a container that are not numbers are compared by what they are."""
-_NUMBERS = frozenset((bool, int, float, str))
+NUMBERS = frozenset((bool, int, float, str))
 _PLAIN = frozenset(
     (
         datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal,
@@ -184,6 +184,25 @@ def numbers_of(values: Any) -> Value | None:
     if not isinstance(values, tuple):
         return None
     return Value("number", tuple(map(_comparable, values)), _short(values[:_SMALL]))
+
+
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """A value, and what it holds as items or attributes, each with how it is written behind a name;
+    of a module nothing but itself."""
+    yield "", value
+    if isinstance(value, torch.Tensor | torch.nn.Module | type | types.ModuleType):
+        return
+    if isinstance(value, list | tuple):
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        yield from ((f"[{key}]", part) for key, part in enumerate(itertools.islice(items, _SMALL)))
+    if isinstance(value, dict):
+        named = itertools.islice(dict.items(value), _SMALL)
+        yield from ((f"[{key!r}]", part) for key, part in named if type(key) in (int, str))
+    fields = getattr(type(value), "_fields", ()) if isinstance(value, tuple) else ()
+    yield from ((f".{name}", attribute_of(value, name)) for name in fields)
+    table = attribute_of(value, "__dict__")
+    held = itertools.islice(table.items(), _SMALL) if isinstance(table, dict) else ()
+    yield from ((f".{name}", part) for name, part in held)
 
 
 def array_address(value: Any) -> int | None:
@@ -341,16 +360,16 @@ def _container(value: Any, depth: int) -> Value:
     if isinstance(value, dict):
         parts += [key for key, _ in items if type(key) is not str]
     has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
-    numbers = [_comparable(part) for part in parts if type(part) in _NUMBERS]
+    numbers = [_comparable(part) for part in parts if type(part) in NUMBERS]
     if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, _ORDERED):
         return Value("number", tuple(numbers), _short(value))
-    others = [part for part in parts if type(part) not in _NUMBERS]
+    others = [part for part in parts if type(part) not in NUMBERS]
     content = _Content(
         len(items),
         numbers,
         tuple(_part(part, depth) for part in others[: _MANY if depth else 0]),
         {
-            key: _comparable(part) if type(part) in _NUMBERS else _part(part, depth)
+            key: _comparable(part) if type(part) in NUMBERS else _part(part, depth)
             for key, part in items[: _MANY if depth else 0]
             if type(key) is str
         },

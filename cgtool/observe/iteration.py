@@ -36,11 +36,18 @@ from cgtool.observe.frames import (
 )
 from cgtool.observe.handed_work import FollowingProfile, followed_work
 from cgtool.observe.host_reads import HostReads, Snapshot, used_by_others
-from cgtool.observe.host_values import CONTAINERS, SHARED, random_state, value_of
+from cgtool.observe.host_values import (
+    CONTAINERS,
+    NUMBERS,
+    SHARED,
+    parts_of,
+    random_state,
+    value_of,
+)
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
-from cgtool.observe.source import Position, call_at, called_at
+from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.observe.uses import reads_of
 from cgtool.observe.waiting import handed_over_at
@@ -218,10 +225,14 @@ class CallProfile(FollowingProfile):
 
     def _note_tensors(self, frame: types.FrameType) -> None:
         names = self.ran.tensors.setdefault(id(frame.f_code), set())
+        numbers = self.ran.numbers.setdefault(id(frame.f_code), set())
         for name, value in frame.f_locals.items():
-            if isinstance(value, torch.Tensor) and not on_host(value):
-                names.add(name)
-            elif self.ran.handed and isinstance(value, (*CONTAINERS, *SHARED)):
+            if type(value) in NUMBERS:
+                numbers.add(name)
+            for suffix, part in parts_of(value):
+                if isinstance(part, torch.Tensor) and not on_host(part):
+                    names.add(f"{name}{suffix}")
+            if self.ran.handed and isinstance(value, (*CONTAINERS, *SHARED)):
                 held = self.ran.contents.setdefault(id(frame.f_code), {})
                 held.setdefault(name, {})[id(value)] = value
 
@@ -236,7 +247,7 @@ class CallProfile(FollowingProfile):
     def _note_call(self, frame: types.FrameType) -> None:
         """A function of the user's begins: which expression called it?"""
         code, caller = frame.f_code, frame.f_back
-        if code.co_name in _COMPREHENSIONS:
+        if code.co_name in COMPREHENSIONS:
             return
         self.ran.codes[id(code)] = code
         if self.recorder.running.call is not None:
@@ -330,7 +341,6 @@ class CallProfile(FollowingProfile):
 
 
 _IMPORT_FILE = "<frozen importlib._bootstrap>"
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PASSES_ARGUMENTS = ("_wrapped_call_impl", CALL_MODULE_CODE.co_name, "decorate_context", "inner")
 """Functions of PyTorch that pass on their arguments in order."""
 _SOURCE_FILES = (

@@ -66,6 +66,10 @@ def function_of(code: CodeType) -> Functions | None:
     return nodes[-1] if nodes else None
 
 
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""The names of the functions that Python makes of comprehensions."""
+
+
 @cache
 def statement_start(file: str, line: int) -> int:
     """The first line of the innermost statement at a line."""

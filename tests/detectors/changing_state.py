@@ -2283,3 +2283,68 @@ def teacher_that_autograd_follows(device):
         return loss.detach()
 
     return fn, (rows(device),)
+
+
+class ReturnsItsScale:
+    def __init__(self):
+        self.calls = 0
+
+    def pair(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        return x + 1, 1.0 + self.calls // 1000
+
+
+def number_returned_beside_a_tensor(device):
+    model = ReturnsItsScale()
+
+    def fn(x):
+        loss, scale = model.pair(x)
+        return loss * scale
+
+    return fn, (rows(device),)
+
+
+@dataclass
+class Scaled:
+    x: torch.Tensor
+    scale: float
+
+    def result(self):
+        return self.x * self.scale
+
+
+def number_in_an_object_with_a_tensor(device):
+    calls = [0]
+
+    def fn(x):
+        calls[0] += 1  # <- cpu-state-step-counter
+        return Scaled(x, 1.0 + calls[0] // 1000).result()
+
+    return fn, (rows(device),)
+
+
+def tensor_chosen_beside_another(device):
+    weights, calls = [rows(device), rows(device) * 2], [0]
+
+    def choose(x):
+        return x, weights[calls[0] // 1000 % 2]
+
+    def fn(x):
+        calls[0] += 1  # <- cpu-state-step-counter
+        y, weight = choose(x)
+        return y * weight
+
+    return fn, (rows(device),)
+
+
+def loop_over_a_range_that_grows(device):
+    calls = [0]
+
+    def fn(x):
+        calls[0] += 1
+        rounds = range(1 + calls[0] // 1000)
+        for _ in rounds:  # <- control-flow-frozen
+            x = x * 2
+        return x
+
+    return fn, (rows(device),)

@@ -16,6 +16,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -1309,3 +1310,83 @@ class ReplacesItsScaleByTheSame:
 
 def object_made_again_with_the_same_field(device):
     return ReplacesItsScaleByTheSame(), (rows(device),)
+
+
+class ReturnsItsStep:
+    """What it returns with the result is for the log."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def pair(self, x):
+        self.calls += 1
+        return x + 1, self.calls
+
+    def table(self, x):
+        self.calls += 1
+        return {"loss": x + 1, "step": self.calls}
+
+    def record(self, x):
+        self.calls += 1
+        return SimpleNamespace(loss=x + 1, step=self.calls)
+
+
+def result_beside_a_counter(device):
+    model = ReturnsItsStep()
+
+    def fn(x):
+        loss, _step = model.pair(x)
+        both = model.pair(x)
+        return loss * 2 + both[0]
+
+    return fn, (rows(device),)
+
+
+def result_in_a_dict_with_a_counter(device):
+    model = ReturnsItsStep()
+
+    def fn(x):
+        table, record = model.table(x), model.record(x)
+        return table["loss"] * 2 + record.loss.sum()
+
+    return fn, (rows(device),)
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    step: int
+    at: float = 0.0
+
+    def doubled(self):
+        return self.x * 2
+
+
+class Batched(NamedTuple):
+    x: torch.Tensor
+    step: int
+
+
+def batch_with_its_number(device):
+    calls = itertools.count()
+
+    def double(batch):
+        return batch.x * 2
+
+    def fn(x):
+        batch = Batch(x, next(calls), time.monotonic())
+        pair = Batched(x, next(calls))
+        return double(batch) + batch.doubled() + pair.x * 2
+
+    return fn, (rows(device),)
+
+
+def results_in_a_list_with_counters(device):
+    calls = itertools.count()
+
+    def fn(x):
+        results = [(x * scale, next(calls)) for scale in (1.0, 2.0)]
+        results.append((x, next(calls)))
+        return sum(result for result, _number in results)
+
+    return fn, (rows(device),)

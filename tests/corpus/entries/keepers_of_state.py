@@ -513,3 +513,44 @@ class Weighted(nn.Module):
 
 def function_of_the_weight_is_replaced(device):
     return Weighted(), (torch.randn(4, 8, device=device),)
+
+
+class Monitored(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.inner = nn.Linear(8, 8, device=device)
+        self.calls = 0
+
+    def features(self, x):
+        self.calls += 1
+        return self.inner(x), {"calls": self.calls, "norm": x.norm()}
+
+    def forward(self, x):
+        hidden, info = self.features(x)
+        return hidden.relu() / info["norm"]
+
+
+def counter_beside_the_result(device):
+    # The number of the call is returned with the tensors, and reaches none of them.
+    return Monitored(device), (torch.randn(2, 8, device=device),)
+
+
+@dataclasses.dataclass
+class Observation:
+    state: torch.Tensor
+    step: int
+    seen_at: float
+
+    def scaled(self):
+        return self.state * 0.1
+
+
+def observation_with_its_step(device):
+    # An object of each call; only its tensor is used.
+    steps = itertools.count()
+
+    def act(state):
+        observation = Observation(state, next(steps), time.monotonic())
+        return observation.scaled() - observation.state.mean()
+
+    return act, (torch.randn(2, 8, device=device),)

@@ -440,8 +440,10 @@ class FrozenValues:
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame
         fix = self._fixes.get(position)
-        if kind == "iterator" and (position in self._targets or target.startswith(COPIES)):
-            # It returns tensors.
+        returns_tensors = position in self._targets or target.startswith(COPIES)
+        if changed is not None and kind == "iterator":
+            returns_tensors |= bool(changed.after.addresses)
+        if kind == "iterator" and returns_tensors:
             (code_name, reason), fix = _ITERATOR, _FIX_OF_ITERATOR
         if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
             evidence.append(used)

@@ -48,10 +48,10 @@ next(difference)
 
 def step(y):
     y = y * next(turns)  # <- python-scalar-frozen
-    y = y * next(pair)  # <- python-scalar-frozen
+    y = y * next(pair)  # <- python-side-effects-skipped
     y = y * next(count)  # <- python-scalar-frozen
     y = y * next(pairs)[0]  # <- python-scalar-frozen
-    return difference.send(y) * 2  # <- python-scalar-frozen
+    return difference.send(y) * 2  # <- python-side-effects-skipped
 
 
 step(x)
@@ -59,7 +59,7 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     y = step(x)
     y = y * next(fresh_turns)  # <- python-scalar-frozen
-    y = y * next(fresh_pair)  # <- python-scalar-frozen
+    y = y * next(fresh_pair)  # <- python-side-effects-skipped
     y = y * next(fresh_count)  # <- python-scalar-frozen
     y = y * next(rates)  # <- python-scalar-frozen
 for _ in range(3):

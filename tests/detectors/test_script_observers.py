@@ -632,7 +632,8 @@ def test_what_compiled_code_records_again_or_does_not_capture(
     chain = ((line.__code__, 0),)
     moved = "static input data pointer changed.\ninput name: primals_1. data pointer changed"
     for key, because in (("0/0 forward", None), ("0/0 forward", moved), ("0/1 forward", None)):
-        script.capture_began(Beginning(None, None, "global", chain, COMPILE, key, because), None)
+        beginning = Beginning(None, None, "global", chain, COMPILE, key, because)
+        script.capture_began(beginning, None, None)
     script.skipped("skipping cudagraphs due to mutated inputs (1 instances)")
     script.finish()
     assert [finding.code for finding in findings.all()] == [

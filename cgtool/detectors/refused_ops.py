@@ -179,7 +179,7 @@ def _refusal_of(
     if function in ("", _short(name).removesuffix("_")):
         return refusal if callers else inside_python(refusal, call)
     subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
-    # A comparison inside a function is no branch of the user's code.
+    # The user's code does not branch where a library function compares.
     is_hidden = refusal.code == SYNC_TRUTH_VALUE
     return Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE if is_hidden else refusal.code,

@@ -18,7 +18,7 @@ from typing import Any
 
 from cgtool.observe.frames import call_user, caller_of_cgtool, is_internal
 from cgtool.observe.waiting import hand_over, whole_chain
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import Patches, set_profile
 
 
 class FollowingProfile(ABC):
@@ -94,7 +94,7 @@ def _followed(function: Callable[..., Any], target: Any = None) -> Callable[...,
         try:
             return call_user(function, *args, **kwargs)
         finally:
-            sys.setprofile(before)
+            set_profile(before)
             hand_over(outer)
 
     return run

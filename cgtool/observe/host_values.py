@@ -313,7 +313,7 @@ def _kept(value: Any, depth: int) -> Any:
 
 
 def _lasts(value: Any, depth: int) -> bool:
-    """Whether what a frame keeps is no iterator that moves on."""
+    """Whether a value that a frame keeps stays as it is: an iterator may move on."""
     if not _moves(value):
         return True
     reduced = value_of(value, depth - 1) if depth else None

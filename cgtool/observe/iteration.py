@@ -51,7 +51,7 @@ from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.observe.uses import reads_of
 from cgtool.observe.waiting import handed_over_at
-from cgtool.torch_compat.patches import without_collector
+from cgtool.torch_compat.patches import set_profile, without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, VERSION, storage_address
 from cgtool.torch_compat.storages import StorageRef
 
@@ -308,7 +308,7 @@ class CallProfile(FollowingProfile):
         sys.setprofile(self)
 
     def __exit__(self, *_exc: Any) -> None:
-        sys.setprofile(self._before)
+        set_profile(self._before)
         self._following.close()
         with self._lock:
             self._has_ended = True

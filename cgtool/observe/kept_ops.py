@@ -20,6 +20,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.tensors import has_memory, on_host, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import Observer, may_have_python_kernel, unobserved
+from cgtool.torch_compat.patches import set_profile
 from cgtool.torch_compat.private import no_torch_function, pytree, storage_address
 from cgtool.torch_compat.shared_kernels import copies_to_device
 from cgtool.torch_compat.storages import StorageRef
@@ -324,7 +325,7 @@ def unprofiled(
         return observer(func, args, kwargs, run, caller)
 
     def run_profiled(*args: Any, **kwargs: Any) -> Any:
-        sys.setprofile(profile)
+        set_profile(profile)
         try:
             return call_op(run, args, kwargs)
         finally:
@@ -335,7 +336,7 @@ def unprofiled(
         may_be_users = may_have_python_kernel(op_name(func))
         return observer(func, args, kwargs, run_profiled if may_be_users else run, caller)
     finally:
-        sys.setprofile(profile)
+        set_profile(profile)
 
 
 def storages_in(value: Any) -> dict[int, torch.Tensor]:

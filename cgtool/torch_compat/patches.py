@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -242,6 +243,15 @@ def _restore_attribute(owner: Any, name: str, own: Any) -> None:
         setattr(owner, name, own)
     elif name in vars(owner):  # the patched code may have deleted it
         delattr(owner, name)
+
+
+def set_profile(profile: Any) -> None:
+    """Set what ``sys.getprofile`` returned: a function, None, or before Python 3.12 a cProfile of
+    the program's, which ``sys.setprofile`` would call."""
+    if profile is None or callable(profile):
+        sys.setprofile(profile)
+    else:
+        profile.enable()
 
 
 @contextlib.contextmanager

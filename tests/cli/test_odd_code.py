@@ -265,3 +265,16 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
     done = cgtool("capture", b"model-\xff.py:build".decode(errors="surrogateescape"), cwd=tmp_path)
     assert done.returncode == 2
     assert "not a name in UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_a_program_may_run_under_cprofile(command, tmp_path):
+    code = (
+        "import cProfile, torch\n"
+        "profile = cProfile.Profile()\nprofile.enable()\n"
+        "def make(device):\n"
+        "    return lambda x: torch.relu(x) * 2, (torch.ones(3, device=device),)\n"
+    )
+    (tmp_path / "profiled.py").write_text(code)
+    done = run_fresh_cgtool(command, "profiled.py:make", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -33,7 +33,7 @@ from cgtool.observe.script import calls, events, graphed_callables, streams
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, is_consequence, load_error, own_fault
 from cgtool.program.objects import short, text_of
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import Patches, set_profile
 
 _OBSERVERS = (
     graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
@@ -136,7 +136,7 @@ def run(
     module: Any = None
     with Patches() as patches:
         # A capture that never ends is followed until here.
-        patches.callback(sys.setprofile, sys.getprofile())
+        patches.callback(set_profile, sys.getprofile())
         patches.enter_context(recorded())
         errors = observe(script, findings, patches)
         try:

@@ -13,14 +13,16 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
-from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.tensors import key_of, nodes_behind
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.private import no_torch_function, running_autograd_node
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
 GRADIENT_ACCUMULATION_MISMATCH = code("gradient-accumulation-mismatch")
+
+_ADDITIONS = ("aten::add_.", "aten::add.")
 
 
 @dataclass(eq=False)
@@ -72,6 +74,7 @@ class Gradients(Detector):
                     )
 
     def on_eager_op(self, event: events.EagerOp) -> None:
+        self._look_for_sum_with_itself(event.op)
         if not self._gradients:
             return
         written = set(map(key_of, event.op.written))
@@ -81,6 +84,32 @@ class Gradients(Detector):
                 gradient.written = self.script.clock + 1
             elif gradient.key in touched:
                 gradient.read = self.script.clock + 1
+
+    def _look_for_sum_with_itself(self, op: Op) -> None:
+        """A gradient that autograd adds to ``.grad``, which is the same memory.
+
+        ``AccumulateGrad`` takes a gradient that nothing else refers to for ``.grad`` itself, and
+        outputs of a graph, detached, are such. The next replay overwrites it.
+        """
+        if not op.name.startswith(_ADDITIONS) or len(op.tensors) != 2:
+            return
+        grad, gradient = op.tensors
+        graph = self.script.buffers.allocator_of(gradient)
+        if (
+            graph is None
+            or graph.last_replay is None
+            or grad.data_ptr() != gradient.data_ptr()
+            or _name(running_autograd_node()) != "torch::autograd::AccumulateGrad"
+        ):
+            return
+        by_callable = "the graphed callable" if graph.callable is not None else graph.name
+        self.report(
+            GRADIENT_ACCUMULATION_MISMATCH,
+            f"`.grad` is the memory in which {by_callable} returns the gradient: this backward has "
+            "overwritten it, and then adds it to itself",
+            graph.last_replay.frames,
+            phase="replay",
+        )
 
     def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
         if self.script.capture is not None:
@@ -144,6 +173,10 @@ class Gradients(Detector):
             graph.last_replay.frames,
             phase="replay",
         )
+
+
+def _name(node: Any) -> str | None:
+    return None if node is None else node.name()
 
 
 class StaleNodes(Detector):

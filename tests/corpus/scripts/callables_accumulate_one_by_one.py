@@ -1,4 +1,4 @@
-"""The same with a backward for each micro-batch."""
+"""A graphed callable is called for two micro-batches, each with a backward of its own."""
 
 import torch
 from torch import nn
@@ -9,5 +9,5 @@ sample = torch.ones(2, 4, device="cuda")
 graphed = torch.cuda.make_graphed_callables(model, (sample,))
 for number in (1.0, 3.0):
     loss = graphed(torch.full((2, 4), number, device="cuda")).sum()
-    loss.backward()
+    loss.backward()  # guilty: adds to `.grad`, which it has just overwritten
 print(model.weight.grad.sum().item())  # eager: 32.0

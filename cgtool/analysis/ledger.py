@@ -147,7 +147,7 @@ class _ProcessLedger:
                         self.environment = Environment(device="simulated", simulated=True)
                 case Machine():
                     self.environment = record.environment
-                    self.ops_in_python = record.ops_in_python
+                    self.ops_in_python = bool(record.python)
                 case Tables():
                     self._add(record)
                 case Capturing():
@@ -510,7 +510,8 @@ def _caveats(environment: Environment, ops_in_python: bool) -> tuple[Caveat, ...
             Caveat(
                 "ops-in-python",
                 "captures took several times as long as without cgtool, because it noted their ops "
-                "in Python; `cgtool doctor --build` compiles a faster recorder in C++",
+                "in Python; `cgtool run` compiles a faster recorder in C++ meanwhile, for the runs "
+                "that follow (`cgtool doctor --build` shows why if that fails)",
             )
         )
     return tuple(caveats)

@@ -97,8 +97,7 @@ def doctor(
         bool,
         typer.Option(
             "--build",
-            help="First compile the op recorder in C++, so that `cgtool run` captures faster "
-            "(experimental).",
+            help="First compile the op recorder in C++, so that `cgtool run` captures faster.",
         ),
     ] = False,
     format_: opt.FormatOption = "table",

@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -272,10 +272,12 @@ class Progress:
         self._ended = threading.Event()
         self._moments: list[tuple[int, dict[tuple[Path, int], int]]] = []
 
-    def follow(self) -> None:
-        """Look again and again, until ``end`` is called."""
+    def follow(self, also: Callable[[Path], object]) -> None:
+        """Look again and again, until ``end`` is called. ``also`` is called with the folder each
+        time."""
         pause = _FIRST_PAUSE
         while not self._ended.wait(pause):
+            also(self._folder)
             if self.look(time.time_ns()):
                 pause *= 2
 
@@ -314,11 +316,13 @@ class Progress:
 
 
 def _follow(progress: Progress) -> None:
-    """While the program runs: import what reads the journals, which takes a tenth of a second, and
-    follow the replays."""
+    """While the program runs: import what reads the journals, which takes a tenth of a second,
+    follow the replays, and compile the recorder in C++ where it is missing."""
+    from cgtool.worker.recorder_build import RecorderBuild
+
     # What fails here fails again when it is needed, and is reported then.
     with contextlib.suppress(Exception):
         import cgtool.analysis.ledger
         import cgtool.render.ledger_table  # noqa: F401
     with contextlib.suppress(OSError):  # the folder was removed: reported at the end
-        progress.follow()
+        progress.follow(RecorderBuild().look)

@@ -75,8 +75,8 @@ class Machine(msgspec.Struct, tag="machine", array_like=True):
     """Where the process captures; written before its first capture."""
 
     environment: Environment
-    ops_in_python: bool = False
-    """Ops are noted in Python, because the recorder in C++ was not compiled."""
+    python: str = ""
+    """The interpreter, if ops are noted in Python because the recorder in C++ was not compiled."""
 
 
 class Capturing(msgspec.Struct, tag="capturing", array_like=True):

@@ -2,12 +2,14 @@
 installed PyTorch.
 
 Most of what it costs to watch an op with ``op_key`` is its way into Python and back. The kernel in
-C++ goes on the same key, so the same ops reach it. ``python -m cgtool.torch_compat.op_watch``
-(``cgtool doctor --build``) compiles it; where that was not done, ops are watched in Python.
+C++ goes on the same key, so the same ops reach it. This file, run as a script, compiles it, for
+``cgtool doctor --build``; with ``--once`` for ``cgtool run``, where it had to watch ops in Python.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.machinery
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +92,38 @@ def build() -> Path:
     return path
 
 
+@contextlib.contextmanager
+def _first_time(path: Path) -> Iterator[bool]:
+    """Whether nobody has compiled the kernel, has failed to, or does so now."""
+    with path.with_suffix(".failed").open("a") as failed:
+        try:
+            fcntl.flock(failed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield not path.exists() and not failed.tell()
+        except BuildError as error:
+            print(error, file=failed)
+            raise
+
+
+def build_once() -> None:
+    """Compile it in the background, unless that was tried before. Raises as ``build`` does."""
+    path = library()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _first_time(path) as is_first:
+        if is_first:
+            os.nice(19)
+            build()
+
+
 def main() -> int:
     """Compile it, and print where it is; on failure, the reason."""
     try:
+        if sys.argv[1:] == ["--once"]:
+            build_once()
+            return 0
         path = build()
         if load() is None:
             raise BuildError(f"{path} was compiled, but cannot be loaded")

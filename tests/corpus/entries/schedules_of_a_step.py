@@ -13,7 +13,7 @@ class EulerScheduler:
     order = 1
 
     def __init__(self, n, device):
-        self.sigmas = torch.linspace(10.0, 0.0, n + 1, device=device)
+        self.sigmas = torch.linspace(10.0**0.5, 0.0, n + 1, device=device).square()
         self._step_index = None
 
     @property

@@ -12,4 +12,6 @@ graphed = torch.cuda.make_graphed_callables(graphed, (sample,))
 for _ in range(3):
     x = torch.randn(4, 8, device=device)
     head(graphed(x)).sum().backward()
+    graphed.zero_grad()
     head(graphed.forward(x)).sum().backward()
+    graphed.zero_grad()

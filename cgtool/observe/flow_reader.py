@@ -320,6 +320,20 @@ class _Reader:
                 return True
         return False
 
+    def _is_returned(self, node: ast.expr) -> bool:
+        """Whether it is a tensor on the device that is taken out of what a call returned."""
+        text = ""
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Attribute):
+                text = f".{node.attr}{text}"
+            elif isinstance(node.slice, ast.Constant):
+                text = f"[{node.slice.value!r}]{text}"
+            else:
+                return False
+            node = node.value
+        called = self.ran.called.get(_position(self.code, node))
+        return bool(called) and all(text in self.ran.returned.get(each, ()) for each in called)
+
     def _is_number(self, node: ast.expr) -> bool:
         """Whether an expression is a number or text, as far as is known."""
         match node:
@@ -487,7 +501,8 @@ class _Reader:
     def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
         chain = name_chain(node)
         if chain is None:
-            return self._consume(node, self._children(node))
+            sources = self._children(node)
+            return self._consume(node, of_tensor(sources) if self._is_returned(node) else sources)
         sources = self._children(node) if ONE in chain[1] else NOTHING
         return sources | self._load(node, chain)
 

@@ -103,6 +103,9 @@ class Ran:
     in attributes and items (``out.loss``, ``out['loss']``)."""
     numbers: dict[int, set[str]] = field(default_factory=dict)
     """By id of a function: its local names that held numbers or texts then."""
+    returned: dict[int, set[str]] = field(default_factory=dict)
+    """By id of a function: the parts of what it returned each time that are tensors on the device,
+    as they are written behind a call of it: ``[0]``, ``.loss``."""
     hidden: set[int] = field(default_factory=set)
     """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
     blocks: dict[int, ast.With] = field(default_factory=dict)

@@ -163,6 +163,7 @@ class CallProfile(FollowingProfile):
             if not is_internal(code):
                 self.reads.add_locals(frame)
                 self._note_tensors(frame)
+                self._note_returned(code, argument)
                 if VERSION in code.co_names:
                     self._note_versions(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
@@ -235,6 +236,14 @@ class CallProfile(FollowingProfile):
             if self.ran.handed and isinstance(value, (*CONTAINERS, *SHARED)):
                 held = self.ran.contents.setdefault(id(frame.f_code), {})
                 held.setdefault(name, {})[id(value)] = value
+
+    def _note_returned(self, code: types.CodeType, value: Any) -> None:
+        tensors = {
+            suffix
+            for suffix, part in parts_of(value)
+            if isinstance(part, torch.Tensor) and not on_host(part)
+        }
+        self.ran.returned[id(code)] = tensors & self.ran.returned.get(id(code), tensors)
 
     def _note_versions(self, frame: types.FrameType) -> None:
         """Whoever refills an input before a replay changes its version (``x._version``)."""

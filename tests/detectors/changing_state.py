@@ -2348,3 +2348,29 @@ def loop_over_a_range_that_grows(device):
         return x
 
     return fn, (rows(device),)
+
+
+def tensor_chosen_in_a_call(device):
+    weights, calls = [rows(device), rows(device) * 2], [0]
+
+    def choose(x):
+        return x, weights[calls[0] // 1000 % 2]
+
+    def fn(x):
+        calls[0] += 1  # <- cpu-state-step-counter
+        return x * choose(x)[1]
+
+    return fn, (rows(device),)
+
+
+def number_taken_out_of_a_call(device):
+    calls = [0]
+
+    def scaled(x):
+        calls[0] += 1  # <- cpu-state-step-counter
+        return x, 1.0 + calls[0] // 1000
+
+    def fn(x):
+        return x * scaled(x)[1]
+
+    return fn, (rows(device),)

@@ -1352,6 +1352,15 @@ def result_in_a_dict_with_a_counter(device):
     return fn, (rows(device),)
 
 
+def result_taken_out_of_a_call_with_a_counter(device):
+    model = ReturnsItsStep()
+
+    def fn(x):
+        return model.pair(x)[0] * 2 + model.table(x)["loss"] + model.record(x).loss.sum()
+
+    return fn, (rows(device),)
+
+
 @dataclass
 class Batch:
     x: torch.Tensor

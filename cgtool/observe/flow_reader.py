@@ -331,7 +331,7 @@ class _Reader:
             else:
                 return False
             node = node.value
-        called = self.ran.called.get(_position(self.code, node))
+        called = self.ran.called.get(_position(self.code, node), {})
         return bool(called) and all(text in self.ran.returned.get(each, ()) for each in called)
 
     def _is_number(self, node: ast.expr) -> bool:

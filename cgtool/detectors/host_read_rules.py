@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import inspect
 import itertools
@@ -151,6 +152,10 @@ _LIBRARIES: dict[str, Refusal] = {
 }
 """By a part of the file name of the innermost frame; in order."""
 
+_PASS_A_NUMBER = (
+    "pass a Python number, or use ops that take a tensor in its place (arithmetic, `torch.where`)"
+)
+READ = Refusal(SYNC_ITEM, "reading a tensor value on the host (.item(), int(), float())")
 READS: dict[Any, Refusal] = {
     **dict.fromkeys(
         (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
@@ -236,8 +241,7 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
     ``autograd_node`` the node of which it runs the backward."""
     by_library = read_by_library(file for file, _ in _running())
     if by_library is None:
-        subject = "reading a tensor value on the host (.item(), int(), float())"
-        return READS.get(function, Refusal(SYNC_ITEM, subject))
+        return READS.get(function, READ)
     name = None
     if by_library is _BACKWARD:
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
@@ -250,21 +254,28 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
     argument = _tensor_for_number(name) if by_library is _LIBRARY_FUNCTION and name else None
     if argument is not None:
         by_library = by_library._replace(
-            fix=f"pass a Python number in `{argument}`, or use ops that take a tensor in its place "
-            "(arithmetic, `torch.where`)"
+            fix=_PASS_A_NUMBER.replace("number", f"number in `{argument}`")
         )
     return by_library._replace(subject=_reads(name)) if name else by_library
 
 
 def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
-    """The refusal of a read in a function of Python's own, which the user's line calls: it names
-    that function, and what to use instead."""
+    """The refusal of a read in a function of Python's own, or in one of PyTorch's in C++, which the
+    user's line calls: it names that function, and what to use instead."""
     node = call_at(position_of(call.chain[0])) if call.chain and is_calling(call.chain[0]) else None
     if node is None or refusal.code not in (SYNC_ITEM, SYNC_TRUTH_VALUE):
         return refusal
     name = called_at(position_of(call.chain[0]))
     running = next(_running_frames(), None)
     is_written = running is not None and not is_internal(running.f_code)
+    if refusal is READ and is_written and _takes_numbers(node):
+        called = ast.unparse(node.func)
+        return refusal._replace(
+            subject=f"`{called}` with a tensor in place of a number, which is read on the host,",
+            fix=f"use `torch.{name}`, which stays on the device"
+            if called == f"math.{name}"
+            else _PASS_A_NUMBER,
+        )
     # Those in C have no frame.
     if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
         return refusal
@@ -274,6 +285,22 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     return refusal._replace(
         subject=f"`{ast.unparse(node.func)}`, which {subject} on the host,", fix=fix
     )
+
+
+_CONVERSIONS = ("item", "tolist", "numpy", "tensor", "as_tensor", "scalar_tensor")
+"""Functions of PyTorch that are there to read values, or have a rule of their own."""
+_WITH_NUMBERS = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
+
+
+def _takes_numbers(call: ast.Call) -> bool:
+    """Whether it calls a function of PyTorch that computes, which is written in C++: one in Python
+    has a frame."""
+    name: str = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    is_method = isinstance(call.func, ast.Attribute)
+    if name in _CONVERSIONS or (not is_method and hasattr(builtins, name)):
+        return False
+    owners = (torch.Tensor, *_WITH_NUMBERS) if is_method else _WITH_NUMBERS
+    return any(callable(getattr(owner, name, None)) for owner in owners)
 
 
 def _is_pythons(frame: types.FrameType) -> bool:

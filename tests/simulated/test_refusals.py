@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import pickle
 import random
 import statistics
@@ -311,6 +312,30 @@ def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
             "sync-item",
             "`statistics.fmean`, which reads a tensor value on the host,",
             "use ops of PyTorch instead",
+        ),
+        "number of an op": (
+            lambda x: torch.add(x, x, alpha=x[0]),
+            "sync-item",
+            "`torch.add` with a tensor in place of a number, which is read on the host,",
+            "pass a Python number",
+        ),
+        "number of a method": (
+            lambda x: x.new_full((2,), x[0]),
+            "sync-item",
+            "`x.new_full` with a tensor in place of a number,",
+            "pass a Python number",
+        ),
+        "math": (
+            lambda x: x * math.sqrt(x[0]),
+            "sync-item",
+            "`math.sqrt` with a tensor in place of a number,",
+            "use `torch.sqrt`, which stays on the device",
+        ),
+        "item": (
+            lambda x: x * x[0].item(),
+            "sync-item",
+            "reading a tensor value on the host (.item(), int(), float())",
+            "keep the value on the device",
         ),
         "condition": (
             lambda x: x if x[0] > 0 else x + 1,

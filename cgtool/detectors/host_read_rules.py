@@ -295,7 +295,7 @@ _WITH_NUMBERS = (torch, torch.nn.functional, torch.linalg, torch.special, torch.
 def _takes_numbers(call: ast.Call) -> bool:
     """Whether it calls a function of PyTorch that computes, which is written in C++: one in Python
     has a frame."""
-    name: str = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    name = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
     is_method = isinstance(call.func, ast.Attribute)
     if name in _CONVERSIONS or (not is_method and hasattr(builtins, name)):
         return False

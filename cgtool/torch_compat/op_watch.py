@@ -115,6 +115,9 @@ def build_once() -> None:
     with _first_time(path) as is_first:
         if is_first:
             os.nice(19)
+            with contextlib.suppress(OSError):
+                # It takes a gigabyte: where memory runs out, this is ended, and not the program.
+                Path("/proc/self/oom_score_adj").write_text("1000")
             build()
 
 

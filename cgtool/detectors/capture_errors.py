@@ -7,6 +7,7 @@ was doing. ``RULES`` were read in the sources of PyTorch 2.8 to 2.13 and seen on
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import threading
@@ -20,6 +21,7 @@ from msgspec import structs
 
 from cgtool.detectors.host_read_rules import read_by_library
 from cgtool.findings import code, page
+from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import checkpointed_at
 from cgtool.observe.frames import package_part
@@ -27,6 +29,7 @@ from cgtool.torch_compat.private import pins_memory
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
 API_ORDER_MISUSE = code("api-order-misuse")
+FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
 RNG_NEW_GENERATOR = code("rng-new-generator")
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
@@ -130,6 +133,19 @@ def own_exception(exception: Exception) -> Finding:
     return Finding(EXCEPTION_IN_CAPTURE, f"the captured code raised {kind}", phase="capture")
 
 
+def ended_in(op: str, frames: Frames) -> Finding:
+    """The finding of a capture that an op has ended whose own error was caught."""
+    line = linecache.getline(frames[0].file, frames[0].line) if frames else ""
+    rule_code = _code_of(_WAITS, line) or code("sync-item")
+    return Finding(
+        rule_code,
+        f"{op} is not permitted when a stream is capturing; the code caught its error, but the "
+        "capture was ended (901)",
+        frames=frames,
+        phase="capture",
+    )
+
+
 def is_refusal(exception: BaseException) -> bool:
     """Whether CUDA refused a call because a stream is capturing."""
     return re.search(_REFUSED, _read(exception, "").text) is not None
@@ -189,7 +205,10 @@ def _code_of_line(table: Lines, error: CaptureError) -> Code | None:
         for line, name in zip(error.lines, error.files, strict=True)
         if not name.startswith("/")
     )
-    line = next(users, "")
+    return _code_of(table, next(users, ""))
+
+
+def _code_of(table: Lines, line: str) -> Code | None:
     return next((line_code for line_code, pattern in table if re.search(pattern, line)), None)
 
 
@@ -522,7 +541,7 @@ RULES = (
         when=lambda error: bool(error.threads),
     ),
     Rule(
-        code("finalizer-in-capture"),
+        FINALIZER_IN_CAPTURE,
         _INVALIDATED,
         "the capture was ended by a call whose own error was ignored (901): that of the finalizer "
         "of an object that was garbage collected, or one that the code caught",

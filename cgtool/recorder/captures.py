@@ -43,6 +43,8 @@ _now = time.perf_counter_ns
 _BEGINS = 5_000_000_000
 """Nanoseconds after which a capture that was about to begin is taken for one that never did."""
 
+_FINALIZER = "finalizer-in-capture"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
@@ -112,6 +114,10 @@ class Capture:
 
     def read(self) -> None:
         self.contents = self._watch.read()
+
+    def ended_by(self) -> Finding | None:
+        """As of ``Watch``."""
+        return self._watch.ended_by()
 
     def stop(self) -> None:
         gc.callbacks.remove(self._collects)
@@ -342,6 +348,10 @@ class Captures:
         """Why a capture failed, as text and as a finding."""
         others = self._costs.others_entering(capture.start.time_ns)
         diagnosis = _diagnosis(error, capture.ended_threads(), others, nested=capture.nested)
+        if diagnosis is not None and diagnosis.code == _FINALIZER:
+            # What the error itself does not say.
+            with self._journal.protected():
+                diagnosis = capture.ended_by() or diagnosis
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
         reason = _first_line(error)

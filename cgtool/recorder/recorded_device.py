@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.finding import Finding
 from cgtool.model.journal import JournalWriter, PoolSizes
 from cgtool.torch_compat.patches import Patches
 
@@ -28,6 +29,10 @@ class Watch(Protocol):
     def read(self) -> Callable[[GiveWay], Contents] | None:
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
+
+    def ended_by(self) -> Finding | None:
+        """After ``read``: the call that is not permitted in a capture, and ended it; None if there
+        was none, or it is not known."""
 
     def stop(self) -> None:
         """The capture is over."""

@@ -55,6 +55,8 @@ namespace {
 using Query = int (*)(void*, int*, void*, void*, const uint64_t**, size_t*);
 using QueryWithEdges = int (*)(void*, int*, void*, void*, const uint64_t**, const void**, size_t*);
 constexpr int kActive = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr int kInvalidated = 2;
+constexpr uint64_t kNoNode = 0;  // Stands for the position of a capture that was invalidated.
 
 struct Frame {
   PyObject* code;  // Owned. Frames themselves are not kept: they keep the user's variables alive.
@@ -171,7 +173,10 @@ class Log {
         ? reinterpret_cast<QueryWithEdges>(query)(
               stream, &status, nullptr, nullptr, &nodes, &edges, &count)
         : reinterpret_cast<Query>(query)(stream, &status, nullptr, nullptr, &nodes, &count);
-    if (error != 0 || status != kActive) count = 0;
+    if (error != 0 || status != kActive) {
+      count = error == 0 && status == kInvalidated ? 1 : 0;
+      nodes = &kNoNode;
+    }
     std::lock_guard lock(mutex_);
     nodes_.insert(nodes_.end(), nodes, nodes + count);
     ends_.push_back(nodes_.size());

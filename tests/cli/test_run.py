@@ -392,6 +392,28 @@ def test_a_capture_that_an_error_of_the_program_ends(folder: Path) -> None:
     assert capture.frames[graph.diagnosis.frames[0]].line == 5
 
 
+def test_a_capture_that_an_error_ended_which_the_code_caught(folder: Path) -> None:
+    program(
+        folder,
+        "caught.py",
+        """
+        import contextlib, torch
+        x = torch.ones(3, device="cuda")
+        with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            total = (x * 2).sum()
+            with contextlib.suppress(RuntimeError):
+                print(total.item())
+            x + 1
+        """,
+    )
+    run("-o", "caught.cgt", "caught.py", folder=folder)
+    capture = capture_file.read(folder / "caught.cgt")
+    (graph,) = ledger(capture)
+    assert graph.diagnosis is not None
+    assert graph.diagnosis.code == "sync-item"
+    assert capture.frames[graph.diagnosis.frames[0]].line == 7
+
+
 def test_a_graph_whose_code_has_raised_and_one_of_a_class_of_the_program(folder: Path) -> None:
     program(
         folder,

@@ -71,13 +71,14 @@ def native(cache):
 
 @pytest.fixture(params=[False, True], ids=["v2", "v3"], autouse=True)
 def position(request, monkeypatch):
-    """Ops that are watched launch one node each: every second query finds one more."""
-    count, nodes = [0], (ctypes.c_uint64 * 1)()
+    """Ops that are watched launch one node each: every second query finds one more. From the query
+    with the second number on, the capture is invalidated."""
+    count, nodes = [0, sys.maxsize], (ctypes.c_uint64 * 1)()
     with_edges = request.param
 
     def query(stream, status, _id, _graph, found, *more):
         assert stream == STREAM
-        ctypes.cast(status, ctypes.POINTER(ctypes.c_int))[0] = 1
+        ctypes.cast(status, ctypes.POINTER(ctypes.c_int))[0] = 1 if count[0] < count[1] else 2
         nodes[0] = (count[0] + 1) // 2
         ctypes.cast(found, ctypes.POINTER(ctypes.c_void_p))[0] = ctypes.addressof(nodes)
         ctypes.cast(more[-1], ctypes.POINTER(ctypes.c_size_t))[0] = int(count[0] > 0)
@@ -290,6 +291,20 @@ def test_both_ways_make_the_same_record(native, position, unchanged, program):
         assert noted == expected
     assert len(in_cpp) == len(python)
     assert any(fact[-1] for fact in python)
+
+
+def test_both_ways_know_the_op_that_ended_the_capture(native, position):
+    for kind in (recording._Recorder, lambda chains: recording._NativeRecorder(chains, native)):
+        recorder = kind(Chains())
+        position[:] = 0, sys.maxsize
+        with recorded(recorder):
+            X.neg()
+            position[1] = position[0] + 1
+            X.sin()
+            X.neg()
+        result = recorder.finish(int)
+        ended = [call.name for call in result.record.calls if result.has_ended(call)]
+        assert ended == ["aten::sin"]
 
 
 def profiled(program):

@@ -380,6 +380,44 @@ def test_a_script_of_lightning(tmp_path: Path) -> None:
     assert [graph.key for graph in replayed(capture)] == ["0/0 forward", "0/0 backward"]
 
 
+CAUGHT = """
+import contextlib, sys, torch
+x = torch.ones(3, device="cuda")
+WAYS = {
+    "item": lambda: x.sum().item(),
+    "copy": lambda: x.cpu(),
+    "mask": lambda: x[x > 0],
+    "synchronize": torch.cuda.synchronize,
+}
+with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    y = x * 2
+    with contextlib.suppress(RuntimeError):
+        WAYS[sys.argv[1]]()
+    y + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "line"),
+    [("item", "sync-item", 5), ("copy", "sync-d2h-copy", 6), ("mask", "sync-dynamic-shape-op", 7),
+     ("synchronize", "finalizer-in-capture", 13)],
+)  # fmt: skip
+@pytest.mark.parametrize("recorder", ["python", "c++"])
+def test_the_op_that_ended_a_capture_though_its_error_was_caught(
+    way: str, code: str, line: int, recorder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if recorder == "python":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+        monkeypatch.setenv("CXX", "false")
+    (tmp_path / "program.py").write_text(CAUGHT)
+    output("-m", "cgtool", "run", "-o", "run.cgt", "program.py", way, folder=tmp_path)
+    capture = capture_file.read(tmp_path / "run.cgt")
+    (graph,) = (each for each in capture.ledger.graphs if each.failure)
+    assert graph.diagnosis is not None
+    assert graph.diagnosis.code == code, graph.diagnosis
+    assert capture.frames[graph.diagnosis.frames[0]].line == line
+
+
 def unplaced(capture: Capture) -> list[str]:
     """The kernels that have no op, or no line of the program."""
     names = []

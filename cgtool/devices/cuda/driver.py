@@ -61,6 +61,8 @@ def capturing_graph(stream: int) -> Any | None:
 Position = int | tuple[int, ...]
 """The nodes that the next one of a stream will wait for: the handle of a single one, or all of
 them; () if there is none, or the stream is not capturing."""
+INVALIDATED: Position = (0,)
+"""Of a stream whose capture was ended by a call that is not permitted."""
 
 
 def capture_query() -> Callable[[int], Position]:
@@ -78,7 +80,7 @@ def capture_query() -> Callable[[int], Position]:
         if query is None:
             query = queries[stream] = partial(info, ctypes.c_void_p(stream), *references)
         if query() != 0 or status.value != _ACTIVE:
-            return ()
+            return INVALIDATED if status.value == _INVALIDATED else ()
         length = count.value
         return nodes[0] if length == 1 else tuple(nodes[:length])
 
@@ -106,6 +108,8 @@ def _address(function: Any) -> int:
 
 _ACTIVE = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE"""
+_INVALIDATED = 2
+"""CU_STREAM_CAPTURE_STATUS_INVALIDATED"""
 
 
 @cache

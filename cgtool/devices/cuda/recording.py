@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.cuda.driver import (
+    INVALIDATED,
     Position,
     capture_info_address,
     capture_query,
@@ -25,6 +26,7 @@ from cgtool.devices.cuda.driver import (
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
 from cgtool.model.capture import Contents
+from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled_code import Pauses, can_pause
 from cgtool.observe.frames import (
@@ -33,6 +35,7 @@ from cgtool.observe.frames import (
     Site,
     callers,
     chain_of,
+    frames_of,
     is_generated,
     is_internal,
     is_internal_file,
@@ -197,6 +200,11 @@ class _Recorder(OpRecorder):
     def watching(self) -> AbstractContextManager[None]:
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
+
+    def has_ended(self, call: OpCall) -> bool:
+        """Whether a call that is not permitted has ended the capture while this op ran."""
+        start, end = (self.positions.seen[position] for position in call.launches)
+        return start != INVALIDATED == end
 
     def finish(self, give_way: Callable[[], object]) -> _Recorder:
         """The capture is over: what was recorded. On any thread; ``give_way`` is called often, and
@@ -416,6 +424,18 @@ class _Watch:
             return nodes, contents.edges
 
         return joined
+
+    def ended_by(self) -> Finding | None:
+        recorder = self._recorder
+        if recorder is None:
+            return None
+        recorder = recorder.finish(lambda: None)
+        call = next(filter(recorder.has_ended, recorder.record.calls), None)
+        if call is None:
+            return None
+        from cgtool.detectors.capture_errors import ended_in
+
+        return ended_in(call.name, frames_of(call.chain or self._chain))
 
     def stop(self) -> None:
         try:

@@ -84,7 +84,7 @@ class ScriptRecorder(CaptureRecorder):
         if device.mode != "global" and device.in_other_thread:
             # Work of that thread's own, on a stream that is not captured.
             return self.run(func, args, kwargs)
-        if device.invalid and not device.on_host:
+        if device.ended_by and not device.on_host:
             raise device.ended()
         if not device.on_host:
             self._require_registered(call, args, kwargs)
@@ -187,7 +187,7 @@ class CUDAGraph:
             self._pool = device.add_pool((int(pool[0]), int(pool[1])))
         self._stream = device.current
         device.begin(device.current, "capture", capture_error_mode)
-        device.invalid = False
+        device.ended_by = None
         device.memory.sweep()
         self.recorder = ScriptRecorder(
             self.annotations, device, device.pools[self._pool], self.generators
@@ -205,15 +205,15 @@ class CUDAGraph:
                 "use the context manager torch.cuda.graph",
             )
         try:
-            if not device.invalid:
+            if not device.ended_by:
                 device.check_joins()
-            if device.invalid:
+            if device.ended_by:
                 raise device.ended()
         finally:
             self.recorder = None
             device.recorder = None
             device.end()
-            device.invalid = False
+            device.ended_by = None
             recorder.stop()
         self._graph = recorder.graph
         self._graph.stream_names = [stream.name for stream in device.streams]

@@ -12,6 +12,7 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.finding import Finding
 from cgtool.model.journal import PoolSizes
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain
@@ -28,8 +29,10 @@ class _Watch:
     _graph: SimulatedGraph
     _record: Record
 
-    def __init__(self, table: OriginTable) -> None:
+    def __init__(self, device: ScriptDevice, table: OriginTable) -> None:
+        self._device = device
         self._table = table
+        self._ended_by: Finding | None = None
         self._watching = contextlib.ExitStack()
 
     def begin(self, graph: Any) -> None:
@@ -38,9 +41,13 @@ class _Watch:
         self._watching.enter_context(op_key.watch(recorder.observe))
 
     def read(self) -> Callable[[Any], Contents]:
+        self._ended_by = self._device.ended_by
         nodes = list(self._graph.nodes)
         calls = [node.call.index for node in nodes]
         return lambda _: contents_of(nodes, calls, self._record, self._table)
+
+    def ended_by(self) -> Finding | None:
+        return self._ended_by
 
     def stop(self) -> None:
         self._watching.close()
@@ -83,7 +90,7 @@ class SimulatedRecordedDevice:
         """Nothing takes long."""
 
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
-        return _Watch(table)
+        return _Watch(self._device, table)
 
     def functions(self) -> tuple[Function, ...]:
         return ()

@@ -141,8 +141,8 @@ class ScriptDevice(DeviceModel):
         self.event_class = type("Event", (_ScriptEvent,), {"device": self})
         self.recorder: OpRecorder | None = None
         """Recorder of the capture in progress."""
-        self.invalid = False
-        """True if a call that CUDA refuses has ended the capture in progress."""
+        self.ended_by: Finding | None = None
+        """What has ended the capture in progress: a call that CUDA refuses."""
         self.captured: OnCapturedOp = lambda *_: None
         """Called for every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
@@ -167,7 +167,7 @@ class ScriptDevice(DeviceModel):
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:
             raise known(RuntimeError(sentence))
-        self.invalid = True
+        self.ended_by = self.ended_by or finding
         raise known(cuda_error(*_BY_CUDA.get(finding.code, _REFUSED)))
 
     def close(self) -> None:

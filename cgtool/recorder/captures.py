@@ -115,9 +115,9 @@ class Capture:
     def read(self) -> None:
         self.contents = self._watch.read()
 
-    def ended_by(self) -> Finding | None:
+    def traced(self, finding: Finding) -> Finding:
         """As of ``Watch``."""
-        return self._watch.ended_by()
+        return self._watch.traced(finding)
 
     def stop(self) -> None:
         gc.callbacks.remove(self._collects)
@@ -351,7 +351,7 @@ class Captures:
         if diagnosis is not None and diagnosis.code == _FINALIZER:
             # What the error itself does not say.
             with self._journal.protected():
-                diagnosis = capture.ended_by() or diagnosis
+                diagnosis = capture.traced(diagnosis)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
         reason = _first_line(error)

@@ -30,9 +30,9 @@ class Watch(Protocol):
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
 
-    def ended_by(self) -> Finding | None:
-        """After ``read``: the call that is not permitted in a capture, and ended it; None if there
-        was none, or it is not known."""
+    def traced(self, finding: Finding) -> Finding:
+        """After ``read``: what is known of the call that ended the capture, beyond a finding that
+        only knows that some call has."""
 
     def stop(self) -> None:
         """The capture is over."""

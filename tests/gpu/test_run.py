@@ -400,7 +400,7 @@ with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph())
 @pytest.mark.parametrize(
     ("way", "code", "line"),
     [("item", "sync-item", 5), ("copy", "sync-d2h-copy", 6), ("mask", "sync-dynamic-shape-op", 7),
-     ("synchronize", "finalizer-in-capture", 13)],
+     ("synchronize", "finalizer-in-capture", 14)],
 )  # fmt: skip
 @pytest.mark.parametrize("recorder", ["python", "c++"])
 def test_the_op_that_ended_a_capture_though_its_error_was_caught(
@@ -416,6 +416,9 @@ def test_the_op_that_ended_a_capture_though_its_error_was_caught(
     assert graph.diagnosis is not None
     assert graph.diagnosis.code == code, graph.diagnosis
     assert capture.frames[graph.diagnosis.frames[0]].line == line
+    intact = any("intact after aten::mul.Tensor at program.py:11" in each for each in
+                 graph.diagnosis.evidence)  # fmt: skip
+    assert intact == (way == "synchronize")
 
 
 def unplaced(capture: Capture) -> list[str]:

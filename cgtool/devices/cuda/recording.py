@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from collections import defaultdict
@@ -201,10 +202,13 @@ class _Recorder(OpRecorder):
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
 
-    def has_ended(self, call: OpCall) -> bool:
-        """Whether a call that is not permitted has ended the capture while this op ran."""
-        start, end = (self.positions.seen[position] for position in call.launches)
-        return start != INVALIDATED == end
+    def finds_intact(self, call: OpCall) -> bool:
+        """Whether no call that is not permitted had ended the capture when this op began."""
+        return self.positions.seen[call.launches[0]] != INVALIDATED
+
+    def leaves_intact(self, call: OpCall) -> bool:
+        """The same when it was over."""
+        return self.positions.seen[call.launches[1]] != INVALIDATED
 
     def finish(self, give_way: Callable[[], object]) -> _Recorder:
         """The capture is over: what was recorded. On any thread; ``give_way`` is called often, and
@@ -425,17 +429,20 @@ class _Watch:
 
         return joined
 
-    def ended_by(self) -> Finding | None:
-        recorder = self._recorder
-        if recorder is None:
-            return None
-        recorder = recorder.finish(lambda: None)
-        call = next(filter(recorder.has_ended, recorder.record.calls), None)
-        if call is None:
-            return None
-        from cgtool.detectors.capture_errors import ended_in
+    def traced(self, finding: Finding) -> Finding:
+        if self._recorder is None:
+            return finding
+        from cgtool.detectors.capture_errors import ended_after, ended_in
 
-        return ended_in(call.name, frames_of(call.chain or self._chain))
+        recorder = self._recorder.finish(lambda: None)
+        launching = [call for call in recorder.record.calls if call.launches != (0, 0)]
+        intact = list(itertools.takewhile(recorder.leaves_intact, launching))
+        following = launching[len(intact) : len(intact) + 1]
+        for call in filter(recorder.finds_intact, following):
+            return ended_in(call.name, frames_of(call.chain or self._chain))
+        for call in intact[-1:]:
+            return ended_after(finding, call.name, frames_of(call.chain or self._chain))
+        return finding
 
     def stop(self) -> None:
         try:

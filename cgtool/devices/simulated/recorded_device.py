@@ -46,8 +46,8 @@ class _Watch:
         calls = [node.call.index for node in nodes]
         return lambda _: contents_of(nodes, calls, self._record, self._table)
 
-    def ended_by(self) -> Finding | None:
-        return self._ended_by
+    def traced(self, finding: Finding) -> Finding:
+        return self._ended_by or finding
 
     def stop(self) -> None:
         self._watching.close()

@@ -71,18 +71,19 @@ def main() -> None:
         _leave(0)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
-    code = 0
+    code, answer = 0, Message(done=True)
     try:
         _do(msgspec.json.decode(request, type=Request), channel, originals)
-        channel.send(Message(done=True))
     except BaseException as error:  # whatever the user's code raises must be answered
         code = 1
         failure = _failure_of(error, originals.restore())
         bug = "".join(traceback.format_exception(error)) if failure is None else None
-        channel.send(Message(failure=failure, bug=bug))
+        answer = Message(failure=failure, bug=bug)
+    # Before the answer: the supervisor ends a worker that has answered.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the user's code may have replaced them
             stream.flush()
+    channel.send(answer)
     # Without waiting for threads that never end, or for finalizers of half-freed graphs.
     _leave(code)
 

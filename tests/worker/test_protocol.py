@@ -14,6 +14,7 @@ from cgtool.model.capture_file import read
 from cgtool.model.jobs import CaptureJob
 from cgtool.model.options import CaptureOptions
 from cgtool.worker import child, supervisor
+from tests.forked_workers import workers  # noqa: F401
 
 MODEL = """\
 import os
@@ -47,7 +48,7 @@ def attempt(project):
     return read(output)
 
 
-def test_modules_are_found_without_an_environment_variable(project):
+def test_modules_are_found_without_an_environment_variable(project, workers):  # noqa: F811
     before = dict(os.environ)
     assert len(attempt(project).graphs[0].nodes) == 1
     assert dict(os.environ) == before
@@ -65,7 +66,7 @@ class Closed(io.StringIO):
         raise ValueError("I/O operation on closed file")
 
 
-def test_prints_go_to_whatever_replaced_standard_error(project):
+def test_prints_go_to_whatever_replaced_standard_error(project, workers):  # noqa: F811
     with redirect_stderr(io.StringIO()) as text:
         attempt(project)
     for words in ("printed", "written to 1", "written to 2"):
@@ -73,6 +74,34 @@ def test_prints_go_to_whatever_replaced_standard_error(project):
     for stream in (None, Closed()):
         with redirect_stderr(stream):
             attempt(project)
+
+
+SLOW = """\
+import os
+import sys
+import time
+
+
+class Slow:
+    def write(self, text):
+        pass
+
+    def flush(self):
+        time.sleep(0.2)
+        os.write(1, b"flushed\\n")
+
+
+def step(x):
+    sys.stdout = Slow()
+    return x * 2
+"""
+
+
+def test_what_was_printed_is_written_before_the_answer(project, workers):  # noqa: F811
+    (project / "model.py").write_text(SLOW)
+    with redirect_stderr(io.StringIO()) as text:
+        attempt(project)
+    assert "flushed" in text.getvalue()
 
 
 def test_the_descriptor_of_standard_error_is_used_where_it_has_one(tmp_path):

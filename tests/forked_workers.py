@@ -128,6 +128,10 @@ def _run_worker(arguments: Sequence[str]) -> None:
     child.main()
 
 
+def _is_installed(folder: str) -> bool:
+    return any(Path(folder).is_relative_to(place) for place in (sys.prefix, sys.base_prefix))
+
+
 def _worker_of_forkserver(
     arguments: Sequence[str],
     environment: dict[str, str],
@@ -137,6 +141,10 @@ def _worker_of_forkserver(
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    # The forkserver passes on the path of the process that asks, which a fresh worker learns from
+    # its request alone.
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [*filter(None, given), *filter(_is_installed, sys.path), str(_ROOT)]
     _enter(
         [handle.detach() for handle in standard],
         {number: handle.detach() for number, handle in passed.items()},

@@ -22,7 +22,7 @@ from cgtool.analysis.ledger_report import ledger_report
 from cgtool.api import LoadedCapture, NodeRow, Rows
 from cgtool.html.sources import Sources
 from tests.builders import hostile, program, small, timed, timed_serving
-from tests.forked_workers import run_cgtool
+from tests.forked_workers import run_cgtool, workers  # noqa: F401
 from tests.recorded import ROOT
 
 SAMPLES = ROOT / "samples" / "captures"
@@ -30,6 +30,11 @@ PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python(?: (\w+))?\n(.*?)^```", PAGE, re.M | re.S)
 OF_JSON = dict(re.findall(r"^```\w+ (jq|duckdb|pandas-json)\n(.*?)^```", PAGE, re.M | re.S))
 """What reads the JSON of ``dump``."""
+
+
+@pytest.fixture(autouse=True)
+def _forked(workers):  # noqa: F811
+    """Workers of the API in this process are forked."""
 
 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):

@@ -37,6 +37,8 @@ def test_step(cudagraph):
     assert "torch" not in sys.modules
 """,
     )
+    # A random.py on the path of the tests is not the one that torch imports in a worker.
+    (pytester.path / "tests" / "random.py").write_text("raise ImportError('the wrong random')\n")
     result = pytester.runpytest_subprocess("--cudagraph-device", "simulated")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["cudagraph: 1 gated (1 on the simulated device)"])
@@ -136,7 +138,7 @@ def test_step(cudagraph):
     assert False
 """,
     )
-    result = pytester.runpytest_subprocess(how, "--cudagraph-device", "simulated")
+    result = run(pytester, how)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["double was called"])
 
@@ -177,10 +179,7 @@ def test_an_entry_of_a_file_next_to_the_test(cudagraph):
     (source / "package" / "__init__.py").write_text("from .inner import f\n")
     (source / "package" / "inner.py").write_text("import helpers\n\nf = helpers.shared\n")
     (pytester.path / "tests" / "beside.py").write_text("from helpers import shared as f\n")
-    # A random.py on the path of the tests is not the one that torch imports in a worker.
-    (pytester.path / "tests" / "random.py").write_text("raise ImportError('the wrong random')\n")
-    result = pytester.runpytest_subprocess("--cudagraph-device", "simulated")
-    result.assert_outcomes(passed=4)
+    run(pytester).assert_outcomes(passed=4)
 
 
 def test_what_no_worker_could_import_is_refused_in_a_sentence(pytester):

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.cli import workers
+from cgtool.worker import supervisor
+from tests.pytest_plugin.projects import run as run_pytest
+
 pytest_plugins = ["pytester"]
 
 CAPTURE = Path(__file__).resolve().parents[2] / "samples" / "captures" / "mlp-bench.cgt"
@@ -62,6 +66,9 @@ def gpu(pytester, monkeypatch):
     pytester.makeconftest(WORKERS)
     pytester.path.joinpath("model.py").write_text("def build(device): ...\n")
     pytester.path.joinpath("tests").mkdir()
+    # What the conftest.py replaces is restored.
+    monkeypatch.setattr(workers, "capture_of", workers.capture_of)
+    monkeypatch.setattr(supervisor, "ahead", supervisor.ahead)
 
     def run(gate, *arguments, **environment):
         text = f"def test_step(cudagraph):\n    cudagraph('model.py:build').gate({gate})\n"
@@ -69,7 +76,7 @@ def gpu(pytester, monkeypatch):
         with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs", *arguments)
+            return run_pytest(pytester, "-rs", *arguments, device=None)
 
     return run
 

@@ -46,17 +46,19 @@ def finishes(capture: Capture, durations=None) -> int:
     return max((begin + time for begin, time in zip(start, times, strict=True)), default=0)
 
 
+TIMES = st.none() | st.integers(0, 9)
+STREAMS = st.sampled_from((None, 0, 0, 1))
+
+
 @st.composite
 def timed(draw) -> Capture:
     count = draw(st.integers(1, 7))
-    times = st.none() | st.integers(0, 9)
-    durations = [draw(times) for _ in range(count)]
+    durations = [draw(TIMES) for _ in range(count)]
     starts = draw(st.none() | st.lists(st.integers(0, 30), min_size=count, max_size=count))
     capture = of(durations, draw(edges(count)), starts)
     # Streams say nothing of the order: edges do.
-    streams = st.sampled_from((None, 0, 0, 1))
     nodes = (
-        msgspec.structs.replace(node, stream=draw(streams)) for node in capture.graphs[0].nodes
+        msgspec.structs.replace(node, stream=draw(STREAMS)) for node in capture.graphs[0].nodes
     )
     graph = msgspec.structs.replace(capture.graphs[0], nodes=tuple(nodes))
     return msgspec.structs.replace(capture, graphs=(graph,))

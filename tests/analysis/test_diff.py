@@ -569,19 +569,26 @@ def test_a_gpu_and_the_simulated_device_are_not_compared():
 # What always holds
 
 
+NODES = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "mul"]),
+        st.sampled_from(["a", "a.b", "c", None]),
+        st.integers(1, 3),
+        st.integers(0, 3),
+        st.integers(1, 2),
+        st.integers(0, 1),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
 @st.composite
 def models(draw):
     """Nodes of few kinds, so that many are equal."""
     builder = Builder()
-    for _ in range(draw(st.integers(1, 40))):
-        builder.node(
-            draw(st.sampled_from(["add", "mul"])),
-            draw(st.sampled_from(["a", "a.b", "c", None])),
-            draw(st.integers(1, 3)),
-            draw(st.integers(0, 3)),
-            draw(st.integers(1, 2)),
-            draw(st.integers(0, 1)),
-        )
+    for node in draw(NODES):
+        builder.node(*node)
     return builder.capture()
 
 

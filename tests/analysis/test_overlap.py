@@ -277,30 +277,31 @@ def test_an_old_capture_says_that_it_knows_little():
     assert (overlaps.recorded, overlaps.guessed, overlaps.barriers) == (False, 2, 0)
 
 
-TYPES = ("call", "call", "call", "same", "guessed", "barrier", "empty")
+TYPES = st.sampled_from(("call", "call", "call", "same", "guessed", "barrier", "empty"))
+ALLOCATIONS = st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple)
+WRITES = st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True).map(tuple)
 
 
 @st.composite
 def mixed(draw) -> Capture:
     """Nodes of all kinds in a chain. The nodes of one call hold the same pointers."""
-    allocations = st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple)
     nodes: list[Node] = []
     calls: list[Call] = []
     held: list[tuple[int, ...]] = []
     for at in range(draw(st.integers(0, 9))):
-        kind = draw(st.sampled_from(TYPES))
+        kind = draw(TYPES)
         if kind == "same" and not calls:
             kind = "call"
         duration = draw(st.integers(0, 9))
         if kind == "call":
-            writes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
-            calls.append(Call(draw(allocations), tuple(writes)))
-            held.append(draw(allocations))
+            writes = draw(WRITES)
+            calls.append(Call(draw(ALLOCATIONS), writes))
+            held.append(draw(ALLOCATIONS))
         if kind in ("call", "same"):
             number = len(calls) - 1 if kind == "call" else draw(st.integers(0, len(calls) - 1))
             node = kernel(at, number, held[number])
         elif kind == "guessed":
-            node = kernel(at, None, draw(allocations))
+            node = kernel(at, None, draw(ALLOCATIONS))
         else:
             node = Node(at, "host" if kind == "barrier" else "empty")
         nodes.append(msgspec.structs.replace(node, duration_ns=duration))

@@ -49,6 +49,9 @@ def assert_nested(events):
             open_ends.append(end)
 
 
+STARTS, DURATIONS = st.integers(0, 50), st.none() | st.integers(0, 20)
+
+
 @st.composite
 def jittered(draw):
     """Captures with any starts and durations at all, as medians may have them."""
@@ -58,8 +61,8 @@ def jittered(draw):
         nodes = tuple(
             structs.replace(
                 node,
-                start_ns=draw(st.integers(0, 50)),
-                duration_ns=draw(st.none() | st.integers(0, 20)),
+                start_ns=draw(STARTS),
+                duration_ns=draw(DURATIONS),
             )
             for node in graph.nodes
         )

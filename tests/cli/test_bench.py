@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import workers
 from cgtool.model import capture_file
@@ -28,6 +29,12 @@ BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" /
 @pytest.fixture(autouse=True)
 def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch):
+    """No interval decides here, and four thousand resamples take most of the time."""
+    monkeypatch.setattr(stats, "RESAMPLES", 400)
 
 
 @pytest.fixture

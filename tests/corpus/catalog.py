@@ -124,6 +124,11 @@ def entries(*wanted: str) -> list[Entry]:
     return [each for each in found if {each.theme, each.name, each.key} & set(wanted)]
 
 
+def entries_of(theme: str) -> tuple[Entry, ...]:
+    """Those of one file, without reading the others."""
+    return _entries_in(HERE / "entries" / f"{theme}.py")
+
+
 @functools.cache
 def _entries_in(file: Path) -> tuple[Entry, ...]:
     return (_script(file),) if file.parent.name == "scripts" else tuple(_factories(file))

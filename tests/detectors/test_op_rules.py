@@ -24,11 +24,11 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from cgtool.program.workload import Workload, WorkloadPart
-from tests.corpus.catalog import entries
+from tests.corpus.catalog import entries, entries_of
 
 _TESTING = str(Path(torch.__file__).parent / "testing" / "_internal" / "jit_utils.py")
 
-ENTRIES = [entry for entry in entries() if entry.theme == "refused_ops"]
+ENTRIES = entries_of("refused_ops")
 
 
 def refusal(entry):

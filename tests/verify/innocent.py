@@ -243,9 +243,12 @@ def atomic_sum(x: torch.Tensor) -> torch.Tensor:
     """In another order each time."""
     order = list(range(len(x)))
     CHANCE.shuffle(order)
-    total = torch.zeros((), dtype=x.dtype)
-    for index in order:
-        total += x[index]
+    # As blocks of sixteen threads do.
+    of_threads, total = torch.zeros(16, dtype=x.dtype), torch.zeros((), dtype=x.dtype)
+    for values in x[torch.tensor(order)].reshape(-1, 16).unbind():
+        of_threads += values
+    for value in of_threads.unbind():
+        total += value
     return total
 
 

@@ -46,7 +46,7 @@ def scaled_in_one_place(device):
 
 
 def training(device):
-    net = nn.Sequential(Attention(), nn.LayerNorm(16), nn.Dropout(0.1), Attention()).to(device)
+    net = nn.Sequential(nn.LayerNorm(16), nn.Dropout(0.1), Attention()).to(device)
     x = torch.randn(4, 8, 16, device=device)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=True)
 

@@ -416,7 +416,7 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
 
 
 def test_noise_is_not_taken_for_uninitialized_memory(target):
-    """Two runs of the sum are equal in one of seven cases, so forty looks would find one by luck."""
+    """Two runs of the sum are equal in one of seven cases: forty looks would find one so."""
     subject = target("innocent.py:sums_as_atomics_do_beside_empty")
     subject.session.warm_up(lambda _text: None)
     start = Snapshot(subject.workload, subject.device)

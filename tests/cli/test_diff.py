@@ -38,22 +38,39 @@ def captured(entry: str, path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("sample", ["mlp", "two_streams", "gan", "train_step"])
-def test_the_same_code_captured_in_two_processes_from_two_folders(run, tmp_path, sample):
-    """One in a folder of another name, under a comment, with other hashes of strings."""
-    source = (ROOT / "samples" / f"{sample}.py").read_text()
-    copy = tmp_path / "elsewhere" / f"{sample}.py"
-    copy.parent.mkdir()
-    copy.write_text(f"# A line more.\n{source}")
-    files = [tmp_path / "a.cgt", tmp_path / "b.cgt"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "cgtool.cli.app", *CAPTURE, f"{copy}:build", "-o", str(files[1])],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        captured(f"samples/{sample}.py:build", files[0])
-        assert process.wait(120) == 0
+SAMPLES = ("mlp", "two_streams", "gan", "train_step")
+CAPTURES_ELSEWHERE = f"""
+from pathlib import Path
+from tests.forked_workers import run_cgtool
+for sample in {SAMPLES}:
+    files = f"{{sample}}.py:build", "-o", f"{{sample}}.cgt"
+    done = run_cgtool(*{CAPTURE}, *files, cwd=Path.cwd() / "elsewhere")
+    assert done.returncode == 0, done.stderr
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """Captures of the samples in a folder of another name, under a comment, with other hashes of
+    strings."""
+    folder = tmp_path_factory.mktemp("samples") / "elsewhere"
+    folder.mkdir()
+    for sample in SAMPLES:
+        source = (ROOT / "samples" / f"{sample}.py").read_text()
+        (folder / f"{sample}.py").write_text(f"# A line more.\n{source}")
+    subprocess.run(
+        [sys.executable, "-c", CAPTURES_ELSEWHERE],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_same_code_captured_in_two_processes_from_two_folders(run, elsewhere, tmp_path, sample):
+    files = [tmp_path / "a.cgt", elsewhere / f"{sample}.cgt"]
+    captured(f"samples/{sample}.py:build", files[0])
     code, out, err = run(*files)
     assert (code, err) == (0, ""), out
     assert out.startswith("No difference: ")

@@ -393,6 +393,7 @@ def _is_done_by_ops(scheduler: Any, optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
+@cache
 def _is_silent(file: str) -> bool:
     """Whether nothing is noted of what the code of a file calls: most calls of an iteration are
     PyTorch's and cgtool's own."""

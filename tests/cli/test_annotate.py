@@ -11,6 +11,7 @@ import random
 import sqlite3
 from collections import Counter
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -354,7 +355,9 @@ def test_an_export_without_processes(cgtool, tmp_path):
     assert counts == (kernels, kernels)
 
 
-def test_a_database_that_another_program_writes(cgtool, tmp_path):
+def test_a_database_that_another_program_writes(cgtool, tmp_path, monkeypatch):
+    # By default SQLite waits for five seconds.
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.2))
     step = recorded("train_step")
     file, out = tmp_path / "trace.sqlite", tmp_path / "out.sqlite"
     nsight(file, replays(step, [0], ids=True), step)

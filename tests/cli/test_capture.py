@@ -300,9 +300,9 @@ def test_no_such_file(tmp_path):
 
 def test_a_hang_is_ended_and_its_line_named(tmp_path):
     body = "def make(device):\n    while True:\n        time.sleep(0.05)\n"
-    done = attempt(tmp_path, body, "--timeout", "8", name="make")
+    done = attempt(tmp_path, body, "--timeout", "5", name="make")
     assert done.returncode == 4
-    assert "no result after 8 s" in done.stderr
+    assert "no result after 5 s" in done.stderr
     assert f"model.py:{line_of(body, 'time.sleep')}" in done.stderr
     assert nothing_written(tmp_path)
 

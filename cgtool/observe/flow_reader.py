@@ -362,9 +362,24 @@ class _Reader:
         values = self.flows.reads.values_of(self.code, root, steps)
         return bool(values) and all(type(value) in NUMBERS for value in values)
 
-    def _held(self, node: ast.expr, sources: Sources) -> Sources:
-        """What an expression with these sources adds to the object that it becomes a part of."""
-        return beside(sources) if self._is_number(node) else sources
+    def _may_hold_tensors(self, node: ast.expr) -> bool:
+        """Whether an expression is a tensor on the device, or something that may hold one."""
+        if isinstance(node, ast.Name):
+            inside = (f"{node.id}.", f"{node.id}[")
+            return any(each == node.id or each.startswith(inside) for each in self.tensors)
+        return not self._is_number(node)
+
+    def _together(
+        self, parts: Iterable[tuple[ast.expr, Sources]], owner: ast.AST | None
+    ) -> Sources:
+        """The sources of an object that is made of expressions with these, and of ``owner``."""
+        parts = list(parts)
+        nodes = [node for node, _ in parts]
+        if isinstance(owner, ast.expr):
+            nodes.append(owner)
+        if any(map(self._may_hold_tensors, nodes)):
+            parts = [(x, beside(held) if self._is_number(x) else held) for x, held in parts]
+        return NOTHING.union(*(held for _, held in parts))
 
     def _shared(self, root: str) -> Iterable[int]:
         """The containers that a local name held and that other threads may share, by id."""
@@ -509,14 +524,14 @@ class _Reader:
     _Subscript = _Attribute
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Sources:  # noqa: N802
-        parts = (self._held(each, self._eval(each)) for each in node.elts)
-        return self._consume(node, NOTHING.union(*parts))
+        parts = ((each, self._eval(each)) for each in node.elts)
+        return self._consume(node, self._together(parts, None))
 
     _List = _Tuple
 
     def _Dict(self, node: ast.Dict) -> Sources:  # noqa: N802
         nodes = [each for each in (*node.keys, *node.values) if each is not None]
-        return self._consume(node, NOTHING.union(*(self._held(x, self._eval(x)) for x in nodes)))
+        return self._consume(node, self._together(((x, self._eval(x)) for x in nodes), None))
 
     def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
         return NOTHING
@@ -720,7 +735,7 @@ class _Reader:
             # It may make an object of its arguments.
             parts = [*zip(values, arguments, strict=True)]
             parts += [(word.value, named[word.arg]) for word in words]
-            return chosen.union(drawn, *(self._held(each, held) for each, held in parts))
+            return chosen | drawn | self._together(parts, getattr(function, "value", None))
         # What a function of the host returns depends on the object that it is a method of, which
         # may be replaced (`self.phase = self.phase.next()`), and on the name that chooses it.
         result = drawn if position in self.ran.around else drawn | chosen

@@ -2374,3 +2374,24 @@ def number_taken_out_of_a_call(device):
         return x * scaled(x)[1]
 
     return fn, (rows(device),)
+
+
+def layer_chosen_by_a_function_of_numbers(device):
+    layers, calls = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).to(device), [1]
+
+    def fn(x):
+        calls[0] += 1
+        return layers[int(math.log(calls[0])) % 3](x)  # <- control-flow-frozen
+
+    return fn, (rows(device),)
+
+
+def layer_chosen_out_of_a_list_of_numbers(device):
+    layers, calls = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).to(device), [1]
+
+    def fn(x):
+        calls[0] += 1
+        scores = [calls[0] // 1000, 1]
+        return layers[max(scores) % 3](x)  # <- control-flow-frozen
+
+    return fn, (rows(device),)

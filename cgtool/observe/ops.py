@@ -11,6 +11,7 @@ import contextlib
 import re
 import sys
 import threading
+import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,26 +185,35 @@ class ModuleNames:
     def running(self, module: torch.nn.Module, outer: Running | None) -> Running:
         """A module that runs, in ``outer`` if there is one."""
         kind = type(module).__name__
-        path = self._paths.get(id(module))
+        path = self._path_of(module)
         if path is None:
             # Made inside forward, so it has no path of its own: named under its parent.
             path = f"{outer[0]}.<{kind}>".lstrip(".") if outer else f"<{kind}>"
         return path, kind
 
+    def _path_of(self, module: torch.nn.Module) -> str | None:
+        return self._paths.get(id(module))
+
 
 class RootedModuleNames(ModuleNames):
-    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself."""
+    """Names modules from the outermost one that runs: ``layers.0.linear1``, ``""`` for itself.
+    Keeps none of them alive: a script may drop a model, and a graph that reads it would then read
+    freed memory."""
 
     def __init__(self) -> None:
         super().__init__({})
-        self._roots: list[torch.nn.Module] = []
-        """Kept, so that the ids of their modules stay their own."""
+        self._named: dict[int, weakref.ref[torch.nn.Module]] = {}
+        """By id, which another module may have after the death of the one that was named."""
 
     def running(self, module: torch.nn.Module, outer: Running | None) -> Running:
-        if outer is None and id(module) not in self._paths:
+        if outer is None and self._path_of(module) is None:
             self._paths |= paths({"": module})
-            self._roots.append(module)
+            self._named |= {id(each): weakref.ref(each) for each in module.modules()}
         return super().running(module, outer)
+
+    def _path_of(self, module: torch.nn.Module) -> str | None:
+        named = self._named.get(id(module))
+        return super()._path_of(module) if named is not None and named() is module else None
 
 
 @contextlib.contextmanager

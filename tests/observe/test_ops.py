@@ -6,13 +6,14 @@ import contextlib
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.ops import OpRecorder
+from cgtool.observe.ops import OpRecorder, RootedModuleNames
 from cgtool.torch_compat import op_key
 
 
@@ -191,7 +192,7 @@ def test_launches_belong_to_the_innermost_op_either_way():
 COMPILES_FIRST = """
 import torch
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.ops import OpRecorder
+from cgtool.observe.ops import OpRecorder, RootedModuleNames
 from cgtool.torch_compat.private import dynamo_is_loaded
 
 assert not dynamo_is_loaded()
@@ -241,3 +242,13 @@ def test_a_recorded_iteration_compiles_what_a_plain_run_compiles():
     recorder = OpRecorder({}, Annotations())
     assert losses(recorder) == losses(contextlib.nullcontext())
     assert "aten::addmm" in [call.name for call in recorder.record.calls]
+
+
+def test_naming_a_model_does_not_keep_it_alive():
+    names = RootedModuleNames()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert names.running(model, None) == ("", "Sequential")
+    assert names.running(model[0], ("", "Sequential")) == ("0", "Linear")
+    weak = weakref.ref(model)
+    del model
+    assert weak() is None

@@ -237,6 +237,12 @@ def key_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
+def keys_in(module: torch.nn.Module) -> frozenset[int]:
+    """The keys of the storages of a module's parameters and buffers."""
+    keys = map(key_of, (*module.parameters(), *module.buffers()))
+    return frozenset(key for key in keys if key is not None)
+
+
 # --- autograd
 
 
@@ -292,6 +298,15 @@ def are_gradients_taken(tensor: torch.Tensor) -> bool:
             if leaf is None or getattr(leaf, VERSION) != version:
                 return True
     return False
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``Tensor.is_leaf``, which raises for a view that autograd has given up: one of several that
+    an op returned (`split`, `unbind`), after their base was written in place."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 # --- tensors in arguments and results

@@ -10,7 +10,7 @@ import torch
 
 from cgtool.model.capture import Caveat, Entry, Module, Option, Tensor
 from cgtool.model.options import CaptureOptions
-from cgtool.observe.tensors import strided_parts
+from cgtool.observe.tensors import is_leaf, strided_parts
 from cgtool.program.objects import is_a
 from cgtool.program.phases import WorkloadRun, roots_of
 from cgtool.program.reach import reach
@@ -214,7 +214,7 @@ def _of_optimizer(
 def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """PyTorch warns whoever asks a tensor that is the result of an op: a parameter that was written
     with gradients enabled is one."""
-    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+    return tensor.grad if is_leaf(tensor) or tensor.retains_grad else None
 
 
 def generators_of(workload: Workload) -> dict[str, torch.Generator]:

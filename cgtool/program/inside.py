@@ -25,7 +25,7 @@ import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
 from cgtool.observe.suspended import names_assigned_later, names_read_later
-from cgtool.observe.tensors import has_shape, whole_or_parts
+from cgtool.observe.tensors import has_shape, is_leaf, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.program.places import (
     Place,
@@ -214,7 +214,7 @@ def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> I
     if places is not None and plain and has_shape(tensor) and not tensor.is_meta:
         places.append(memory(tensor))
     # `requires_grad_(False)` keeps the gradient, as in the critic of a GAN.
-    if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None):
+    if is_leaf(tensor) and (tensor.requires_grad or tensor.grad is not None):
         if places is not None:
             places.append(attributes(tensor, ("grad",)))
         yield f"gradient of {path}", tensor.grad

@@ -18,6 +18,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
+from cgtool.observe.tensors import is_leaf
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.reach import Reachable, reach
 from cgtool.torch_compat.dispatch_keys import Args
@@ -114,7 +115,7 @@ def _make_part(
     leaves = {
         name: tensor
         for name, tensor in reached.tensors.items()
-        if tensor.is_leaf and tensor.requires_grad
+        if is_leaf(tensor) and tensor.requires_grad
     }
     for key, module in reached.modules.items():
         # A module on another device may have another purpose. If the function does run it, the

@@ -18,6 +18,18 @@ def model(device):
     return net, torch.randn(8, 4, device=device)
 
 
+def parameter_in_pieces(device):
+    # Autograd gives up the pieces of the iteration before when `flat` is written in place.
+    flat = nn.Parameter(torch.ones(6, device=device))
+    pieces = []
+
+    def f(x):
+        pieces[:] = flat.split(3)
+        return x * pieces[0] + pieces[1]
+
+    return f, (torch.randn(3, device=device),)
+
+
 def accumulating_gradients(device):
     net, x = model(device)
 

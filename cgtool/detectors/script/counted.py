@@ -16,7 +16,7 @@ from cgtool.model.finding import WARNING
 from cgtool.observe.host_reads import Change, NameIn, Watched
 from cgtool.observe.script.changes import Target, adds_elsewhere
 from cgtool.observe.script.line_reads import LineReads
-from cgtool.observe.script.names import Stack, stack_of, value_in
+from cgtool.observe.script.names import Stack, name_in, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.uses import Use
@@ -62,13 +62,8 @@ def _without_frame(watched: Watched) -> Watched:
     the script deletes."""
     if not isinstance(watched.root, NameIn):
         return watched
-    frame, name = watched.root.frame, watched.root.name
-    code, number = frame.f_code, id(frame)
-
-    def look_up() -> Any:
-        return value_in(code, number, name, stack_of(sys._getframe(1)))
-
-    return dataclasses.replace(watched, root=look_up)
+    look_up = name_in(watched.root.frame, watched.root.name, has_parts=bool(watched.use.steps))
+    return dataclasses.replace(watched, root=lambda: look_up(stack_of(sys._getframe(1))))
 
 
 @dataclass

@@ -39,6 +39,8 @@ class Frozen(NamedTuple):
     subject: Hashable = None
     """Whose value it is, if a graph that was captured with another value of it, wherever, is meant
     for that value."""
+    tensors: frozenset[int] = frozenset()
+    """The keys of the storages of the module that it was."""
 
     def evidence(self, now: Hashable) -> tuple[str, ...]:
         """What it was and what it is."""

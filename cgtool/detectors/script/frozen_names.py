@@ -1,4 +1,4 @@
-"""What captured code reads by name on the host: numbers, flags, tables, lists and functions.
+"""What captured code reads by name on the host: numbers, flags, tables, lists, functions, modules.
 
 What follows if a value were another one at a replay is known from where it goes (``frozen_flows``):
 in the functions that the capture calls, and in its own lines. A ``forward`` of PyTorch's modules is
@@ -12,9 +12,8 @@ import functools
 import itertools
 import types
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,15 +30,17 @@ from cgtool.observe.frames import (
     locals_of,
     package_part,
 )
-from cgtool.observe.host_reads import HostReads, NameIn
-from cgtool.observe.lookup import MISSING, Identity, resolve
+from cgtool.observe.host_reads import HostReads, NameIn, Watched
+from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
 from cgtool.observe.script.changes import Target
-from cgtool.observe.script.names import Root, Stack, follows, value_in
+from cgtool.observe.script.names import Root, Stack, follows, name_in
 from cgtool.observe.script.state import Op
+from cgtool.observe.tensors import keys_in
 from cgtool.observe.uses import ONE, Use
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+PARAMETER_REBOUND = code("parameter-rebound")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
 _ITEMS = 4096
@@ -53,7 +54,8 @@ class State(NamedTuple):
 
     kind: str
     """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
-    ``function``; ``partial`` (a function and arguments); ``presence`` (whether it is not None)."""
+    ``function``; ``partial`` (a function and arguments); ``presence`` (whether it is not None);
+    ``owner`` (of parameters)."""
     content: tuple[Hashable, ...]
     """Values, or identities of objects."""
 
@@ -156,8 +158,10 @@ class Reads:
         is_of_kind = state.kind == ("function" if use.called else "items")
         return CONTROL_FLOW_FROZEN if decides and is_of_kind else None
 
-    def names(self) -> Iterator[Frozen]:
-        """What the captured code reads by name."""
+    def names(self, external: Collection[int], parts: Collection[int]) -> Iterator[Frozen]:
+        """What the captured code reads by name. ``external``: the keys of the storages that the
+        graph reads from outside; ``parts``: the ids of modules whose layers are compared as
+        such."""
         known: set[tuple[Frame, str, int]] = set()
         written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
         for watched in (*self.fields.watched, *self.flows.watched):
@@ -169,8 +173,12 @@ class Reads:
             known.add(place)
             if is_in_block and place[:2] in written:
                 continue
-            state = _state_read(use, resolve(root(), use.steps))
-            meaning = None if state is None else self._code_of(use, state, frame, watched.key)
+            value = resolve(root(), use.steps)
+            owner = _owner(watched, value, external, parts)
+            state = _state_read(use, value) if owner is None else owner.state
+            meaning = PARAMETER_REBOUND if owner is not None else None
+            if owner is None and state is not None:
+                meaning = self._code_of(use, state, frame, watched.key)
             if state is None or meaning is None:
                 continue
             is_kept = use.scope == "argument" and not isinstance(root, NameIn | weakref.ref)
@@ -179,14 +187,16 @@ class Reads:
                 continue
             look_up, local_to = follows(root), None
             if isinstance(root, NameIn):
-                # The frame itself would keep alive what the script deletes.
-                code, number = root.frame.f_code, id(root.frame)
-                look_up = partial(value_in, code, number, root.name)
+                look_up = name_in(root.frame, root.name, has_parts=bool(use.steps))
+                number = id(root.frame)
                 local_to = number if watched.owner == number else None
             read_at = self.chains.get((frame.file, frame.line)) or (frame,)
             if is_internal_file(frame.file):
                 read_at = self.forwards.get((frame.file, frame.function), ())
-            yield _named(meaning, use, state, look_up, read_at, local_to)
+            if owner is not None:
+                yield owner.frozen(use, look_up, read_at, local_to)
+            else:
+                yield _named(meaning, use, state, look_up, read_at, local_to)
 
 
 def _state_read(use: Use, value: Any) -> State | None:
@@ -216,17 +226,79 @@ def _named(
         now = _state_read(use, resolve(root(stack), use.steps))
         return now if now is not None and now.kind == state.kind else MISSING
 
+    return Frozen(meaning, reason, state, read, read_at, use.text, *_bound_by(use, local_to))
+
+
+def _bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:
+    """What a line must assign to have changed a name, and the frame whose local variable it is."""
     path: tuple[Target, ...] = (("name", use.root), *use.steps)
-    return Frozen(
-        meaning,
-        reason,
-        state,
-        read,
-        read_at,
-        use.text,
-        path[-1:] if path[-1][0] != "item" else path[:-3:-1],
-        None if use.steps else local_to,
-    )
+    return path[-1:] if path[-1][0] != "item" else path[:-3:-1], None if use.steps else local_to
+
+
+@dataclass
+class _Owner:
+    """A module, or an object that has modules, whose parameters or buffers a graph reads, under a
+    name that the captured code reads."""
+
+    kind: str
+    state: State
+    tensors: frozenset[int]
+    """The keys of their storages."""
+
+    def frozen(self, use: Use, root: Root, read_at: Frames, local_to: int | None) -> Frozen:
+        def read(stack: Stack) -> Any:
+            now = resolve(root(stack), use.steps)
+            tensors = _tensors_of(now)
+            if not tensors:
+                return MISSING
+            state = State("owner", (Identity(now),))
+            # What wraps a module has its parameters.
+            return self.state if state != self.state and self.tensors <= tensors else state
+
+        return Frozen(
+            PARAMETER_REBOUND,
+            f"`{use.text}` is another {self.kind} than at the capture; the replay reads the "
+            "parameters of the old one",
+            self.state,
+            read,
+            read_at,
+            "",
+            *_bound_by(use, local_to),
+            subject="owner",
+            tensors=self.tensors,
+        )
+
+
+def _owner(
+    watched: Watched, value: Any, external: Collection[int], parts: Collection[int]
+) -> _Owner | None:
+    """What captured code reads by this name, if it owns parameters that the graph reads, and
+    another one there were a mistake."""
+    use = watched.use
+    # The lines around a capture may give the name to the next model.
+    is_reused = not use.steps and isinstance(watched.root, NameIn)
+    if use.written or use.tested or is_reused or is_internal_file(watched.frame.file):
+        return None
+    tensors = _tensors_of(value)
+    if tensors.isdisjoint(external):
+        return None
+    if use.steps and id(resolve(watched.root(), use.steps[:-1])) in parts:
+        return None
+    kind = "module" if isinstance(value, torch.nn.Module) else "object"
+    return _Owner(kind, State("owner", (Identity(value),)), tensors)
+
+
+def _tensors_of(value: Any) -> frozenset[int]:
+    """The keys of the parameters and buffers of a module, or of the modules that are attributes of
+    an object."""
+    if isinstance(value, torch.nn.Module):
+        return keys_in(value)
+    if isinstance(value, types.ModuleType | type | torch.Tensor):
+        return frozenset()
+    fields = attribute_of(value, "__dict__")
+    parts = fields.values() if isinstance(fields, dict) else ()
+    modules = [part for part in list(parts) if isinstance(part, torch.nn.Module)]
+    return frozenset(itertools.chain.from_iterable(map(keys_in, modules)))
 
 
 def _is_forward(code: types.CodeType) -> bool:

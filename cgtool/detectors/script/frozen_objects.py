@@ -26,6 +26,7 @@ from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import is_condition
+from cgtool.observe.tensors import keys_in
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS, Dropout, children_of
 
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
@@ -65,10 +66,13 @@ def parts(
         return (*((("item", int(layer)),) if layer.isdigit() else ()), ("attribute", layer))
 
     # A replaced layer is reported before a changed number of layers.
-    for layer in children_of(module):
+    for layer, child in children_of(module).items():
         identity = _of(module, partial(_identity_of_layer, layer))
         targets = (*target_of(layer), ("attribute", name))
-        yield Frozen(CONTROL_FLOW_FROZEN, other_layers, *identity, read_at, targets=targets)
+        tensors = frozenset() if child is None else keys_in(child)
+        yield Frozen(
+            CONTROL_FLOW_FROZEN, other_layers, *identity, read_at, targets=targets, tensors=tensors
+        )
     if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
         # Children that others get later do not run; a container runs all that it has.
         layers = _of(module, lambda module: len(children_of(module)))

@@ -124,8 +124,10 @@ class HostState(Detector):
             reads.follow(flows)
             self._report_changing(flows)
             self._counts.captured(graph, flows)
+        ran = [module for reference in self._modules if (module := reference()) is not None]
+        parts = {id(part) for module in ran for part in module.modules()}
         self._frozen[graph.number] = [
-            *reads.names(),
+            *reads.names(graph.external.keys(), parts),
             *self._captured_parts(graph),
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
@@ -184,6 +186,7 @@ class HostState(Detector):
         place = frozen.changed_at() or changed_at(
             frozen.targets, stack.values(), graph, local_to=frozen.local_to
         )
+        graph.replaced |= frozen.tensors
         evidence = frozen.evidence(now)
         if place and frozen.read_at:
             line = frozen.read_at[0]

@@ -126,7 +126,7 @@ class Inputs(Detector):
             if graph.callable is not None and key in graph.callable.static_keys:
                 continue
             rebound = self._is_rebound(graph, use, stack) or self._is_resized(use)
-            if not rebound and self._is_freed(use):
+            if not rebound and key not in graph.replaced and self._is_freed(use):
                 self._report_freed(graph, use)
 
     def _is_freed(self, use: ExternalUse) -> bool:

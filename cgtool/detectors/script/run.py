@@ -44,7 +44,7 @@ _OBSERVERS = (
 """In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, inputs.Inputs, copies.Copies, frozen_state.HostState,
+    callables.Callables, frozen_state.HostState, inputs.Inputs, copies.Copies,
     gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
     outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
@@ -52,7 +52,8 @@ _DETECTORS: tuple[type[Detector], ...] = (
     memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
     speed.Compiled,
 )  # fmt: skip
-"""In the order in which they are called."""
+"""In the order in which they are called. ``HostState`` knows why ``Inputs`` finds memory freed: a
+module was replaced."""
 
 
 _USAGE_ERROR = 2

@@ -8,12 +8,12 @@ runs, and what is read of a frame is released at once.
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
+from functools import partial
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -124,7 +124,7 @@ class Holders:
             return MISSING if alive is None else alive.state.get(parameter(), MISSING)
 
         for parameter, state in optimizer.state.items():
-            root = functools.partial(state_of, weakref.ref(parameter))
+            root = partial(state_of, weakref.ref(parameter))
             self._add_parts(f"{text}.state[...]", state, root, ())
         groups, text = ("attribute", "param_groups"), f"{text}.param_groups"
         self._add_parts(text, optimizer.param_groups, follows(owner), (groups,))
@@ -224,12 +224,38 @@ def region_of(frame: FrameType) -> tuple[int, int]:
     return region
 
 
-def value_in(code: CodeType, frame: int, name: str, stack: Stack) -> Any:
-    """What a name means in the frame of a capture (by its identity), else in a later call of its
-    function; ``MISSING`` where none runs."""
-    running = stack.get(frame)
-    if running is None or running.f_code is not code:
-        running = next((each for each in stack.values() if each.f_code is code), None)
-    if running is None:
-        return MISSING
-    return {**running.f_globals, **locals_of(running)}.get(name, MISSING)
+def name_in(frame: FrameType, name: str, *, has_parts: bool) -> Root:
+    """What a name means in the frame of a capture, else in a later call of its function; where none
+    runs, the object that it named in the capture, if what is read is a part of it (``has_parts``),
+    or ``MISSING``. The frame itself would keep alive what the script deletes."""
+    code, number, named = frame.f_code, id(frame), _value_in(frame, name)
+    outlives = None
+    if has_parts:
+        outlives = partial(_itself, named) if _is_data(named) else weakly(named)
+
+    def look_up(stack: Stack) -> Any:
+        running = stack.get(number)
+        if running is None or running.f_code is not code:
+            running = next((each for each in stack.values() if each.f_code is code), None)
+        if running is not None:
+            return _value_in(running, name)
+        alive = None if outlives is None else outlives()
+        return MISSING if alive is None else alive
+
+    return look_up
+
+
+def _value_in(frame: FrameType, name: str) -> Any:
+    return {**frame.f_globals, **locals_of(frame)}.get(name, MISSING)
+
+
+def _is_data(value: Any, depth: int = 3) -> bool:
+    """Whether it is a container of numbers and texts, which may be kept alive."""
+    if type(value) in (dict, list, tuple):
+        parts = value.values() if type(value) is dict else value
+        return depth > 0 and all(_is_data(part, depth - 1) for part in parts)
+    return value is None or type(value) in (bool, int, float, complex, str)
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -264,6 +264,8 @@ class WatchedGraph:
     """By key of the buffer."""
     allocated: dict[int, Buffer] = field(default_factory=dict)
     """By key: what was allocated in the capture."""
+    replaced: set[int] = field(default_factory=set)
+    """The keys of what it reads of modules that are known to have been replaced."""
     ops: int = 0
     device_ops: int = 0
     op_names: set[str] = field(default_factory=set)

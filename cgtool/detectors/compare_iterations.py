@@ -183,6 +183,8 @@ class _Comparison:
         self.unexplained: list[Finding] = []
         self._resized: set[tuple[int, int]] = set()
         """Sizes of tensors in the first iteration that are others in the second, with these."""
+        self._rebound: set[int] = set()
+        """The storages of parameters that are reported as rebound."""
         self._chosen: list[Finding] = []
         """On tensors that a value on the host chooses, which is to be named first."""
 
@@ -368,8 +370,15 @@ class _Comparison:
                 or self.frozen.explain_choice(after.call, shown)
             ):
                 continue
-            # A parameter that other ops read as well was not rebound: another one is chosen.
+            # A parameter that other ops read as well was not rebound, nor was one of several that
+            # there are all the time: another one is chosen.
             is_rebound = new.parameter is not None and new.storage not in self.first.storages
+            is_rebound &= new.storage in self._given or not self.first.outlived(old.storage)
+            if is_rebound:
+                self._rebound.add(new.storage)
+            elif new.storage in self._rebound:
+                # A view of the parameter: `t` in `linear`.
+                continue
             is_chosen = False
             changed = self._memory_set() if is_rebound else self._memory_set_of(new)
             fix = None

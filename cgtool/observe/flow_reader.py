@@ -32,7 +32,7 @@ from cgtool.observe.flows import (
     of_tensor,
 )
 from cgtool.observe.host_reads import HostReads, Watched
-from cgtool.observe.host_values import CONTAINERS, NUMBERS, SIZE, random_state
+from cgtool.observe.host_values import CONTAINERS, KEYS, NUMBERS, PRESENCE, SIZE, random_state
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
 from cgtool.observe.uses import (
@@ -107,6 +107,12 @@ _PASSED_BY = {
 """The same for a counter on the right."""
 
 
+_ADDS = frozenset(
+    ("append", "extend", "insert", "appendleft", "update", "setdefault", "add", "write", "put")
+)
+"""Methods that add their arguments to a container, whatever is in it already."""
+_DEEPEST = 3
+"""How many keys are followed, each into the container that the one before it leads to."""
 _ALL, _OF_ANY_KEY = ("all",), ("any key",)
 """Parts of the contents of a container: all, and what is stored with a key that is not known."""
 
@@ -153,9 +159,16 @@ def _is_kept(kept: ast.expr, value: ast.expr, body: Iterable[ast.AST]) -> bool:
 
 def _items(sources: Sources, key: str) -> Sources:
     """For containers among the sources, only the items of one key, or the size."""
-    return frozenset(
-        Source("item", (source, key)) if source.kind == "state" else source for source in sources
-    )
+
+    def item(source: Source) -> Source:
+        if source.kind == "state":
+            return Source("item", (source, (key,)))
+        if source.kind == "item" and len(source.key[1]) < _DEEPEST:
+            state, path = source.key
+            return Source("item", (state, (*path, key)))
+        return source
+
+    return frozenset(map(item, sources))
 
 
 def _passed(
@@ -440,13 +453,14 @@ class _Reader:
                 name = _part(chain) or root
                 self.names[name] = self.names.get(name, NOTHING) | sources
 
-    def _change(self, container: ast.expr, sources: Sources) -> None:
-        """A method changes a container."""
+    def _change(self, container: ast.expr, sources: Sources, *, adds: bool = False) -> None:
+        """A method changes a container. ``adds``: whatever is in it already."""
         sources |= self.control
         self._store(container, sources, in_place=True)
         root, steps = name_chain(container) or ("", ())
         watched = self._watched(root, steps, in_place=True)
-        sources |= {Source("state", key) for key in self._keys(root, steps, in_place=True)}
+        own = frozenset(Source("state", key) for key in self._keys(root, steps, in_place=True))
+        sources |= _items(own, SIZE) if adds else own
         for value in (each.look_up() for each in watched):
             if isinstance(value, CONTAINERS):
                 self._add("state", ("contents", id(value)), sources)
@@ -553,7 +567,36 @@ class _Reader:
                 # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
                 self._eval(draw)
                 return self._consume(node, self._eval(limit))
+        asked = self._asked_of_container(node)
+        if asked is not None:
+            container, key = asked
+            sources = _items(self._eval(container), key)
+            if container is not node.left:
+                sources |= self._eval(node.left) | self._presence(container, node.left)
+            return self._consume(node, sources)
         return self._consume(node, self._children(node))
+
+    def _presence(self, container: ast.expr, key: ast.expr) -> Sources:
+        """What stores the item of a key, or removes it, and so decides whether it is there."""
+        root, steps = name_chain(container) or ("", ())
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return NOTHING
+        places = frozenset(
+            Source("state", ("item", id(watched.look_up()), key.value))
+            for watched in self._watched(root, steps, in_place=True)
+        )
+        return _items(places, PRESENCE)
+
+    @staticmethod
+    def _asked_of_container(node: ast.Compare) -> tuple[ast.expr, str] | None:
+        """What `key in kept` and `value is None` ask, and of which expression: not for the numbers
+        in it."""
+        match node:
+            case ast.Compare(_, [ast.In() | ast.NotIn()], [container]):
+                return container, KEYS
+            case ast.Compare(value, [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
+                return value, PRESENCE
+        return None
 
     def _is_decided(self, node: ast.expr) -> bool:
         """Whether a condition has the same answer in all calls to come: it compares a counter that
@@ -697,8 +740,15 @@ class _Reader:
             everything = _items(everything, SIZE)
         kind = self.ran.drawn.get(position)
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
+        key = values[0].value if values and isinstance(values[0], ast.Constant) else None
+        if name == "get" and isinstance(key, str) and position not in self.ran.called:
+            chosen = _items(chosen, key)
+            everything = chosen.union(*arguments, *named.values())
         if isinstance(function, ast.Attribute) and (name in CHANGES or self._sets_event(function)):
-            self._change(function.value, everything)
+            adds = name in _ADDS
+            receiver = _items(chosen, SIZE) if adds else chosen
+            changed = receiver.union(*arguments, *named.values())
+            self._change(function.value, changed, adds=adds)
         if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
             self._fill(function.value, drawn)
         if name == "shuffle":

@@ -16,7 +16,7 @@ import torch
 
 from cgtool.observe.frames import is_internal, package_part
 from cgtool.observe.host_reads import HostReads
-from cgtool.observe.lookup import undecorated
+from cgtool.observe.lookup import resolve, undecorated
 from cgtool.observe.source import Position, function_of, inner_nodes
 from cgtool.observe.tensors import on_host
 from cgtool.observe.uses import name_chain
@@ -34,9 +34,9 @@ class Source:
     """``parameter`` of the function that is read, ``device`` (a tensor that a parameter is or
     holds), ``beside`` (a number in one object with other things), ``state`` that outlives a call,
     ``whole`` (the state that another is reached through, if it is replaced), ``item`` (of a
-    container among the states: those of one key, or the size), ``decision`` (the side that a branch
-    takes), or what a call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to
-    the host), ``read`` (the same, where the host waits), ..."""
+    container among the states: those of one key, of one key in these, or their size), ``decision``
+    (the side that a branch takes), or what a call returns: ``random``, ``clock``, ``file``,
+    ``copied`` (from the device to the host), ``read`` (the same, where the host waits), ..."""
     key: Any
     """Name of the parameter; key of the state; position of the test or of the call; the source that
     ``beside`` or ``device`` is about."""
@@ -183,8 +183,8 @@ class Flows:
         for item in {
             each for found in self.facts.values() for each in found if each.kind == "item"
         }:
-            state, key = item.key
-            kind = "whole" if spared(state, key) else "state"
+            state, path = item.key
+            kind = "whole" if spared(state, path[-1]) else "state"
             results.append((item, {Source(kind, state.key), *self._named(item)}))
         growing = True
         while growing:
@@ -215,11 +215,14 @@ class Flows:
     def _named(self, item: Source) -> Iterator[Source]:
         """The names that code elsewhere has for an item: it may write one that is read through
         another name of the container."""
-        state, key = item.key
-        for watched in self.reads.watched:
-            if watched.key == state.key:
-                number = id(watched.look_up())
-                yield from (Source("state", (kind, number, key)) for kind in ("item", "each"))
+        state, path = item.key
+        values = [each.look_up() for each in self.reads.watched if each.key == state.key]
+        for depth, key in enumerate(path, 1):
+            # What an item holds is asked for by the next key.
+            meant = "state" if depth == len(path) else "whole"
+            for value in values:
+                yield from (Source(meant, (kind, id(value), key)) for kind in ("item", "each"))
+            values = [resolve(value, (("item", key),)) for value in values]
 
     def change_tensors(
         self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS

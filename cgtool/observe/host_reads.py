@@ -28,6 +28,8 @@ from cgtool.observe.frames import (
     locals_of,
 )
 from cgtool.observe.host_values import (
+    KEYS,
+    PRESENCE,
     SHARED,
     SIZE,
     Value,
@@ -35,6 +37,7 @@ from cgtool.observe.host_values import (
     attributes_of,
     differing,
     has_only_slots,
+    has_same_keys,
     numbers_of,
     random_state,
     value_of,
@@ -122,7 +125,12 @@ class Change:
         were. A generator of random numbers has no size: it is always true."""
         if key == SIZE and self.after.kind == "random":
             return True
-        names = differing(self.before.content, self.after.content)
+        before, after = self.before.content, self.after.content
+        if key == PRESENCE and self.after.kind == "number":
+            return (before is None) == (after is None)
+        if key in (KEYS, PRESENCE):
+            return has_same_keys(before, after)
+        names = differing(before, after)
         return key not in names and (key == SIZE or None not in names)
 
 
@@ -224,7 +232,7 @@ class HostReads:
             if kind == "attribute":
                 base = _holder(base, part)
             is_setting = (
-                isinstance(base, torch.nn.Module)
+                issubclass(type(base), torch.nn.Module)
                 and kind == "attribute"
                 and _is_setting(type(base), part)
             )

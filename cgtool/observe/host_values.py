@@ -61,6 +61,10 @@ SHARED = queue.Queue, queue.SimpleQueue, threading.Event
 """What threads wait for each other with: that others change them shows where they are read."""
 SIZE = ""
 """Stands for the number of things in a container where a key is expected."""
+KEYS = "\0keys"
+"""Stands there for which keys a container has: what ``key in kept`` is about."""
+PRESENCE = "\0presence"
+"""Stands there for what is None: a value, or an item of it."""
 
 
 @dataclass(frozen=True)
@@ -383,6 +387,18 @@ def _part(value: Any, depth: int) -> Any:
     if reduced is None or reduced.kind not in ("number", "container"):
         return None if reduced is None else reduced.kind
     return reduced.content
+
+
+def has_same_keys(before: Any, after: Any) -> bool:
+    """Whether two containers have items of the same keys, whatever these are, None apart."""
+    if not isinstance(before, _Content) or not isinstance(after, _Content):
+        return False
+    old, new = before.named, after.named
+    return (
+        (before.size, before.numbers, old.keys()) == (after.size, after.numbers, new.keys())
+        and all((old[key] is None) == (new[key] is None) for key in new)
+        and [each is None for each in before.others] == [each is None for each in after.others]
+    )
 
 
 def differing(before: Any, after: Any) -> frozenset[str | None]:

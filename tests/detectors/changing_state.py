@@ -23,6 +23,7 @@ import sqlite3
 import tempfile
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -2393,5 +2394,61 @@ def layer_chosen_out_of_a_list_of_numbers(device):
         calls[0] += 1
         scores = [calls[0] // 1000, 1]
         return layers[max(scores) % 3](x)  # <- control-flow-frozen
+
+    return fn, (rows(device),)
+
+
+class KnowsItsTrainer(nn.Module):
+    def __init__(self, trainer):
+        super().__init__()
+        # A proxy says that it is a module, and is none.
+        self.__dict__["trainer"] = weakref.proxy(trainer)
+
+    def forward(self, x):
+        return x * 2 if self.trainer.step > 1000 else x + 1  # <- control-flow-frozen
+
+
+def branch_of_an_owner_behind_a_proxy(device):
+    trainer = nn.Module()
+    trainer.step, layer = 0, KnowsItsTrainer(trainer)
+
+    def fn(x):
+        trainer.step += 1
+        return layer(x)
+
+    return fn, (rows(device),)
+
+
+def key_that_is_stored_later(device):
+    live = {"first": {"calls": 0}}
+
+    def fn(x):
+        live["first"]["calls"] += 1
+        if live["first"]["calls"] == 1000:
+            live["second"] = {"calls": 0}
+        return x * 2 if "second" in live else x + 1  # <- control-flow-frozen
+
+    return fn, (rows(device),)
+
+
+def value_that_is_none_until_later(device):
+    state = {"best": None, "calls": 0}
+
+    def fn(x):
+        state["calls"] += 1
+        if state["calls"] == 1000:
+            state["best"] = 1.0
+        return x + 1 if state["best"] is None else x * 2  # <- control-flow-frozen
+
+    return fn, (rows(device),)
+
+
+def number_in_a_dict_of_a_dict(device):
+    states = {}
+
+    def fn(x):
+        state = states.setdefault("x", {})
+        state["calls"] = state.get("calls", 0) + 1  # <- cpu-state-step-counter
+        return x * (1 + state["calls"] // 1000)
 
     return fn, (rows(device),)

@@ -1399,3 +1399,45 @@ def results_in_a_list_with_counters(device):
         return sum(result for result, _number in results)
 
     return fn, (rows(device),)
+
+
+def counter_beside_a_tensor_in_a_nested_dict(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        state = states.setdefault("weight", {})
+        if not state:
+            state.update(calls=0, average=torch.zeros_like(weight))
+        state["calls"] += 1
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)
+
+
+def counter_in_a_dict_that_is_looked_up(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        if "weight" not in states:
+            states["weight"] = {"calls": 0, "average": torch.zeros_like(weight)}
+        state = states["weight"]
+        state["calls"] += 1
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)
+
+
+def counter_in_a_dict_that_may_be_none(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        state = states.get("weight")
+        if state is None:
+            state = states["weight"] = {"calls": 0, "average": torch.zeros_like(weight)}
+        state["calls"] = state.get("calls", 0) + 1
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)

@@ -159,7 +159,9 @@ def test_what_is_read_on_the_host_is_named_before_the_number_that_follows_from_i
 def test_the_line_that_fills_a_container_is_named_where_that_decides():
     (decides,) = found(changing_state, "handlers_added_in_each_call")
     line = decides.frames[0].line - 1
-    assert decides.reason.startswith(f"`handlers`, which changing_state.py:{line} changes, decides")
+    assert decides.reason.startswith(
+        f"`handlers['scale']`, which changing_state.py:{line} changes, decides"
+    )
     assert "before the capture" in decides.fix
 
 

@@ -149,8 +149,7 @@ def ended_in(op: str, frames: Frames) -> Finding:
 def ended_after(finding: Finding, op: str, frames: Frames) -> Finding:
     """The finding of a capture that was ended between two ops, with the first of them."""
     place = f" at {Path(frames[0].file).name}:{frames[0].line}" if frames else ""
-    intact = f"the capture was still intact after {op}{place}"
-    return structs.replace(finding, evidence=(*finding.evidence, intact))
+    return structs.replace(finding, reason=f"{finding.reason}; it was intact after {op}{place}")
 
 
 def is_refusal(exception: BaseException) -> bool:

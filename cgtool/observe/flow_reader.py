@@ -14,7 +14,7 @@ import inspect
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from threading import Event
 from types import CodeType
@@ -193,6 +193,33 @@ def _given(source: Source, arguments: dict[str, Sources], receiver: Sources) -> 
         case "beside":
             return beside(_given(source.key, arguments, receiver))
     return frozenset((source,))
+
+
+def _items_written(node: ast.expr) -> dict[str, ast.expr] | None:
+    """The items of a dict that is written out, if all of its keys are texts."""
+    if not isinstance(node, ast.Dict):
+        return None
+    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+    if not all(isinstance(key, str) for key in keys):
+        return None
+    return dict(zip(map(str, keys), node.values, strict=True))
+
+
+def _updates(call: ast.Call) -> dict[str, ast.expr] | None:
+    """The items that ``table.update(...)`` writes, if they are written out."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "update"):
+        return None
+    items: dict[str, ast.expr] = {}
+    for argument in call.args:
+        written = _items_written(argument)
+        if written is None:
+            return None
+        items |= written
+    for word in call.keywords:
+        if word.arg is None:
+            return None
+        items[word.arg] = word.value
+    return items
 
 
 def _is_special(code: CodeType, called: str | None) -> bool:
@@ -464,6 +491,12 @@ class _Reader:
         for value in (each.look_up() for each in watched):
             if isinstance(value, CONTAINERS):
                 self._add("state", ("contents", id(value)), sources)
+
+    def _update(self, table: ast.expr, items: Mapping[str, ast.expr]) -> None:
+        """A dict gets these items, and keeps its others."""
+        for key, value in items.items():
+            item = ast.copy_location(ast.Subscript(table, ast.Constant(key), ast.Store()), value)
+            self._store(item, self._eval(value) | self.control)
 
     def _fill(self, tensor: ast.expr, sources: Sources) -> None:
         """The device copies into a tensor on the host, or into a part of it."""
@@ -744,7 +777,12 @@ class _Reader:
         if name == "get" and isinstance(key, str) and position not in self.ran.called:
             chosen = _items(chosen, key)
             everything = chosen.union(*arguments, *named.values())
-        if isinstance(function, ast.Attribute) and (name in CHANGES or self._sets_event(function)):
+        updated = _updates(node)
+        if updated is not None and isinstance(function, ast.Attribute):
+            self._update(function.value, updated)
+        elif isinstance(function, ast.Attribute) and (
+            name in CHANGES or self._sets_event(function)
+        ):
             adds = name in _ADDS
             receiver = _items(chosen, SIZE) if adds else chosen
             changed = receiver.union(*arguments, *named.values())
@@ -951,6 +989,10 @@ class _Reader:
             self._bind(node.target, self._eval(node.value))
 
     def _do_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+        items = _items_written(node.value) if isinstance(node.op, ast.BitOr) else None
+        if items is not None:
+            self._update(node.target, items)
+            return
         sources = self._eval(node.target) | self._eval(node.value)
         self._bind(node.target, self._consume(node, sources))
 

@@ -175,17 +175,25 @@ class Flows:
             for fact, sources in self.facts.items()
             if fact[0] in ("state", "decision")
         ]
+        items = {
+            item: set(self._named(item))
+            for item in {each for found in self.facts.values() for each in found}
+            if item.kind == "item"
+        }
         results += [
-            (Source("whole", result.key), sources)
+            # What is put back where it was is not replaced (`state = table.get(key)`, and later
+            # `table[key] = state`).
+            (
+                Source("whole", result.key),
+                {each for each in sources if result not in items.get(each, ())},
+            )
             for result, sources in results
             if result.kind == "state"
         ]
-        for item in {
-            each for found in self.facts.values() for each in found if each.kind == "item"
-        }:
+        for item, named in items.items():
             state, path = item.key
             kind = "whole" if spared(state, path[-1]) else "state"
-            results.append((item, {Source(kind, state.key), *self._named(item)}))
+            results.append((item, {Source(kind, state.key), *named}))
         growing = True
         while growing:
             growing = False

@@ -208,8 +208,17 @@ def _read_aliases(code: CodeType) -> dict[str, Chain]:
     if function is None:
         return {}
     nodes = list(inner_nodes(function))
+    # `table |= {"n": 1}` binds the name to what it holds already.
+    merged = {
+        id(node.target)
+        for node in nodes
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr)
+        if isinstance(node.value, ast.Dict)
+    }
     bound = [
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in merged
     ]
     own = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
     aliases: dict[str, Chain] = {}

@@ -2452,3 +2452,39 @@ def number_in_a_dict_of_a_dict(device):
         return x * (1 + state["calls"] // 1000)
 
     return fn, (rows(device),)
+
+
+def number_in_a_dict_that_is_merged_and_put_back(device):
+    states = {}
+
+    def fn(x):
+        state = states.get("x", {"calls": 0})
+        state |= {"calls": state["calls"] + 1}
+        states["x"] = state
+        return x * (1 + state["calls"] // 1000)  # <- python-scalar-frozen
+
+    return fn, (rows(device),)
+
+
+def number_in_a_dict_that_is_updated(device):
+    state = {"calls": 0}
+
+    def fn(x):
+        state.update(calls=state["calls"] + 1)
+        return x * (1 + state["calls"] // 1000)  # <- python-scalar-frozen
+
+    return fn, (rows(device),)
+
+
+def dict_that_is_replaced_now_and_then(device):
+    states, calls = {"x": {"scale": 1.0}}, [0]
+
+    def fn(x):
+        calls[0] += 1  # <- cpu-state-step-counter
+        state = states.get("x")
+        if calls[0] % 1000 == 0:
+            state = {"scale": state["scale"] * 0.5}
+        states["x"] = state
+        return x * states["x"]["scale"]
+
+    return fn, (rows(device),)

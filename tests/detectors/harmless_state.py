@@ -1441,3 +1441,42 @@ def counter_in_a_dict_that_may_be_none(device):
         return weight - state["average"]
 
     return fn, (rows(device),)
+
+
+def counter_in_a_dict_that_is_put_back(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        state = states.get("weight", {"calls": 0, "average": torch.zeros_like(weight)})
+        state["calls"] += 1
+        states["weight"] = state
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)
+
+
+def counter_in_a_dict_that_is_updated_and_put_back(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        state = states.get("weight", {"calls": 0, "average": torch.zeros_like(weight)})
+        state.update(calls=state["calls"] + 1)
+        states["weight"] = state
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)
+
+
+def counter_in_a_dict_that_is_merged_and_put_back(device):
+    states, weight = {}, rows(device)
+
+    def fn(gradient):
+        state = states.get("weight", {"calls": 0, "average": torch.zeros_like(weight)})
+        state |= {"calls": state["calls"] + 1}
+        states["weight"] = state
+        state["average"].lerp_(gradient, 0.1)
+        return weight - state["average"]
+
+    return fn, (rows(device),)

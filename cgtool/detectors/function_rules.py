@@ -79,6 +79,23 @@ def is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
+def _fills_mask(index: Any, value: Any) -> bool:
+    """Whether PyTorch fills for ``x[index] = value``, if the index has a mask: the mask is the
+    only index that is a tensor (aten/native/TensorAdvancedIndexing.cpp, canDispatchToMaskedFill).
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    tensors = [part for part in parts if not _keeps_masks(part)]
+    return is_number(value) and len(tensors) < 2
+
+
+def _keeps_masks(part: Any) -> bool:
+    """Whether a part of an index only selects a view."""
+    if isinstance(part, torch.Tensor):
+        return part.dim() == 0 and part.dtype is not torch.bool
+    is_int = isinstance(part, int) and not isinstance(part, bool)
+    return is_int or part is None or part is Ellipsis or isinstance(part, slice)
+
+
 def _refuse_move(
     region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs, target: str | None
 ) -> None:
@@ -370,7 +387,7 @@ def watch_functions(region: CapturedRegion) -> Patches:
             region.is_refused |= len(region.refusals) > known
             region.call = around
             region.function = function
-            region.fills_mask = function is _SET_ITEM and is_number(args[2])
+            region.fills_mask = function is _SET_ITEM and _fills_mask(args[1], args[2])
             return call_op(original, args, kwargs)
         finally:
             running.inside, region.call = False, around

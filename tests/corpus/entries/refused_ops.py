@@ -156,6 +156,36 @@ def assigns_by_a_mask(device):
     return forward, (torch.randn(4, 6, device=device), torch.rand(4, 6, device=device) > 0.5)
 
 
+def fills_the_diagonal_by_two_masks(device):
+    def forward(x):
+        x, dead = x.clone(), x.diag() > 0
+        x[dead, dead] = 1  # guilty: two masks become indices
+        return x
+
+    return forward, (torch.randn(5, 5, device=device),)
+
+
+def fills_columns_of_masked_rows(device):
+    columns = torch.tensor([0], device=device)
+
+    def forward(x, mask):
+        x = x.clone()
+        x[mask, columns] = 0.0  # guilty: the mask beside other indices becomes indices
+        return x
+
+    return forward, (torch.randn(4, 6, device=device), torch.rand(4, device=device) > 0.5)
+
+
+def fills_a_column_of_masked_rows(device):
+    def forward(x, mask):
+        x = x.clone()
+        x[mask, 0] = 0.0
+        x[1:, None, mask.roll(1)] = 1.0
+        return x
+
+    return forward, (torch.randn(4, 4, device=device), torch.rand(4, device=device) > 0.5)
+
+
 def positions_that_are_not_zero(device):
     def forward(x):
         return (x > 0).nonzero()  # guilty: as many as are positive

@@ -8,6 +8,7 @@ import queue
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -185,6 +186,7 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
 _DEPTH = 4
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
+_FunctionCache = type(lru_cache(len))
 
 
 def _items(value: Any) -> list[tuple[Target | None, Any]]:
@@ -199,6 +201,8 @@ def _items(value: Any) -> list[tuple[Target | None, Any]]:
         ]
     if isinstance(value, list | tuple | deque | set):
         return [(None, item) for item in itertools.islice(value, _ITEMS)]
+    if isinstance(value, _FunctionCache):
+        return [(None, item) for item in _cached(value)[:_ITEMS]]
     if isinstance(value, torch.nn.Module | type | ModuleType) or callable(value):
         return []
     table = getattr(value, "__dict__", None)
@@ -206,7 +210,25 @@ def _items(value: Any) -> list[tuple[Target | None, Any]]:
         # Slots, and objects in C: futures.
         parts = gc.get_referents(value) if gc.is_tracked(value) else ()
         return [(None, part) for part in parts if not isinstance(part, type)]
-    return [(("attribute", name), item) for name, item in table.items()]
+    return [(("attribute", name), item) for name, item in table.items()] + _caches_of(value)
+
+
+def _cached(function: Any) -> list[Any]:
+    """What the cache of a function (`functools.lru_cache`) keeps."""
+    parts = gc.get_referents(function)
+    # Without a bound, the results are in a dict; else, in items of a linked list.
+    values = [value for part in parts if type(part) is dict for value in part.values()]
+    return [*values, *(part for part in parts if type(part) is not dict)]
+
+
+def _caches_of(value: Any) -> list[tuple[Target | None, Any]]:
+    """The caches of the methods of an object, as `_items` returns them."""
+    return [
+        (("attribute", name), member)
+        for owner in type(value).__mro__
+        for name, member in vars(owner).items()
+        if isinstance(member, _FunctionCache)
+    ]
 
 
 _MemoryOf = Callable[[Any], Hashable]
@@ -230,7 +252,7 @@ def _holder_of(
     # The keys of a record are names: what several records hold is not kept several times.
     is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     kept: Counter[Hashable] = Counter()
-    if isinstance(value, list | tuple | deque | set | dict | queue.Queue):
+    if isinstance(value, list | tuple | deque | set | dict | queue.Queue | _FunctionCache):
         for _, item in items:
             kept.update(_memories(item, memory, 0 if is_record else depth - 1))
     most = max(kept.values(), default=0)

@@ -171,6 +171,15 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
     return [*(op for op in ops if op.call.thread == here), *others]
 
 
+def _is_added(before: Sequence[Op], after: Sequence[Op]) -> bool:
+    """Whether the second iteration runs ``after[0]`` in addition, and then goes on as the first."""
+    if not before or not after:
+        return False
+    expected, other = _key(before[0].call), _key(after[0].call)
+    goes_on = any(_key(op.call) == expected for op in after)
+    return goes_on and all(_key(op.call) != other for op in before)
+
+
 class _Comparison:
     def __init__(
         self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
@@ -196,9 +205,10 @@ class _Comparison:
         addresses: list[Finding] = []
         different: list[Op] = []
         """Ops that get other numbers in the second iteration."""
-        for old, new in itertools.zip_longest(before, after):
+        for place, (old, new) in enumerate(itertools.zip_longest(before, after)):
             if old is None or new is None or _key(old.call) != _key(new.call):
-                self.unexplained += self._branch(old or new, new if old else None)
+                is_added = _is_added(before[place:], after[place:])
+                self.unexplained += self._branch(old or new, new if old else None, is_added)
                 break
             if len(old.sizes) == len(new.sizes):
                 self._resized |= {
@@ -232,9 +242,12 @@ class _Comparison:
     ) -> Finding:
         return at_call(Finding(code, reason, evidence=evidence, fix=fix), call, self.second.record)
 
-    def _branch(self, before: Op, after: Op | None) -> Iterator[Finding]:
+    def _branch(self, before: Op, after: Op | None, is_added: bool) -> Iterator[Finding]:
+        """``is_added``: ``after`` runs in addition, before what the first iteration runs here."""
         chain = _within(before.call.chain, self.first.outer)
         next_chain = _within(after.call.chain, self.first.outer) if after else None
+        if is_added and next_chain is not None:
+            chain, next_chain = next_chain, chain
         frames = _frames_of_branch(chain, next_chain)
         ops = [op.call for op in (before, after) if op]
         one, other = _with_line(before.call), _with_line(after.call) if after else ""

@@ -2488,3 +2488,18 @@ def dict_that_is_replaced_now_and_then(device):
         return x * states["x"]["scale"]
 
     return fn, (rows(device),)
+
+
+def hook_in_each_call(device):
+    lin = nn.Linear(8, 1, device=device)
+
+    def step(x):
+        lin.weight.register_hook(lambda g: g * 0.7)
+        loss = lin(x).square().mean()
+        lin.zero_grad()
+        loss.backward()  # <- control-flow-frozen
+        with torch.no_grad():
+            lin.weight.sub_(lin.weight.grad, alpha=0.1)
+        return loss.detach()
+
+    return step, (rows(device),)

@@ -600,9 +600,9 @@ class _Reader:
                 # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
                 self._eval(draw)
                 return self._consume(node, self._eval(limit))
-        asked = self._asked_of_container(node)
-        if asked is not None:
-            container, key = asked
+        tested = self._membership_or_none_test(node)
+        if tested is not None:
+            container, key = tested
             sources = _items(self._eval(container), key)
             if container is not node.left:
                 sources |= self._eval(node.left) | self._presence(container, node.left)
@@ -620,16 +620,21 @@ class _Reader:
         )
         return _items(places, PRESENCE)
 
-    @staticmethod
-    def _asked_of_container(node: ast.Compare) -> tuple[ast.expr, str] | None:
-        """What `key in kept` and `value is None` ask, and of which expression: not for the numbers
-        in it."""
+    def _membership_or_none_test(self, node: ast.Compare) -> tuple[ast.expr, str] | None:
+        """The expression that `key in table` or `value is None` tests, and what of it: not the
+        numbers in it. Of other containers than a dict, the test depends on all values."""
         match node:
             case ast.Compare(_, [ast.In() | ast.NotIn()], [container]):
-                return container, KEYS
+                return (container, KEYS) if self._is_dict(container) else None
             case ast.Compare(value, [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
                 return value, PRESENCE
         return None
+
+    def _is_dict(self, node: ast.expr) -> bool:
+        """Whether an expression is the name of a dict, as far as is known."""
+        chain = name_chain(node)
+        watched = [] if chain is None else self._watched(*chain, in_place=True)
+        return bool(watched) and all(isinstance(each.look_up(), dict) for each in watched)
 
     def _is_decided(self, node: ast.expr) -> bool:
         """Whether a condition has the same answer in all calls to come: it compares a counter that

@@ -2503,3 +2503,39 @@ def hook_in_each_call(device):
         return loss.detach()
 
     return step, (rows(device),)
+
+
+def value_that_is_looked_for(device):
+    table = {"a": 1}
+
+    def fn(x):
+        table["a"] += 1
+        if 9000 in table.values():  # <- control-flow-frozen
+            x = x * 2
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def item_that_is_looked_for(device):
+    table = {"a": 1}
+
+    def fn(x):
+        table["a"] += 1
+        if ("a", 9000) in sorted(table.items()):  # <- control-flow-frozen
+            x = x * 2
+        return x + 1
+
+    return fn, (rows(device),)
+
+
+def pair_that_is_looked_for_in_a_list(device):
+    pairs = [("a", 0)]
+
+    def fn(x):
+        pairs[0] = ("a", pairs[0][1] + 1)
+        if ("a", 9000) in pairs:  # <- control-flow-frozen
+            x = x * 2
+        return x + 1
+
+    return fn, (rows(device),)

@@ -185,18 +185,20 @@ class Reads:
             if is_kept and state.kind != "value":
                 # It would keep alive what the script has passed.
                 continue
-            look_up, local_to = follows(root), None
+            look_up, local_to, subject = follows(root), None, None
             if isinstance(root, NameIn):
                 look_up = name_in(root.frame, root.name, has_parts=bool(use.steps))
                 number = id(root.frame)
                 local_to = number if watched.owner == number else None
+                # The function may capture a graph for each of its arguments.
+                subject = ("argument", root.frame.f_code, use.text)
             read_at = self.chains.get((frame.file, frame.line)) or (frame,)
             if is_internal_file(frame.file):
                 read_at = self.forwards.get((frame.file, frame.function), ())
             if owner is not None:
                 yield owner.frozen(use, look_up, read_at, local_to)
             else:
-                yield _named(meaning, use, state, look_up, read_at, local_to)
+                yield _named(meaning, use, state, look_up, read_at, local_to, subject)
 
 
 def _state_read(use: Use, value: Any) -> State | None:
@@ -214,8 +216,9 @@ def _named(
     root: Root,
     read_at: Frames,
     local_to: int | None,
+    subject: Hashable,
 ) -> Frozen:
-    """A name that captured code has read."""
+    """A name that captured code has read. ``subject``: as of ``Frozen``."""
     if meaning == CONTROL_FLOW_FROZEN:
         reason = f"`{use.text}` decides which ops run, and has changed since the capture; the "
         reason += "replay repeats the captured ops"
@@ -226,7 +229,8 @@ def _named(
         now = _state_read(use, resolve(root(stack), use.steps))
         return now if now is not None and now.kind == state.kind else MISSING
 
-    return Frozen(meaning, reason, state, read, read_at, use.text, *_bound_by(use, local_to))
+    bound_by = _bound_by(use, local_to)
+    return Frozen(meaning, reason, state, read, read_at, use.text, *bound_by, subject=subject)
 
 
 def _bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:
@@ -243,7 +247,9 @@ class _Owner:
     kind: str
     state: State
     tensors: frozenset[int]
-    """The keys of their storages."""
+    """The keys of the storages of those that the graph reads."""
+    subject: Hashable
+    """As of ``Frozen``."""
 
     def frozen(self, use: Use, root: Root, read_at: Frames, local_to: int | None) -> Frozen:
         def read(stack: Stack) -> Any:
@@ -257,14 +263,14 @@ class _Owner:
 
         return Frozen(
             PARAMETER_REBOUND,
-            f"`{use.text}` is another {self.kind} than at the capture; the replay reads the "
-            "parameters of the old one",
+            f"`{use.text}` is a different {self.kind} than at the capture; the replay still reads "
+            "the parameters of the old one",
             self.state,
             read,
             read_at,
             "",
             *_bound_by(use, local_to),
-            subject="owner",
+            subject=self.subject,
             tensors=self.tensors,
         )
 
@@ -279,13 +285,14 @@ def _owner(
     is_reused = not use.steps and isinstance(watched.root, NameIn)
     if use.written or use.tested or is_reused or is_internal_file(watched.frame.file):
         return None
-    tensors = _tensors_of(value)
-    if tensors.isdisjoint(external):
+    tensors = _tensors_of(value) & frozenset(external)
+    if not tensors:
         return None
     if use.steps and id(resolve(watched.root(), use.steps[:-1])) in parts:
         return None
     kind = "module" if isinstance(value, torch.nn.Module) else "object"
-    return _Owner(kind, State("owner", (Identity(value),)), tensors)
+    subject = ("owner", watched.key or (watched.frame, use.text))
+    return _Owner(kind, State("owner", (Identity(value),)), tensors, subject)
 
 
 def _tensors_of(value: Any) -> frozenset[int]:

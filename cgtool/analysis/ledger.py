@@ -147,7 +147,7 @@ class _ProcessLedger:
                         self.environment = Environment(device="simulated", simulated=True)
                 case Machine():
                     self.environment = record.environment
-                    self.ops_in_python = bool(record.python)
+                    self.ops_in_python = bool(record.needs_recorder_for)
                 case Tables():
                     self._add(record)
                 case Capturing():
@@ -509,9 +509,9 @@ def _caveats(environment: Environment, ops_in_python: bool) -> tuple[Caveat, ...
         caveats.append(
             Caveat(
                 "ops-in-python",
-                "captures took several times as long as without cgtool, because it noted their ops "
-                "in Python; `cgtool run` compiles a faster recorder in C++ meanwhile, for the runs "
-                "that follow (`cgtool doctor --build` shows why if that fails)",
+                "captures took several times as long as without cgtool, because their ops were "
+                "recorded in Python: the recorder in C++ was not compiled yet; if this note is "
+                "still there in the next run, `cgtool doctor --build` shows why",
             )
         )
     return tuple(caveats)

@@ -274,12 +274,13 @@ class Progress:
 
     def follow(self, also: Callable[[Path], object]) -> None:
         """Look again and again, until ``end`` is called. ``also`` is called with the folder each
-        time."""
+        time, and at the end."""
         pause = _FIRST_PAUSE
         while not self._ended.wait(pause):
             also(self._folder)
             if self.look(time.time_ns()):
                 pause *= 2
+        also(self._folder)
 
     def look(self, time_ns: int) -> bool:
         """Note how many replays there are, at this time of the system clock. True if earlier

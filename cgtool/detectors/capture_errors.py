@@ -139,17 +139,26 @@ def ended_in(op: str, frames: Frames) -> Finding:
     rule_code = _code_of(_WAITS, line) or code("sync-item")
     return Finding(
         rule_code,
-        f"{op} is not permitted when a stream is capturing; the code caught its error, but the "
-        "capture was ended (901)",
+        f"`{op}` is not permitted when a stream is capturing; the code caught its error, but the "
+        "capture is invalid (901)",
         frames=frames,
         phase="capture",
     )
 
 
+def ended_during(finding: Finding, op: str, frames: Frames) -> Finding:
+    """The finding of a capture that something else has ended while an op ran."""
+    return _with(finding, f"it was ended while `{op}` ran", frames)
+
+
 def ended_after(finding: Finding, op: str, frames: Frames) -> Finding:
     """The finding of a capture that was ended between two ops, with the first of them."""
+    return _with(finding, f"the capture was still valid after `{op}`", frames)
+
+
+def _with(finding: Finding, fact: str, frames: Frames) -> Finding:
     place = f" at {Path(frames[0].file).name}:{frames[0].line}" if frames else ""
-    return structs.replace(finding, reason=f"{finding.reason}; it was intact after {op}{place}")
+    return structs.replace(finding, reason=f"{finding.reason}; {fact}{place}")
 
 
 def is_refusal(exception: BaseException) -> bool:

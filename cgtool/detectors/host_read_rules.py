@@ -152,9 +152,6 @@ _LIBRARIES: dict[str, Refusal] = {
 }
 """By a part of the file name of the innermost frame; in order."""
 
-_PASS_A_NUMBER = (
-    "pass a Python number, or use ops that take a tensor in its place (arithmetic, `torch.where`)"
-)
 READ = Refusal(SYNC_ITEM, "reading a tensor value on the host (.item(), int(), float())")
 READS: dict[Any, Refusal] = {
     **dict.fromkeys(
@@ -253,9 +250,7 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
         name = library_function()
     argument = _tensor_for_number(name) if by_library is _LIBRARY_FUNCTION and name else None
     if argument is not None:
-        by_library = by_library._replace(
-            fix=_PASS_A_NUMBER.replace("number", f"number in `{argument}`")
-        )
+        by_library = by_library._replace(fix=_pass_a_number(f" in `{argument}`"))
     return by_library._replace(subject=_reads(name)) if name else by_library
 
 
@@ -274,7 +269,7 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
             subject=f"`{called}` with a tensor in place of a number, which is read on the host,",
             fix=f"use `torch.{name}`, which stays on the device"
             if called == f"math.{name}"
-            else _PASS_A_NUMBER,
+            else _pass_a_number(),
         )
     # Those in C have no frame.
     if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
@@ -289,7 +284,8 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
 
 _CONVERSIONS = ("item", "tolist", "numpy", "tensor", "as_tensor", "scalar_tensor")
 """Functions of PyTorch that are there to read values, or have a rule of their own."""
-_WITH_NUMBERS = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
+_NAMESPACES = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
+"""Where PyTorch has functions that compute."""
 
 
 def _takes_numbers(call: ast.Call) -> bool:
@@ -299,8 +295,15 @@ def _takes_numbers(call: ast.Call) -> bool:
     is_method = isinstance(call.func, ast.Attribute)
     if name in _CONVERSIONS or (not is_method and hasattr(builtins, name)):
         return False
-    owners = (torch.Tensor, *_WITH_NUMBERS) if is_method else _WITH_NUMBERS
+    owners = (torch.Tensor, *_NAMESPACES) if is_method else _NAMESPACES
     return any(callable(getattr(owner, name, None)) for owner in owners)
+
+
+def _pass_a_number(argument: str = "") -> str:
+    return (
+        f"pass a Python number{argument}, or use ops that take a tensor in its place (arithmetic, "
+        "`torch.where`)"
+    )
 
 
 def _is_pythons(frame: types.FrameType) -> bool:

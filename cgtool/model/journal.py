@@ -75,8 +75,8 @@ class Machine(msgspec.Struct, tag="machine", array_like=True):
     """Where the process captures; written before its first capture."""
 
     environment: Environment
-    python: str = ""
-    """The interpreter, if ops are noted in Python because the recorder in C++ was not compiled."""
+    needs_recorder_for: str = ""
+    """Path of the interpreter for which the recorder in C++ is missing; empty if it is not."""
 
 
 class Capturing(msgspec.Struct, tag="capturing", array_like=True):

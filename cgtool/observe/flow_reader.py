@@ -360,7 +360,7 @@ class _Reader:
                 return True
         return False
 
-    def _is_returned(self, node: ast.expr) -> bool:
+    def _is_tensor_of_result(self, node: ast.expr) -> bool:
         """Whether it is a tensor on the device that is taken out of what a call returned."""
         text = ""
         while isinstance(node, ast.Attribute | ast.Subscript):
@@ -409,7 +409,7 @@ class _Reader:
             return any(each == node.id or each.startswith(inside) for each in self.tensors)
         return not self._is_number(node)
 
-    def _together(
+    def _sources_of_object(
         self, parts: Iterable[tuple[ast.expr, Sources]], owner: ast.AST | None
     ) -> Sources:
         """The sources of an object that is made of expressions with these, and of ``owner``."""
@@ -564,7 +564,9 @@ class _Reader:
         chain = name_chain(node)
         if chain is None:
             sources = self._children(node)
-            return self._consume(node, of_tensor(sources) if self._is_returned(node) else sources)
+            return self._consume(
+                node, of_tensor(sources) if self._is_tensor_of_result(node) else sources
+            )
         sources = self._children(node) if ONE in chain[1] else NOTHING
         return sources | self._load(node, chain)
 
@@ -572,13 +574,15 @@ class _Reader:
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Sources:  # noqa: N802
         parts = ((each, self._eval(each)) for each in node.elts)
-        return self._consume(node, self._together(parts, None))
+        return self._consume(node, self._sources_of_object(parts, None))
 
     _List = _Tuple
 
     def _Dict(self, node: ast.Dict) -> Sources:  # noqa: N802
         nodes = [each for each in (*node.keys, *node.values) if each is not None]
-        return self._consume(node, self._together(((x, self._eval(x)) for x in nodes), None))
+        return self._consume(
+            node, self._sources_of_object(((x, self._eval(x)) for x in nodes), None)
+        )
 
     def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
         return NOTHING
@@ -828,7 +832,7 @@ class _Reader:
             # It may make an object of its arguments.
             parts = [*zip(values, arguments, strict=True)]
             parts += [(word.value, named[word.arg]) for word in words]
-            return chosen | drawn | self._together(parts, getattr(function, "value", None))
+            return chosen | drawn | self._sources_of_object(parts, getattr(function, "value", None))
         # What a function of the host returns depends on the object that it is a method of, which
         # may be replaced (`self.phase = self.phase.next()`), and on the name that chooses it.
         result = drawn if position in self.ran.around else drawn | chosen

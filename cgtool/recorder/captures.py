@@ -43,8 +43,6 @@ _now = time.perf_counter_ns
 _BEGINS = 5_000_000_000
 """Nanoseconds after which a capture that was about to begin is taken for one that never did."""
 
-_FINALIZER = "finalizer-in-capture"
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
@@ -115,9 +113,9 @@ class Capture:
     def read(self) -> None:
         self.contents = self._watch.read()
 
-    def traced(self, finding: Finding) -> Finding:
+    def with_cause(self, finding: Finding) -> Finding:
         """As of ``Watch``."""
-        return self._watch.traced(finding)
+        return self._watch.with_cause(finding)
 
     def stop(self) -> None:
         gc.callbacks.remove(self._collects)
@@ -348,10 +346,9 @@ class Captures:
         """Why a capture failed, as text and as a finding."""
         others = self._costs.others_entering(capture.start.time_ns)
         diagnosis = _diagnosis(error, capture.ended_threads(), others, nested=capture.nested)
-        if diagnosis is not None and diagnosis.code == _FINALIZER:
-            # What the error itself does not say.
+        if diagnosis is not None and _has_unknown_cause(diagnosis):
             with self._journal.protected():
-                diagnosis = capture.traced(diagnosis)
+                diagnosis = capture.with_cause(diagnosis)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
         reason = _first_line(error)
@@ -514,6 +511,13 @@ def _diagnosis(
             frames = nested if is_nested else exception_frames(raised)
             return msgspec.structs.replace(finding, frames=frames)
     return None
+
+
+def _has_unknown_cause(diagnosis: Finding) -> bool:
+    """Whether the error tells only that some call has ended the capture."""
+    from cgtool.detectors.capture_errors import FINALIZER_IN_CAPTURE
+
+    return diagnosis.code == FINALIZER_IN_CAPTURE
 
 
 def _own_exception(raised: BaseException) -> Finding | None:

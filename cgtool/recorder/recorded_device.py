@@ -30,9 +30,9 @@ class Watch(Protocol):
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
 
-    def traced(self, finding: Finding) -> Finding:
-        """After ``read``: what is known of the call that ended the capture, beyond a finding that
-        only knows that some call has."""
+    def with_cause(self, finding: Finding) -> Finding:
+        """The finding with the op that ended the capture, or the last one before that; ``finding``
+        itself if neither is known. After ``read``."""
 
     def stop(self) -> None:
         """The capture is over."""

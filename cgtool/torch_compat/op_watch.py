@@ -15,6 +15,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -28,6 +29,8 @@ import torch
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 _NAME = "cgtool_op_watch"
+_PASSING = re.compile(r"[Kk]illed|No space left")
+"""In an error of a compiler that may succeed another time."""
 
 
 class BuildError(Exception):
@@ -89,12 +92,14 @@ def build() -> Path:
             first = next((line for line in lines if "error" in line), lines[-1])
             raise BuildError(f"`{command[0]}` does not compile it: {first.strip()}")
         output.replace(path)
+    path.with_suffix(".failed").unlink(missing_ok=True)
     return path
 
 
 @contextlib.contextmanager
 def _first_time(path: Path) -> Iterator[bool]:
-    """Whether nobody has compiled the kernel, has failed to, or does so now."""
+    """Yields True if this process should compile the kernel: there is no library, no earlier
+    failure, and no other process that compiles. Raises OSError where files cannot be locked."""
     with path.with_suffix(".failed").open("a") as failed:
         try:
             fcntl.flock(failed, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,20 +109,17 @@ def _first_time(path: Path) -> Iterator[bool]:
         try:
             yield not path.exists() and not failed.tell()
         except BuildError as error:
-            print(error, file=failed)
+            if not _PASSING.search(str(error)):
+                print(error, file=failed)
             raise
 
 
 def build_once() -> None:
-    """Compile it in the background, unless that was tried before. Raises as ``build`` does."""
+    """Compile it, unless that has failed before. Raises as ``build`` does."""
     path = library()
     path.parent.mkdir(parents=True, exist_ok=True)
     with _first_time(path) as is_first:
         if is_first:
-            os.nice(19)
-            with contextlib.suppress(OSError):
-                # It takes a gigabyte: where memory runs out, this is ended, and not the program.
-                Path("/proc/self/oom_score_adj").write_text("1000")
             build()
 
 

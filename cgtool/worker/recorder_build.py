@@ -1,8 +1,9 @@
-"""Has the recorder in C++ compiled where a program was recorded without it."""
+"""Compiles the recorder in C++ while a program that lacks it runs."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -13,10 +14,10 @@ SCRIPT = Path(cgtool.__file__).parent / "torch_compat" / "op_watch.py"
 
 
 class RecorderBuild:
-    """Starts a compiler for each Python of a program that has none, once, at the lowest priority.
+    """One compiler for each interpreter of the program, at the lowest priority.
 
-    It is no child of the program's, which may wait for its own. It takes half a minute, and is not
-    waited for: the runs that follow use the result.
+    It is not a child of the program, which may wait for its own children. It takes half a minute;
+    only later runs use the result.
     """
 
     def __init__(self) -> None:
@@ -26,20 +27,24 @@ class RecorderBuild:
         """By interpreter."""
 
     def look(self, folder: Path) -> None:
-        """Look into the journals of a program that runs."""
+        """Look into the journals of a program that runs, or has just ended."""
+        for build in self._builds.values():
+            build.poll()  # one that has ended stays a zombie otherwise
         for journal in read_journals(folder):
             if journal.log in self._known:
                 continue
             for record in journal.records():
                 if isinstance(record, Machine):
                     self._known.add(journal.log)
-                    if record.python and record.python not in self._builds:
-                        self._build(record.python)
+                    if record.needs_recorder_for and record.needs_recorder_for not in self._builds:
+                        self._build(record.needs_recorder_for)
                     break
 
     def _build(self, python: str) -> None:
+        if not Path(python).name.startswith("python"):
+            return  # an application that embeds Python
         with contextlib.suppress(OSError):  # the Python of another machine, or gone
-            self._builds[python] = subprocess.Popen(
+            build = self._builds[python] = subprocess.Popen(
                 # -P: modules beside the script have names of the standard library.
                 [python, "-P", str(SCRIPT), "--once"],
                 stdin=subprocess.DEVNULL,
@@ -47,3 +52,6 @@ class RecorderBuild:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the program
             )
+            os.setpriority(os.PRIO_PROCESS, build.pid, 19)
+            # It takes a gigabyte: where memory runs out, it is ended, and not the program.
+            Path(f"/proc/{build.pid}/oom_score_adj").write_text("1000")

@@ -304,8 +304,8 @@ def test_both_ways_know_the_op_that_ended_the_capture(native, position):
             X.neg()
         result = recorder.finish(int)
         calls = result.record.calls
-        assert list(map(result.finds_intact, calls)) == [True, True, False]
-        assert list(map(result.leaves_intact, calls)) == [True, False, False]
+        assert list(map(result.was_intact_before, calls)) == [True, True, False]
+        assert list(map(result.was_intact_after, calls)) == [True, False, False]
 
 
 def profiled(program):

@@ -418,7 +418,7 @@ def test_the_op_that_ended_a_capture_though_its_error_was_caught(
     assert graph.diagnosis is not None
     assert graph.diagnosis.code == code, graph.diagnosis
     assert capture.frames[graph.diagnosis.frames[0]].line == line
-    intact = "it was intact after aten::mul.Tensor at program.py:10"
+    intact = "the capture was still valid after `aten::mul.Tensor` at program.py:10"
     assert (intact in graph.diagnosis.reason) == (way == "synchronize")
 
 

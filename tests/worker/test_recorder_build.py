@@ -52,7 +52,6 @@ def test_it_is_compiled_for_the_python_of_the_program(tmp_path: Path, compiled: 
 def test_what_cannot_be_compiled_is_tried_once(
     compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(op_watch.os, "nice", lambda _: 0)
     works = op_watch.os.environ["CXX"]
     monkeypatch.setenv("CXX", f"{sys.executable} -c 'import sys; sys.exit(\"error: too old\")'")
     with pytest.raises(op_watch.BuildError, match="too old"):

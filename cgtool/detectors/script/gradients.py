@@ -105,8 +105,8 @@ class Gradients(Detector):
         by_callable = "the graphed callable" if graph.callable is not None else graph.name
         self.report(
             GRADIENT_ACCUMULATION_MISMATCH,
-            f"`.grad` is the memory in which {by_callable} returns the gradient: this backward has "
-            "overwritten it, and then adds it to itself",
+            f"`.grad` shares memory with the gradient that {by_callable} returns: this backward "
+            "overwrites it and then adds it to itself",
             graph.last_replay.frames,
             phase="replay",
         )

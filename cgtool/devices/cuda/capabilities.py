@@ -120,7 +120,7 @@ def _op_watch(_torch: Any) -> str:
     if op_watch.load() is None:
         raise Missing(
             "cgtool run watches the ops of a capture in Python, which takes longer",
-            "cgtool doctor --build (needs a C++ compiler)",
+            "cgtool doctor --build, or the first cgtool run (needs a C++ compiler)",
         )
     return f"compiled: {op_watch.library()}"
 

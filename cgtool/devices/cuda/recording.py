@@ -137,6 +137,8 @@ class _Recorder(OpRecorder):
         self.kernels: list[_Launch] = []
         self.generated: dict[int, Site] = {}
         """The lines of generated code that made calls, by their index."""
+        self.failed = set[int]()
+        """The calls that raised an error, by their index."""
         self._may_be_generated = has_compiled()
         self.positions = _Positions()
         super().__init__({}, Annotations(), self.positions.note)
@@ -179,6 +181,9 @@ class _Recorder(OpRecorder):
             start = self.launch_count()
             try:
                 result = run(*args, **kwargs)
+            except BaseException:
+                self.failed.add(call.index)
+                raise
             finally:
                 call.launches = start, self.launch_count()
         self.note_made(call)
@@ -202,12 +207,12 @@ class _Recorder(OpRecorder):
         """While entered, the ops are recorded."""
         return op_key.watch(self.observe)
 
-    def finds_intact(self, call: OpCall) -> bool:
-        """Whether no call that is not permitted had ended the capture when this op began."""
+    def was_intact_before(self, call: OpCall) -> bool:
+        """Whether the capture was still valid when this op, whose launches were noted, began."""
         return self.positions.seen[call.launches[0]] != INVALIDATED
 
-    def leaves_intact(self, call: OpCall) -> bool:
-        """The same when it was over."""
+    def was_intact_after(self, call: OpCall) -> bool:
+        """Whether it was when the op was over."""
         return self.positions.seen[call.launches[1]] != INVALIDATED
 
     def finish(self, give_way: Callable[[], object]) -> _Recorder:
@@ -297,7 +302,9 @@ class _NativeRecorder:
                 result.generated[call.index] = site
             result.note_made_by(call, threads[thread], before)
             calls.append(call)
-            if after is not None:  # the op succeeded
+            if after is None:
+                result.failed.add(call.index)
+            else:
                 result.note_made_by(call, threads[thread], after)
         return result
 
@@ -429,17 +436,20 @@ class _Watch:
 
         return joined
 
-    def traced(self, finding: Finding) -> Finding:
+    def with_cause(self, finding: Finding) -> Finding:
         if self._recorder is None:
             return finding
-        from cgtool.detectors.capture_errors import ended_after, ended_in
+        from cgtool.detectors.capture_errors import ended_after, ended_during, ended_in
 
         recorder = self._recorder.finish(lambda: None)
         launching = [call for call in recorder.record.calls if call.launches != (0, 0)]
-        intact = list(itertools.takewhile(recorder.leaves_intact, launching))
+        intact = list(itertools.takewhile(recorder.was_intact_after, launching))
         following = launching[len(intact) : len(intact) + 1]
-        for call in filter(recorder.finds_intact, following):
-            return ended_in(call.name, frames_of(call.chain or self._chain))
+        for call in filter(recorder.was_intact_before, following):
+            frames = frames_of(call.chain or self._chain)
+            if call.index in recorder.failed:
+                return ended_in(call.name, frames)
+            return ended_during(finding, call.name, frames)
         for call in intact[-1:]:
             return ended_after(finding, call.name, frames_of(call.chain or self._chain))
         return finding

@@ -46,7 +46,7 @@ class _Watch:
         calls = [node.call.index for node in nodes]
         return lambda _: contents_of(nodes, calls, self._record, self._table)
 
-    def traced(self, finding: Finding) -> Finding:
+    def with_cause(self, finding: Finding) -> Finding:
         return self._ended_by or finding
 
     def stop(self) -> None:

@@ -26,6 +26,7 @@ from msgspec import structs  # noqa: E402
 from offline_100k import CGTOOL, best_of, measure  # noqa: E402
 
 from cgtool.model.capture import Contents, Environment, Node  # noqa: E402
+from cgtool.model.finding import Finding
 from cgtool.model.journal import Began, Command, JournalWriter, new_folder  # noqa: E402
 from tests.builders import huge  # noqa: E402
 
@@ -96,6 +97,9 @@ class Device:
 
         nodes = tuple(map(moved, self._graph.nodes))
         return lambda _: (nodes, self._graph.edges)
+
+    def with_cause(self, finding: Finding) -> Finding:
+        return finding
 
     def stop(self) -> None: ...
 

@@ -26,7 +26,7 @@ from msgspec import structs  # noqa: E402
 from offline_100k import CGTOOL, best_of, measure  # noqa: E402
 
 from cgtool.model.capture import Contents, Environment, Node  # noqa: E402
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Finding  # noqa: E402
 from cgtool.model.journal import Began, Command, JournalWriter, new_folder  # noqa: E402
 from tests.builders import huge  # noqa: E402
 

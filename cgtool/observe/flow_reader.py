@@ -110,7 +110,7 @@ _PASSED_BY = {
 _ADDS = frozenset(
     ("append", "extend", "insert", "appendleft", "update", "setdefault", "add", "write", "put")
 )
-"""Methods that add their arguments to a container, whatever is in it already."""
+"""Methods that add their arguments to a container: what is added does not depend on its items."""
 _DEEPEST = 3
 """How many keys are followed, each into the container that the one before it leads to."""
 _ALL, _OF_ANY_KEY = ("all",), ("any key",)
@@ -481,7 +481,7 @@ class _Reader:
                 self.names[name] = self.names.get(name, NOTHING) | sources
 
     def _change(self, container: ast.expr, sources: Sources, *, adds: bool = False) -> None:
-        """A method changes a container. ``adds``: whatever is in it already."""
+        """A method changes a container. ``adds``: as of ``_ADDS``."""
         sources |= self.control
         self._store(container, sources, in_place=True)
         root, steps = name_chain(container) or ("", ())

@@ -226,7 +226,7 @@ class Flows:
         state, path = item.key
         values = [each.look_up() for each in self.reads.watched if each.key == state.key]
         for depth, key in enumerate(path, 1):
-            # What an item holds is asked for by the next key.
+            # The next key looks into this item.
             meant = "state" if depth == len(path) else "whole"
             for value in values:
                 yield from (Source(meant, (kind, id(value), key)) for kind in ("item", "each"))

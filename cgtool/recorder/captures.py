@@ -408,7 +408,7 @@ class Captures:
 
     def _write_machine(self, environment: Callable[[], Environment]) -> None:
         with self._journal.protected():
-            python = sys.executable if self._device.notes_ops_in_python() else ""
+            python = (sys.executable or "") if self._device.notes_ops_in_python() else ""
             self._journal.append(Machine(environment(), python))
 
     def _write_contents(self, number: int, contents: Callable[[GiveWay], Contents]) -> None:

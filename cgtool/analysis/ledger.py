@@ -124,8 +124,8 @@ class _ProcessLedger:
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
-    ops_in_python = False
-    """As of ``Machine``."""
+    ops_in_python: list[bool] = field(default_factory=list)
+    """As of ``Captured``, by capture."""
     frames: list[int] = field(default_factory=list)
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
@@ -147,7 +147,6 @@ class _ProcessLedger:
                         self.environment = Environment(device="simulated", simulated=True)
                 case Machine():
                     self.environment = record.environment
-                    self.ops_in_python = bool(record.needs_recorder_for)
                 case Tables():
                     self._add(record)
                 case Capturing():
@@ -238,6 +237,7 @@ class _ProcessLedger:
             frames = self.tables.frame_indices(record.frames)
             changes |= {"owner": record.owner, "frames": frames}
         self._change(record.number, **changes)
+        self.ops_in_python.append(record.ops_in_python)
         if record.failure is None:
             self.captured[record.number] = record
 
@@ -407,7 +407,7 @@ def merge(
         created=created,
         cgtool=cgtool.__version__,
         recorder="program",
-        caveats=_caveats(environment, any(each.ops_in_python for each in processes)),
+        caveats=_caveats(environment, [each for of in processes for each in of.ops_in_python]),
         graphs=tuple(graphs),
         frames=tuple(tables.frames),
         origins=tuple(tables.origins),
@@ -495,7 +495,8 @@ def _topology(graph: Graph) -> bytes:
     return hashlib.blake2b(msgspec.msgpack.encode((nodes, edges))).digest()
 
 
-def _caveats(environment: Environment, ops_in_python: bool) -> tuple[Caveat, ...]:
+def _caveats(environment: Environment, ops_in_python: Sequence[bool]) -> tuple[Caveat, ...]:
+    """``ops_in_python``: whether those of a capture were, by capture."""
     caveats: list[Caveat] = []
     if environment.simulated:
         caveats.append(
@@ -505,11 +506,16 @@ def _caveats(environment: Environment, ops_in_python: bool) -> tuple[Caveat, ...
                 "and no GPU times, and code compiled by torch.compile captures no graphs",
             )
         )
-    if ops_in_python:
+    if any(ops_in_python):
+        which = (
+            "captures"
+            if all(ops_in_python)
+            else (f"{sum(ops_in_python):,} of {len(ops_in_python):,} captures")
+        )
         caveats.append(
             Caveat(
                 "ops-in-python",
-                "captures took several times as long as without cgtool, because their ops were "
+                f"{which} took several times as long as without cgtool, because their ops were "
                 "recorded in Python: the recorder in C++ was not compiled yet; if this note is "
                 "still there in the next run, `cgtool doctor --build` shows why",
             )

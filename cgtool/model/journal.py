@@ -75,8 +75,13 @@ class Machine(msgspec.Struct, tag="machine", array_like=True):
     """Where the process captures; written before its first capture."""
 
     environment: Environment
-    needs_recorder_for: str = ""
-    """Path of the interpreter for which the recorder in C++ is missing; empty if it is not."""
+
+
+class NeedsRecorder(msgspec.Struct, tag="needs-recorder", array_like=True):
+    """The process uses a GPU, and the recorder in C++ is missing."""
+
+    python: str
+    """Path of the interpreter; empty if it is not known."""
 
 
 class Capturing(msgspec.Struct, tag="capturing", array_like=True):
@@ -122,6 +127,8 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     """What captured, if it is not what called ``capture_begin``: a function that is over when the
     capture ends has only begun it."""
     overlaps: bool = False
+    ops_in_python: bool = False
+    """Its ops were noted in Python, because the recorder in C++ was missing."""
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
@@ -223,6 +230,7 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
 Record = (
     Began
     | Machine
+    | NeedsRecorder
     | Capturing
     | Tables
     | Captured

@@ -21,7 +21,15 @@ import msgspec
 from cgtool.model.capture import Contents, Environment, Frames
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
-from cgtool.model.journal import Captured, Capturing, GraphRead, JournalWriter, Machine, Tables
+from cgtool.model.journal import (
+    Captured,
+    Capturing,
+    GraphRead,
+    JournalWriter,
+    Machine,
+    NeedsRecorder,
+    Tables,
+)
 from cgtool.model.ledger import CALLABLES, COMPILE
 from cgtool.observe.frames import (
     Chain,
@@ -221,6 +229,8 @@ class Captures:
                 self._device.prepare()
                 self._table  # noqa: B018
                 self._is_prepared = True
+                if self._device.notes_ops_in_python():
+                    self._journal.append(NeedsRecorder(sys.executable or ""))
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
@@ -387,6 +397,7 @@ class Captures:
             capture.captures[0][0].co_qualname if capture.captures else "",
             self._frames.frames_of(capture.captures),
             capture.overlaps,
+            self._device.notes_ops_in_python(),
         )
         self._journal.append(captured)
         with self._lock:
@@ -408,8 +419,7 @@ class Captures:
 
     def _write_machine(self, environment: Callable[[], Environment]) -> None:
         with self._journal.protected():
-            python = (sys.executable or "") if self._device.notes_ops_in_python() else ""
-            self._journal.append(Machine(environment(), python))
+            self._journal.append(Machine(environment()))
 
     def _write_contents(self, number: int, contents: Callable[[GiveWay], Contents]) -> None:
         with self._journal.protected():

@@ -59,7 +59,8 @@ class RecordedDevice(Protocol):
         """That of the current device, to be asked for later, by any thread."""
 
     def notes_ops_in_python(self) -> bool:
-        """Whether a faster recorder could be compiled."""
+        """Whether captures are noted in Python, and a faster recorder could be compiled. After
+        ``prepare``."""
 
     def when_used(self, call: Callable[[], None]) -> None:
         """Call back when the program first uses the device."""

@@ -3,7 +3,7 @@ installed PyTorch.
 
 Most of what it costs to watch an op with ``op_key`` is its way into Python and back. The kernel in
 C++ goes on the same key, so the same ops reach it. This file, run as a script, compiles it, for
-``cgtool doctor --build``; with ``--once`` for ``cgtool run``, where it had to watch ops in Python.
+``cgtool doctor --build``; with ``--once`` for ``cgtool run``, where it has to watch ops in Python.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,29 +38,55 @@ class BuildError(Exception):
     """The kernel cannot be compiled here."""
 
 
+@functools.cache
+def _digest() -> str:
+    """Of this PyTorch, this Python and this source."""
+    build = f"{torch.__version__} {torch.version.git_version} {sysconfig.get_config_var('SOABI')}"
+    return hashlib.sha256(SOURCE.read_bytes() + build.encode()).hexdigest()[:16]
+
+
 def library() -> Path:
     """Where the kernel is, or would be, for this PyTorch, this Python and this source."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    build = f"{torch.__version__} {torch.version.git_version} {sysconfig.get_config_var('SOABI')}"
-    digest = hashlib.sha256(SOURCE.read_bytes() + build.encode()).hexdigest()[:16]
-    return Path(cache, "cgtool", f"op_watch-{torch.__version__}-{digest}.so")
+    return Path(cache, "cgtool", f"op_watch-{torch.__version__}-{_digest()}.so")
 
 
-@functools.cache
+class _Loader:
+    """Loads the kernel's module once, as soon as it is there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._module: Any = None
+        self._failed = False
+
+    def load(self) -> Any:
+        if self._module is None and not self._failed:
+            with self._lock:
+                if self._module is None and not self._failed:
+                    self._load()
+        return self._module
+
+    def _load(self) -> None:
+        try:
+            path = library()
+            if not path.is_file():
+                return
+            loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+            spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+            self._module = module
+        except (ImportError, OSError, RuntimeError):
+            self._failed = True
+
+
+_loader = _Loader()
+
+
 def load() -> Any:
-    """The kernel's module; None if it was not compiled, or this process cannot load it."""
-    try:
-        path = library()
-        if not path.is_file():
-            return None
-        loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
-        spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except (ImportError, OSError, RuntimeError):
-        return None
-    return module
+    """The kernel's module; None if it is not compiled yet, or this process cannot load it."""
+    return _loader.load()
 
 
 def build() -> Path:

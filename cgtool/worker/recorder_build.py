@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import cgtool
-from cgtool.model.journal import Machine, read_journals
+from cgtool.model.journal import NeedsRecorder, read_journals
 
 SCRIPT = Path(cgtool.__file__).parent / "torch_compat" / "op_watch.py"
 
@@ -17,12 +17,12 @@ class RecorderBuild:
     """One compiler for each interpreter of the program, at the lowest priority.
 
     It is not a child of the program, which may wait for its own children. It takes half a minute;
-    only later runs use the result.
+    captures that the program makes later use the result.
     """
 
     def __init__(self) -> None:
         self._known = set[Path]()
-        """Journals that say where their process captures."""
+        """Journals that say what they need."""
         self._builds: dict[str, subprocess.Popen[bytes]] = {}
         """By interpreter."""
 
@@ -34,10 +34,10 @@ class RecorderBuild:
             if journal.log in self._known:
                 continue
             for record in journal.records():
-                if isinstance(record, Machine):
+                if isinstance(record, NeedsRecorder):
                     self._known.add(journal.log)
-                    if record.needs_recorder_for and record.needs_recorder_for not in self._builds:
-                        self._build(record.needs_recorder_for)
+                    if record.python not in self._builds:
+                        self._build(record.python)
                     break
 
     def _build(self, python: str) -> None:

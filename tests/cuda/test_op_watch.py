@@ -64,7 +64,7 @@ def cache():
 def native(cache):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(cache))
-        module = op_watch.load.__wrapped__()
+        module = op_watch._Loader().load()
     assert module is not None
     return module
 
@@ -527,9 +527,9 @@ def test_a_machine_without_a_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", f"{sys.executable} -c 'import sys; sys.exit(\"error: too old\")'")
     with pytest.raises(op_watch.BuildError, match="error: too old"):
         op_watch.build()
-    assert op_watch.load.__wrapped__() is None
+    assert op_watch._Loader().load() is None
     op_watch.library().write_bytes(b"no library")
-    assert op_watch.load.__wrapped__() is None
+    assert op_watch._Loader().load() is None
 
 
 def test_nodes_read_in_cpp_are_those_read_in_python(native, monkeypatch):

@@ -422,6 +422,54 @@ def test_the_op_that_ended_a_capture_though_its_error_was_caught(
     assert (intact in graph.diagnosis.reason) == (way == "synchronize")
 
 
+LONG = """
+import pathlib, sys, time, torch
+x = torch.ones(3, device="cuda")
+def captured():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = (x * 2).exp() + 1
+    graph.replay()
+    return y
+print(captured().tolist())
+folder, limit = pathlib.Path(sys.argv[1], "cgtool"), time.monotonic() + 200
+while not list(folder.glob("*.so")) and time.monotonic() < limit:
+    time.sleep(0.1)
+print(captured().tolist())
+print(captured().tolist())
+"""
+
+
+def test_a_program_uses_the_recorder_that_is_compiled_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "program.py").write_text(LONG)
+    said = output(
+        "-m", "cgtool", "run", "-o", "run.cgt", "program.py", str(tmp_path / "cache"),
+        folder=tmp_path,
+    )  # fmt: skip
+    assert len(set(said.splitlines()[:3])) == 1
+    capture = capture_file.read(tmp_path / "run.cgt")
+    assert [caveat.text for caveat in capture.caveats if caveat.code == "ops-in-python"] == [
+        "1 of 3 captures took several times as long as without cgtool, because their ops were "
+        "recorded in Python: the recorder in C++ was not compiled yet; if this note is still "
+        "there in the next run, `cgtool doctor --build` shows why"
+    ]
+    nodes = [
+        [
+            (capture.origins[node.origin].op, capture.origins[node.origin].frames)
+            for node in capture.graphs[entry.graph].nodes
+            if node.origin is not None
+        ]
+        for entry in capture.ledger.graphs
+        if entry.graph is not None
+    ]
+    first, *later = ([(op, capture.frames[at[0]].line) for op, at in each] for each in nodes)
+    assert len(first) == 3
+    assert later == [first, first]
+
+
 def unplaced(capture: Capture) -> list[str]:
     """The kernels that have no op, or no line of the program."""
     names = []

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.model.capture import Environment
-from cgtool.model.journal import Began, JournalWriter, Machine
+from cgtool.model.journal import Began, JournalWriter, NeedsRecorder
 from cgtool.torch_compat import op_watch
 from cgtool.worker.recorder_build import RecorderBuild
 
@@ -28,10 +27,6 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def machine(python: str) -> Machine:
-    return Machine(Environment(""), python)
-
-
 def test_it_is_compiled_for_the_python_of_the_program(tmp_path: Path, compiled: Path) -> None:
     folder = tmp_path / "journals"
     folder.mkdir()
@@ -40,7 +35,7 @@ def test_it_is_compiled_for_the_python_of_the_program(tmp_path: Path, compiled: 
         journal = JournalWriter(folder, f"{pid}-{pid}")
         journal.append(Began(0, pid, 0, (), forked=False))
         build.look(folder)
-        journal.append(machine(python))
+        journal.append(NeedsRecorder(python))
         build.look(folder)
         assert len(build._builds) == (pid > 1)
     (process,) = build._builds.values()

@@ -49,7 +49,7 @@ class CudaRecordedDevice:
     def notes_ops_in_python(self) -> bool:
         from cgtool.torch_compat import op_key
 
-        return op_key.is_supported() and op_watch.load() is None
+        return op_key.is_supported() and self._captures.native is None
 
     def when_used(self, call: Callable[[], None]) -> None:
         # Without it, the first capture prepares.

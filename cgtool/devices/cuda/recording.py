@@ -500,25 +500,31 @@ class Captures:
         """``patches``: until they are undone."""
         self.code = code
         self.pauses = Pauses(patches, op_key.paused)
-        native = op_watch.load()
-        self.native_reader = None
-        self._native, self._settings = native, None
+        self._patches = patches
+        self.native: Any = None
+        """The module of ``op_watch``, as soon as it is compiled."""
+        self._settings: Any = None
         self._launch_point: PatchPoint | None = None
-        if native is not None:
-            self.native_reader = native_reader(native)
-            self._settings = _settings(native)
-            look_up_chains_in_cpp(native.chain_of)
-            patches.callback(look_up_chains_in_cpp, None)
-        self.functions = FunctionTable(native=self.native_reader)
-        nowhere = AddressBook(Trace(), (), (), ())
-        self.reader = GraphReader(self.functions, nowhere, self.native_reader)
+        self.functions = FunctionTable()
+        self.reader = GraphReader(self.functions, AddressBook(Trace(), (), (), ()))
         self.chains = Chains()
+        self._look_for_native()
+
+    def _look_for_native(self) -> None:
+        native = op_watch.load()
+        if native is None:
+            return
+        self._settings = _settings(native)
+        look_up_chains_in_cpp(native.chain_of)
+        self._patches.callback(look_up_chains_in_cpp, None)
+        self.functions.native = self.reader.native = native_reader(native)
+        self.native = native
 
     def free_bytes(self) -> int | None:
         """Free memory of the current device, also during a capture."""
-        if self.native_reader is None:
+        if self.reader.native is None:
             return free_bytes()
-        known: int | None = self.native_reader.free_bytes()
+        known: int | None = self.reader.native.free_bytes()
         return known
 
     def launch_point(self) -> PatchPoint | None:
@@ -532,10 +538,12 @@ class Captures:
 
     def native_recorder(self) -> _NativeRecorder | None:
         """Of the capture that a caller begins, or has begun; None if it must be one in Python."""
-        if self._native is None or not op_key.can_watch_natively():
+        if self.native is None:
+            self._look_for_native()
+        if self.native is None or not op_key.can_watch_natively():
             return None
         within = _frame_of_capture(sys._getframe(1))
-        return _NativeRecorder(self.chains, self._native, self._settings, within)
+        return _NativeRecorder(self.chains, self.native, self._settings, within)
 
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
         """To follow the next capture of this thread; ``table`` takes the origins of its nodes. The

@@ -29,6 +29,11 @@ from cgtool.torch_compat.private import pins_memory
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
 API_ORDER_MISUSE = code("api-order-misuse")
+ON_DEFAULT_STREAM = "the capture begins on the default stream, which CUDA does not capture"
+OTHER_STREAM = (
+    "capture with `torch.cuda.graph`, which uses a stream of its own, or call `capture_begin` and "
+    "`capture_end` under `with torch.cuda.stream(torch.cuda.Stream()):`"
+)
 FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
 RNG_NEW_GENERATOR = code("rng-new-generator")
@@ -395,9 +400,15 @@ RULES = (
     ),
     Rule(
         API_ORDER_MISUSE,
-        r"Called CUDAGraph::|must be captured on a non-default stream|already owns a captured "
-        r"graph|until capture_end\(\) has been called|keep_graph=true|keep_graph=True|"
-        r"must have been called before calling|CUDA Graphs debug not enabled",
+        r"must be captured on a non-default stream",
+        ON_DEFAULT_STREAM,
+        OTHER_STREAM,
+    ),
+    Rule(
+        API_ORDER_MISUSE,
+        r"Called CUDAGraph::|already owns a captured graph|until capture_end\(\) has been called|"
+        r"keep_graph=true|keep_graph=True|must have been called before calling|"
+        r"CUDA Graphs debug not enabled",
         "methods of `CUDAGraph` were called in the wrong order",
     ),
     Rule(

@@ -114,3 +114,10 @@ def test_a_wait_for_a_copy_with_pinned_memory_is_one(copy, code):
     with pytest.raises(Exception, match="not permitted") as caught:
         copy(torch.ones(1))
     assert explain(caught.value, "capture forward").code == code
+
+
+def test_a_capture_on_the_default_stream_is_not_a_wrong_order():
+    finding = explain(raised("CUDA graphs must be captured on a non-default stream."), "script")
+    assert finding.code == "api-order-misuse"
+    assert "default stream" in finding.reason
+    assert "torch.cuda.stream" in finding.fix

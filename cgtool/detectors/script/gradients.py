@@ -13,6 +13,8 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
+from cgtool.observe.script.changes import Target, changed_at
+from cgtool.observe.script.names import stack_of
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.tensors import key_of, nodes_behind
 from cgtool.torch_compat.op_key import unobserved
@@ -22,6 +24,7 @@ ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth"
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
 GRADIENT_ACCUMULATION_MISMATCH = code("gradient-accumulation-mismatch")
 
+_BINDS_GRAD: tuple[Target, ...] = (("attribute", "grad"), ("attribute", "data"))
 _ADDITIONS = ("aten::add_.", "aten::add.")
 
 
@@ -57,7 +60,7 @@ class Gradients(Detector):
         self._zeroed = self.script.place()
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
-        graph = event.graph
+        graph, self._zeroed = event.graph, ()
         with unobserved(), no_torch_function():
             for use in graph.external.values():
                 leaf = use.tensor()
@@ -129,14 +132,18 @@ class Gradients(Detector):
         if not graph.replayable or not replays or graph.last_replay is None:
             return
         with no_torch_function():
-            is_none = leaf.grad is None
-        if is_none:
+            grad = leaf.grad
+        if grad is None:
             self.report(
                 GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
                 "the gradient that the graph writes is no longer the `.grad` of its parameter; "
                 "`optimizer.step()` skips the parameter",
                 self._zeroed or graph.last_replay.frames,
             )
+        elif key_of(grad) != gradient.key:
+            # What the script makes of the gradients of this replay is as good.
+            if gradient.read < graph.last_replay.time and not gradient.updates:
+                self._report_replaced(graph)
         elif not gradient.adds and replays > 1 and gradient.read <= gradient.stepped:
             self._look_at_overwritten(gradient, replays)
         elif gradient.adds and gradient.stepped and gradient.written <= gradient.stepped:
@@ -151,6 +158,18 @@ class Gradients(Detector):
                 ),
                 phase="replay",
             )
+
+    def _report_replaced(self, graph: WatchedGraph) -> None:
+        stack = stack_of(self.script.frame())
+        self.report(
+            GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
+            "`.grad` is another tensor than the one that the graph writes; `optimizer.step()` does "
+            "not see the gradients of this replay",
+            changed_at(_BINDS_GRAD, stack.values(), graph, only_bound=True)
+            or self._zeroed
+            or self.script.place(),
+            fix="change gradients in place: `p.grad.div_(n)`, `p.grad.copy_(other)`",
+        )
 
     def _look_at_overwritten(self, gradient: _Gradient, replays: int) -> None:
         """Several replays before a step are a mistake if each got its own batch."""

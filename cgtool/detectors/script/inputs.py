@@ -109,8 +109,12 @@ class Inputs(Detector):
         self._look_for_casts(event)
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
-        stack = stack_of(self.script.frame())
+        frame = self.script.frame()
+        stack = stack_of(frame)
+        self._holders = Holders()
         for key, use in event.graph.external.items():
+            if any(_was_lent(path, key, event.graph, stack) for path in self._paths.get(use, ())):
+                self._paths[use] = paths_to(key, frame, self._holders)
             for path in self._paths.get(use, ()):
                 now = path.look(stack) if path.steps else None
                 if isinstance(now, torch.Tensor) and key_of(now) != key:
@@ -298,6 +302,14 @@ class Inputs(Detector):
                 phase="capture",
                 evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}",),
             )
+
+
+def _was_lent(path: Path, key: int, graph: WatchedGraph, stack: Stack) -> bool:
+    """Whether a module had a tensor as its parameter for a call only (``functional_call``), and has
+    its own again."""
+    now = path.look(stack) if path.kind == "parameter" else None
+    own = key_of(now) if isinstance(now, torch.Tensor) else None
+    return own is not None and own != key and own not in graph.allocated
 
 
 def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:

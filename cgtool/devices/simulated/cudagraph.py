@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
+from cgtool.detectors.capture_errors import ON_DEFAULT_STREAM, OTHER_STREAM
 from cgtool.detectors.script.run import run
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
@@ -172,7 +173,9 @@ class CUDAGraph:
         if device.current is device.default:
             raise self._refused(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, "
-                "it's ok to replay them on the default stream.)"
+                "it's ok to replay them on the default stream.)",
+                reason=ON_DEFAULT_STREAM,
+                fix=OTHER_STREAM,
             )
         if device.capturing:
             # notes/cuda: one capture at a time in a process.

@@ -7,7 +7,7 @@ import itertools
 import queue
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -37,7 +37,8 @@ UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
 _COMPARISONS = (
     "aten::sub.", "aten::rsub.", "aten::eq.", "aten::ne.", "aten::equal", "aten::isclose",
-    "aten::allclose", "aten::mse_loss", "aten::dist",
+    "aten::allclose", "aten::mse_loss", "aten::dist", "aten::lt.", "aten::le.", "aten::gt.",
+    "aten::ge.", "aten::minimum", "aten::maximum", "aten::fmin", "aten::fmax",
 )  # fmt: skip
 """Ops whose result is trivial for two arguments that are one tensor."""
 
@@ -347,6 +348,12 @@ def _is_in_place_of(graph: WatchedGraph, earlier: WatchedGraph) -> bool:
     return earlier.number < graph.number and earlier.frames[:1] == graph.frames[:1]
 
 
+_IN_ORDER = (
+    "call the callables in the order in which `make_graphed_callables` got them, or graph each by "
+    "a call of its own"
+)
+
+
 class SharedPools(Detector):
     """Graphs that share a pool: replayed in another order, or at the same time."""
 
@@ -356,6 +363,12 @@ class SharedPools(Detector):
         self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
         self._lost: dict[int, tuple[WatchedGraph, Frames]] = {}
         """By key of a buffer that another graph has overwritten: which graph, and where."""
+        self._passed_on: set[int] = set()
+        """The keys of what one graph has allocated and another one reads."""
+
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
+        uses = event.graph.external.values()
+        self._passed_on.update(use.buffer.key for use in uses if use.buffer.allocated_in)
 
     def _sharing(self, graph: WatchedGraph) -> list[WatchedGraph]:
         if graph.pool is None:
@@ -402,7 +415,7 @@ class SharedPools(Detector):
         for other in self._sharing(graph):
             if other.replays:
                 for buffer in self._overlap(graph, other):
-                    if not buffer.ref.expired():
+                    if not buffer.ref.expired() or buffer.key in self._passed_on:
                         self._lost.setdefault(buffer.key, (graph, frames))
 
     def on_eager_op(self, event: events.EagerOp) -> None:
@@ -418,14 +431,12 @@ class SharedPools(Detector):
         if buffer is None or buffer.key not in self._lost or buffer.allocated_in is None:
             return
         graph, frames = self._lost[buffer.key]
-        if graph.callable is not None:
-            # PyTorch captures these in the order in which they run.
-            return
         self.report(
             SHARED_POOL_REPLAY_ORDER,
-            f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites its "
-            "output, which is read afterwards",
+            f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites what that "
+            "has written, which is read afterwards",
             frames,
+            fix=None if graph.callable is None else _IN_ORDER,
             evidence=(f"{buffer.bytes} bytes at {buffer.address:#x}",),
         )
 
@@ -446,6 +457,10 @@ def _spans(graph: WatchedGraph) -> tuple[list[int], list[int]]:
 class Unordered(Detector):
     """Buffers of a graph that two streams use, with no wait between."""
 
+    def start(self) -> None:
+        self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        """By key of a buffer and stream: the position of the last eager op that reads it."""
+
     def _is_unordered(self, access: Access | None, stream: int) -> bool:
         return access is not None and not self.script.order.before(
             access.stream, access.tick, stream
@@ -465,6 +480,16 @@ class Unordered(Detector):
             if self._is_unordered(write, stream):
                 self._report("the replay reads what was written")
                 return
+        if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
+            self._report("the replay overwrites what is read")
+
+    def _is_read_elsewhere(self, key: int, stream: int, graph: WatchedGraph) -> bool:
+        """Whether an eager op, or the replay of another graph, may still read a buffer."""
+        reads, buffer = self._reads.pop(key, {}), self.script.buffers.by_key(key)
+        last = None if buffer is None else buffer.last_read
+        if last is not None and last.graph not in (None, graph):
+            reads[last.stream] = max(reads.get(last.stream, 0), last.tick)
+        return any(not self.script.order.before(*read, stream) for read in reads.items())
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         if running_autograd_node() is not None:
@@ -480,10 +505,20 @@ class Unordered(Detector):
             write = buffer.last_write if buffer is not None else None
             if write is not None and write.graph is not None and self._is_unordered(write, stream):
                 self._report("this line reads what a replay writes")
+            if write is not None and write.graph is not None and buffer is not None:
+                self._reads[buffer.key][stream] = self.script.order.submit(stream)
 
     def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
         buffer = self.script.buffers.find(tensor)
         return buffer if buffer is not None and buffer.place == "device" else None
+
+
+def _written(graph: WatchedGraph) -> Iterator[int]:
+    """The keys of the buffers on the device that a graph writes."""
+    yield from (
+        key for key, use in graph.external.items() if use.written and use.buffer.place == "device"
+    )
+    yield from graph.allocated
 
 
 class PinnedReads(Detector):

@@ -37,6 +37,7 @@ from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import APPLY, BACKWARD, DYNAMO, without_our_module_hooks
+from cgtool.torch_compat.storages import StorageRef
 
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 """Ops that launch nothing and allocate nothing."""
@@ -305,6 +306,19 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
         patches.wrap(owner, method, functools.partial(change, method))
     for method in ("register_parameter", "register_buffer"):
         patches.wrap(torch.nn.Module, method, register)
+
+
+def observe_dlpack(script: ObservedScript, patches: Patches) -> None:
+    """Tensors that are made of the memory of others."""
+
+    def from_dlpack(original: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = call_user(original, *args, **kwargs)
+        if isinstance(tensor, torch.Tensor):
+            script.buffers.add_alias(StorageRef(tensor))
+        return tensor
+
+    for owner in (torch, torch.utils.dlpack):
+        patches.wrap(owner, "from_dlpack", from_dlpack)
 
 
 def observe_environment(script: ObservedScript, patches: Patches) -> None:

@@ -64,6 +64,8 @@ class Buffers:
 
     def __init__(self) -> None:
         self._buffers: dict[int, Buffer] = {}
+        self._aliases: list[StorageRef] = []
+        """Kept, so that no other storage gets the key of one."""
 
     def find(self, tensor: torch.Tensor) -> Buffer | None:
         """The buffer of a tensor, if some graph touches it."""
@@ -85,6 +87,14 @@ class Buffers:
             buffer = Buffer(storage.key, storage, storage.bytes, place, address)
             self._buffers[storage.key] = buffer
         return buffer
+
+    def add_alias(self, storage: StorageRef) -> None:
+        """Another storage may have the memory of a buffer: what DLPack makes of a tensor."""
+        for buffer in list(self._buffers.values()):
+            first = buffer.ref.address
+            if not buffer.ref.expired() and first <= storage.address < first + buffer.bytes:
+                self._aliases.append(storage)
+                self._buffers.setdefault(storage.key, buffer)
 
     def __len__(self) -> int:
         return len(self._buffers)

@@ -11,6 +11,7 @@ import inspect
 import signal
 import threading
 import types
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +54,7 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import runs_after
+from cgtool.observe.source import decided_by, is_asserted, runs_after
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.observe.uses import ATTRIBUTES, Step, Use, uses_of
 
@@ -148,6 +149,9 @@ class HostReads:
         self._first: Snapshot = {}
         """Values that are written here, alone or with the object that they are fields of, as they
         were when the function was added."""
+        self._absent: set[int] = set()
+        """By index: places that are written here, where there was nothing, or None, when the
+        function was added."""
         self._named: dict[_Name, list[Watched]] = {}
         self._known: set[tuple[int, Identity]] = set()
         """The id of a code object or a use, which is kept, and what it ran with."""
@@ -257,6 +261,8 @@ class HostReads:
         value = watched.value() if use.written or is_field or moves else None
         if value is not None:
             self._first[len(self.watched)] = value
+        if use.written and (found is None or found is MISSING):
+            self._absent.add(len(self.watched))
         self.watched.append(watched)
         self._named.setdefault((id(code), use.root, use.steps), []).append(watched)
 
@@ -360,6 +366,63 @@ class HostReads:
             is_written = any((key[:end], frame) in written for end in range(1, len(key) + 1))
             if is_number and is_written and (key, frame) in read:
                 yield change
+
+    def made(self, reaching: Collection[Any]) -> Iterator[Watched]:
+        """Places where the code has put something because there was nothing, each once: a
+        condition, or an ``except``, has decided that, or what an op gets depends on what was there.
+        ``reaching``: the keys of what ops get."""
+        changed = {change.watched.key for change in self.changes(self._first, self.snapshot())}
+        known = {None}
+        for index in sorted(self._absent):
+            watched = self.watched[index]
+            found = watched.look_up()
+            if watched.key in known or found is None or found is MISSING:
+                continue
+            asked, before = self._looked_at(watched)
+            # `hasattr(self, "mean")` asks the owner; a flag says that this is the first call.
+            is_asked = not asked.isdisjoint((watched.key, *watched.prefixes)) or asked & changed
+            if is_asked or (watched.key in before and watched.key in reaching):
+                known.add(watched.key)
+                yield watched
+
+    def _looked_at(self, written: Watched) -> tuple[set[Any], set[Any]]:
+        """The keys of what decides whether a line that writes runs, and of what its function has
+        read by then."""
+        place = written.frame
+        reads = [
+            read
+            for read in self.watched
+            if not read.use.written
+            and (read.frame.file, read.frame.function) == (place.file, place.function)
+        ]
+        deciding = decided_by(place.file, place.line)
+        asked = {read.key for read in reads for lines in deciding if read.frame.line in lines}
+        before = {
+            read.key
+            for read in reads
+            if read.frame.line <= place.line
+            and not read.use.tested
+            and not is_asserted(place.file, read.frame.line)
+        }
+        return asked - {None}, before
+
+    def reordered(self) -> Iterator[tuple[Watched, frozenset[int]]]:
+        """Lists of tensors that the code has changed, with the addresses of those that have left
+        their place in it."""
+        for index, before in self._first.items():
+            watched = self.watched[index]
+            after = watched.value()
+            is_list = isinstance(watched.look_up(), list | deque)
+            if not is_list or after is None or before.kind != after.kind:
+                continue
+            places = {address: place for place, address in enumerate(after.addresses)}
+            moved = {
+                address
+                for place, address in enumerate(before.addresses)
+                if places.get(address) != place
+            }
+            if moved:
+                yield watched, frozenset(moved)
 
     def written_by_others(self, serving: Collection[int]) -> set[Any]:
         """The keys of values that the running functions of other threads still write, without those

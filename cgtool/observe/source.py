@@ -150,6 +150,12 @@ def is_condition(file: str, line: int) -> bool:
     )
 
 
+def is_asserted(file: str, line: int) -> bool:
+    """Whether an ``assert`` is on this line of a file."""
+    asserts = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.Assert)]
+    return _spans([*asserts], line)
+
+
 def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
     """The line of the innermost condition that decides between ``lines`` of one function."""
     deciding: int | None = None
@@ -165,6 +171,33 @@ def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
                 if extent <= size:
                     size, deciding = extent, test.lineno
     return deciding
+
+
+def decided_by(file: str, line: int) -> list[range]:
+    """The lines of what decides whether a line runs: conditions around it, those before it that
+    leave the function or the loop, and what is tried where the line is in an ``except``."""
+    tree = tree_of(file)
+    around = [node for node in ast.walk(tree) if isinstance(node, Functions)]
+    around = [node for node in around if _spans([node], line)]
+    scope = max(around, key=lambda node: node.lineno, default=tree)
+    deciding: list[ast.stmt | ast.expr] = []
+    for node in inner_nodes(scope):
+        parts = branches_of(node)
+        if isinstance(node, ast.Try):
+            deciding += node.body if _spans([*node.handlers], line) else []
+        elif isinstance(node, ast.BoolOp | ast.IfExp):
+            is_here = statement_start(file, node.lineno) == statement_start(file, line)
+            deciding += [node] if is_here else []
+        elif parts is not None and not isinstance(node, ast.For):
+            test, branches = parts
+            leaves = isinstance(node, ast.If) and isinstance(node.body[-1], _LEAVE)
+            is_past = leaves and getattr(node, "end_lineno", 0) < line
+            if is_past or any(_spans(branch, line) for branch in branches):
+                deciding.append(test)
+    return [range(node.lineno, (node.end_lineno or 0) + 1) for node in deciding]
+
+
+_LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def inner_nodes(node: ast.AST) -> Iterator[ast.AST]:

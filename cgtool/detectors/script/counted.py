@@ -57,7 +57,7 @@ def _is_next(change: Change) -> bool:
     return isinstance(before, int) and isinstance(after, int) and after == before + 1
 
 
-def _without_frame(watched: Watched) -> Watched:
+def without_frame(watched: Watched) -> Watched:
     """A local name of the function that captures, without its frame, which would keep alive what
     the script deletes."""
     if not isinstance(watched.root, NameIn):
@@ -95,7 +95,7 @@ class Counts:
             and each.watched.key not in reaching
             and not adds_elsewhere(_target(each.watched), each.watched.frame.file, inside)
         ]
-        places = [_without_frame(each.watched) for each in counted]
+        places = [without_frame(each.watched) for each in counted]
         new = {
             place.key: _Count(place, _is_next(change))
             for place, change in zip(places, counted, strict=True)

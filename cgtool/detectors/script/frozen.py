@@ -41,6 +41,8 @@ class Frozen(NamedTuple):
     for that value."""
     tensors: frozenset[int] = frozenset()
     """The keys of the storages of the module that it was."""
+    fix: str | None = None
+    """If it is more specific than that of the code."""
 
     def evidence(self, now: Hashable) -> tuple[str, ...]:
         """What it was and what it is."""

@@ -12,8 +12,9 @@ import functools
 import itertools
 import types
 import weakref
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,9 +32,16 @@ from cgtool.observe.frames import (
     package_part,
 )
 from cgtool.observe.host_reads import HostReads, NameIn, Watched
-from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
+from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve, weakly
 from cgtool.observe.script.changes import Target
-from cgtool.observe.script.names import Root, Stack, follows, name_in
+from cgtool.observe.script.names import (
+    Root,
+    Stack,
+    another_argument,
+    another_self,
+    follows,
+    name_in,
+)
 from cgtool.observe.script.state import Op
 from cgtool.observe.tensors import keys_in
 from cgtool.observe.uses import ONE, Use
@@ -164,6 +172,8 @@ class Reads:
         such."""
         known: set[tuple[Frame, str, int]] = set()
         written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
+        # What it was before the captured code made it is not known here (`first_calls`).
+        made = {each.key for each in self.flows.made(self.reaching)}
         for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner
@@ -171,7 +181,7 @@ class Reads:
             if place in known or (use.scope == "local" and not is_in_block) or ONE in use.steps:
                 continue
             known.add(place)
-            if is_in_block and place[:2] in written:
+            if (is_in_block and place[:2] in written) or watched.key in made:
                 continue
             value = resolve(root(), use.steps)
             owner = _owner(watched, value, external, parts)
@@ -199,6 +209,32 @@ class Reads:
                 yield owner.frozen(use, look_up, read_at, local_to)
             else:
                 yield _named(meaning, use, state, look_up, read_at, local_to, subject)
+
+    def of_another(
+        self, frame: types.FrameType | None, external: Collection[int], now_at: Callable[[], Frames]
+    ) -> Iterator[Frozen]:
+        """The modules that the function around a capture has as its arguments, or reads of its
+        ``self``: a call with others has graphs of its own. ``now_at``: the line that replays."""
+        if frame is None:
+            return
+        code, values = frame.f_code, locals_of(frame)
+        arguments = code.co_varnames[: code.co_argcount]
+        known: set[str] = set()
+        for watched in self.flows.watched:
+            use = watched.use
+            if use.root not in arguments or use.text in known or (use.steps and use.root != "self"):
+                continue
+            value = values.get(use.root)
+            reference = weakly(value) if watched.root() is value else None
+            owner = _owner(watched, watched.look_up(), external, (), is_own=True)
+            if reference is None or owner is None:
+                continue
+            known.add(use.text)
+            if use.root == "self":
+                another, kind = partial(another_self, type(value)), type(value).__name__
+            else:
+                another, kind = partial(another_argument, code, use.root), use.root
+            yield owner.of_another(use, reference, another, kind, now_at)
 
 
 def _state_read(use: Use, value: Any) -> State | None:
@@ -274,15 +310,49 @@ class _Owner:
             tensors=self.tensors,
         )
 
+    def of_another(
+        self,
+        use: Use,
+        own: Callable[[], Any],
+        another: Callable[[Any, Stack], Any],
+        kind: str,
+        now_at: Callable[[], Frames],
+    ) -> Frozen:
+        """The same in a call for another object than its ``own``."""
+
+        def read(stack: Stack) -> Any:
+            other = another(own(), stack)
+            tensors = self.tensors if other is None else _tensors_of(resolve(other, use.steps))
+            return self.state if not tensors or self.tensors <= tensors else "another"
+
+        different = f", whose `{use.text}` is a different {self.kind}" if use.steps else ""
+        return Frozen(
+            PARAMETER_REBOUND,
+            f"the graph was captured for another `{kind}`{different}: the replay computes with the "
+            "parameters of that one",
+            self.state,
+            read,
+            (),
+            changed_at=now_at,
+            chooses_graph=False,
+            fix="give each model its own graphs: keep them with it, not in a dictionary that all"
+            " share, or make the model a part of the key",
+        )
+
 
 def _owner(
-    watched: Watched, value: Any, external: Collection[int], parts: Collection[int]
+    watched: Watched,
+    value: Any,
+    external: Collection[int],
+    parts: Collection[int],
+    *,
+    is_own: bool = False,
 ) -> _Owner | None:
     """What captured code reads by this name, if it owns parameters that the graph reads, and
-    another one there were a mistake."""
+    another one there were a mistake. ``is_own``: whatever the name means elsewhere."""
     use = watched.use
     # The lines around a capture may give the name to the next model.
-    is_reused = not use.steps and isinstance(watched.root, NameIn)
+    is_reused = not is_own and not use.steps and isinstance(watched.root, NameIn)
     if use.written or use.tested or is_reused or is_internal_file(watched.frame.file):
         return None
     tensors = _tensors_of(value) & frozenset(external)

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.counted import Counts
+from cgtool.detectors.script.first_calls import FirstCalls
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows
 from cgtool.detectors.script.frozen_names import Reads
@@ -33,6 +34,7 @@ from cgtool.detectors.script.frozen_objects import (
     stepped,
     variable,
 )
+from cgtool.detectors.script.histories import Histories
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
 from cgtool.observe.lookup import MISSING
@@ -58,6 +60,7 @@ class HostState(Detector):
         self._captured: set[tuple[object, object]] = set()
         """Subjects, and the values with which graphs were captured."""
         self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
+        self._first_calls, self._histories = FirstCalls(self.report), Histories(self.report)
         self._forget()
 
     def _forget(self) -> None:
@@ -72,6 +75,7 @@ class HostState(Detector):
     def on_capture_began(self, event: events.CaptureBegan) -> None:
         self._forget()
         self._flows.begin(event.graph)
+        self._first_calls.begin()
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         # On autograd's threads the frames of the call that waits for them.
@@ -79,6 +83,7 @@ class HostState(Detector):
         frame = sys._getframe(1) if own else self.script.frame()
         self._reads.note(event.op, frame, event.graph.outer_frames)
         self._flows.note(event.op.call, frame, event.graph)
+        self._first_calls.note(event)
 
     def on_host_draws(self, event: events.HostDraws) -> None:
         self._flows.note_draw(event.call)
@@ -124,10 +129,13 @@ class HostState(Detector):
             reads.follow(flows)
             self._report_changing(flows)
             self._counts.captured(graph, flows)
+            self._first_calls.captured(graph, flows)
+            self._histories.captured(graph, flows)
         ran = [module for reference in self._modules if (module := reference()) is not None]
         parts = {id(part) for module in ran for part in module.modules()}
         self._frozen[graph.number] = [
             *reads.names(graph.external.keys(), parts),
+            *reads.of_another(self.script.frame(), graph.external.keys(), self.script.place),
             *self._captured_parts(graph),
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
@@ -174,6 +182,8 @@ class HostState(Detector):
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
         self._counts.replay_begins(graph, stack)
+        self._first_calls.replay_begins(graph)
+        self._histories.replay_begins(graph)
         for frozen in self._frozen.get(graph.number, ()):
             if is_one_of_several and frozen.chooses_graph:
                 continue
@@ -201,4 +211,5 @@ class HostState(Detector):
                 place or frozen.read_at,
                 evidence=evidence,
                 severity=frozen.severity,
+                fix=frozen.fix,
             )

@@ -16,11 +16,13 @@ from cgtool.detectors.script import (
     callables,
     capture_misuse,
     copies,
+    first_calls,
     frozen_state,
     gradients,
     inputs,
     memory,
     outputs,
+    sharing,
     speed,
 )
 from cgtool.model.capture import Frames
@@ -38,18 +40,18 @@ from cgtool.torch_compat.patches import Patches, set_profile
 _OBSERVERS = (
     graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
-    calls.observe_allocator, calls.observe_driver, calls.observe_collectives,
+    calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
     streams.observe_streams, calls.observe_backward,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, frozen_state.HostState, inputs.Inputs, copies.Copies,
-    gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
-    capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
-    capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
-    memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
+    callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
+    copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
+    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, sharing.Sharing,
+    capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
+    capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
+    memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
     speed.Compiled,
 )  # fmt: skip
 """In the order in which they are called. ``HostState`` knows why ``Inputs`` finds memory freed: a

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -243,6 +243,30 @@ def name_in(frame: FrameType, name: str, *, has_parts: bool) -> Root:
         return MISSING if alive is None else alive
 
     return look_up
+
+
+def another_self(kind: type, own: Any, stack: Stack) -> Any:
+    """The object of a class whose method runs; None if there is none, or if a frame in between has
+    a name for ``own`` (None if that is gone)."""
+    for frame in stack.values():
+        values = locals_of(frame)
+        if own is not None and any(value is own for value in values.values()):
+            return None
+        if frame.f_code.co_varnames[:1] == ("self",) and type(values.get("self")) is kind:
+            return values["self"]
+    return None
+
+
+def another_argument(code: CodeType, name: str, own: Any, stack: Stack) -> Any:
+    """What a function that runs has as an argument; None if it does not run, or if a frame in
+    between has a name for ``own`` (None if that is gone)."""
+    for frame in stack.values():
+        values = locals_of(frame)
+        if own is not None and any(value is own for value in values.values()):
+            return None
+        if frame.f_code is code:
+            return values.get(name)
+    return None
 
 
 def _value_in(frame: FrameType, name: str) -> Any:

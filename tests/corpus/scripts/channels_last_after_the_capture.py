@@ -1,0 +1,38 @@
+"""Somebody converts the model to channels_last for the eager path, after its step was captured."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 2)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+images = torch.randn(4, 3, 8, 8, device="cuda")
+labels = torch.zeros(4, dtype=torch.int64, device="cuda")
+
+
+def train_step():
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        train_step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = train_step()
+
+for _ in range(3):
+    graph.replay()
+model.to(memory_format=torch.channels_last)  # guilty: the weights of convolutions move
+for _ in range(3):
+    graph.replay()  # guilty: trains weights that the model no longer has
+with torch.no_grad():
+    fast = model(images.to(memory_format=torch.channels_last))
+print(loss.item(), nn.functional.cross_entropy(fast, labels).item())

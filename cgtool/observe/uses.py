@@ -53,7 +53,7 @@ class Use:
     called: bool
     """The value itself is called here."""
     resets: bool = False
-    """A constant is assigned: `self.n = 0`."""
+    """It gets a value that is written out, or is emptied: `self.n = 0`, `self.rows.clear()`."""
     rises: bool = False
     """A positive constant is added: `self.n += 1`."""
 
@@ -250,6 +250,16 @@ def _adds_to(target: ast.expr, value: ast.expr) -> bool:
     )
 
 
+def _is_written_out(value: ast.expr) -> bool:
+    """Whether a value depends on nothing: ``0``, ``-1``, ``[]``, ``[0] * 8``."""
+    return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value))
+
+
+def _is_whole(key: ast.expr) -> bool:
+    """``[:]``."""
+    return isinstance(key, ast.Slice) and key.lower is key.upper is key.step is None
+
+
 class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code, self.aliases = code, aliases_of(code)
@@ -313,7 +323,7 @@ class _Uses(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             for part, value in assigned_parts(target, node.value):
-                self.resets = isinstance(value, ast.Constant)
+                self.resets = _is_written_out(value)
                 self.rises = _adds_to(part, value)
                 self.visit(part)
         self.resets = self.rises = False
@@ -324,7 +334,10 @@ class _Uses(ast.NodeVisitor):
         if self._use(node, written=is_written):
             return
         if is_written and isinstance(node, ast.Subscript):
+            # One item is set, or all of them.
+            outer, self.resets = self.resets, _is_whole(node.slice)
             self._use(node.value, written=True, in_place=True)
+            self.resets = outer
         self.generic_visit(node)
 
     visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
@@ -360,7 +373,9 @@ class _Uses(ast.NodeVisitor):
                 self.visit(argument)
             return
         if isinstance(function, ast.Attribute) and function.attr in CHANGES:
+            self.resets = function.attr == "clear"
             self._change(function.value)
+            self.resets = False
         elif not self._use(function, called=True):
             self.visit(function)
         elif isinstance(function, ast.Attribute):

@@ -2539,3 +2539,44 @@ def pair_that_is_looked_for_in_a_list(device):
         return x + 1
 
     return fn, (rows(device),)
+
+
+def slots_of_a_bytearray(device):
+    taken, buffer = bytearray(8), rows(device)
+
+    def fn(x):
+        slot = taken.find(0)
+        if slot < 0:
+            taken[:] = bytes(8)
+            slot = 0
+        taken[slot] = 1  # <- cpu-state-step-counter
+        return buffer[slot % 4] + x
+
+    return fn, (rows(device),)
+
+
+def slots_of_a_list_that_is_cleared(device):
+    taken, buffer = [], rows(device)
+
+    def fn(x):
+        if len(taken) == 4:
+            taken.clear()
+        taken.append(1)  # <- cpu-state-step-counter
+        return buffer[len(taken) - 1] + x
+
+    return fn, (rows(device),)
+
+
+class SlotsInADict:
+    def __init__(self, device):
+        self.taken, self.buffer = {}, rows(device)
+
+    def __call__(self, x):
+        if len(self.taken) == 4:
+            self.taken = {}
+        self.taken[len(self.taken)] = 1  # <- python-side-effects-skipped
+        return self.buffer[len(self.taken) - 1] + x
+
+
+def slots_of_a_dict_that_is_replaced(device):
+    return SlotsInADict(device), (rows(device),)

@@ -13,11 +13,13 @@ from msgspec.structs import replace
 
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
-from cgtool.detectors.compare_iterations import (
-    Differences,
-    branches_on_capturing,
-    compare_iterations,
+from cgtool.detectors.capturing_paths import (
+    omits_only_checks,
+    passes_other_values,
+    reads_only_in_eager,
+    runs_other_ops,
 )
+from cgtool.detectors.compare_iterations import Differences, compare_iterations
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
@@ -77,22 +79,23 @@ def check_entry(
         findings.extend(refusal.failure.findings)
     iterations, _ = warmup_iters(workload, options)
 
+    inputs = [(part.args, dict(part.kwargs)) for part in workload.parts]
+    observed = roots_of(workload), annotations, inputs
+
     def compared(
         session: WorkloadRun,
-    ) -> tuple[dict[int, preflight.Stepped], Differences]:
+    ) -> tuple[dict[int, preflight.Stepped], Differences, Callable[[], None]]:
+        def run() -> None:
+            session.run_eagerly(1, lambda _text: None, explain)
+
         session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            differences = compare_iterations(
-                lambda: session.run_eagerly(1, lambda _text: None, explain),
-                roots_of(workload),
-                annotations,
-                [(part.args, dict(part.kwargs)) for part in workload.parts],
-            )
-        return steps, differences
+            differences = compare_iterations(run, *observed)
+        return steps, differences, run
 
     try:
-        options, (steps, differences) = _without_refusals(region, workload, options, compared)
+        options, (steps, differences, run) = _without_refusals(region, workload, options, compared)
         iteration = differences.iteration
         findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
         findings.extend(preflight.of_modules(workload, differences.findings))
@@ -118,14 +121,23 @@ def check_entry(
         findings.extend(map(at_checkpoint, unknown))
         checked.append(f"stopped in {error.failure.phase or 'the run'}: {error.failure.message}")
         return tuple(checked)
-    eager = _of_the_code(operation.call for operation in iteration.ops)
     query = next((frames for frames in region.capturing_queries if frames), None)
-    captured = _of_the_code(captured)
-    if query is not None and [call.name for call in eager] != [call.name for call in captured]:
-        finding = branches_on_capturing(query, eager, captured)
-        if in_library(query[0]):
-            finding = replace(finding, severity=NOTE)
-        findings.add(finding)
+    if query is not None:
+        eager = _of_the_code(operation.call for operation in iteration.ops)
+        captured = _of_the_code(captured)
+        if [call.name for call in eager] != [call.name for call in captured]:
+            finding = runs_other_ops(query, eager, captured)
+            if omits_only_checks(eager, captured):
+                used = differences.uses_reads
+                finding = reads_only_in_eager(query) if used else replace(finding, severity=NOTE)
+            if in_library(query[0]):
+                finding = replace(finding, severity=NOTE)
+            findings.add(finding)
+        elif not in_library(query[0]) and not differences.findings:
+            # What is reported for every iteration would look like an answer to the query.
+            with contextlib.suppress(CgtoolError):
+                if other := passes_other_values(query, run, *observed):
+                    findings.add(other)
     return tuple(checked)
 
 

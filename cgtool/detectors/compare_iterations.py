@@ -38,14 +38,13 @@ from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
-from cgtool.observe.kept_ops import READS, Op, OutsideTensor, storages_in
+from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line, statement_start
 from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.observe.uses import memory_set_in
 from cgtool.torch_compat.private import schema
 
-CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
 IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
 METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
@@ -87,6 +86,9 @@ class Differences:
     """Other ops and numbers for no known reason, which may follow from something else."""
     iteration: Iteration
     """The second one."""
+    uses_reads: bool
+    """Whether a value that the second iteration reads from the device reaches one of its ops, or
+    decides which ops run."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -114,7 +116,9 @@ def compare_iterations(
         changes = list(reads.changes(first.state, second.state))
         comparison = _Comparison(first, second, reads, changes)
         explained = list(comparison.findings())
-        differences = Differences(explained, comparison.unexplained, iterations[-1])
+        differences = Differences(
+            explained, comparison.unexplained, iterations[-1], comparison.frozen.uses_reads()
+        )
         return differences, comparison.branches_unexplained
 
     run_until(2)
@@ -126,37 +130,6 @@ def compare_iterations(
             if unexplained:
                 break
     return differences
-
-
-def branches_on_capturing(
-    query: Frames, eager: Sequence[OpCall], captured: Sequence[OpCall]
-) -> Finding:
-    """The finding of code that asks at ``query`` whether it is being captured, and then runs other
-    ops than in eager mode."""
-    return Finding(
-        CODE_BRANCHES_ON_CAPTURING,
-        "this line asks whether a stream is capturing, and the code then runs different ops",
-        query,
-        phase="capture",
-        evidence=(f"{len(eager)} ops in eager mode, {len(captured)} ops in the capture",),
-        severity=NOTE if _omits_only_checks(eager, captured) else None,
-    )
-
-
-def _omits_only_checks(eager: Sequence[OpCall], captured: Sequence[OpCall]) -> bool:
-    """Whether the capture is eager without some checks of values: each run of ops that it omits
-    ends with a value that the host reads."""
-    remaining = iter(captured)
-    expected = next(remaining, None)
-    last_omitted: OpCall | None = None
-    for call in eager:
-        if expected is not None and _key(call) == _key(expected):
-            if last_omitted is not None and last_omitted.name not in READS:
-                return False
-            expected, last_omitted = next(remaining, None), None
-        else:
-            last_omitted = call
-    return expected is None and (last_omitted is None or last_omitted.name in READS)
 
 
 def _key(call: OpCall) -> tuple[Any, ...]:

@@ -187,6 +187,19 @@ class FrozenValues:
     def reaching(self) -> dict[Any, Code]:
         """The keys of all state that reaches an op or decides which ops run, whether it changes or
         not, each with what a change of it would mean."""
+        decisions, numbers = self._used()
+        reached = dict.fromkeys(self.flows.behind(decisions), CONTROL_FLOW_FROZEN)
+        reached |= dict.fromkeys(self.flows.behind(numbers), PYTHON_SCALAR_FROZEN)
+        states = (source for source in reached if source.kind == "state")
+        return {source.key: reached[source] for source in states}
+
+    def uses_reads(self) -> bool:
+        """Whether a value that is read from the device reaches an op or decides which ops run."""
+        decisions, numbers = self._used()
+        return any(source.kind == "read" for source in self.flows.behind(decisions | numbers))
+
+    def _used(self) -> tuple[set[Source], set[Source]]:
+        """What decides which ops run, and what else reaches an op."""
         numbers: set[Source] = set()
         decisions: set[Source] = set()
         for (kind, key), sources in self.flows.facts.items():
@@ -200,10 +213,7 @@ class FrozenValues:
                 }
                 decisions |= deciding
                 numbers |= sources - deciding if kind == "op" else set()
-        reached = dict.fromkeys(self.flows.behind(decisions), CONTROL_FLOW_FROZEN)
-        reached |= dict.fromkeys(self.flows.behind(numbers), PYTHON_SCALAR_FROZEN)
-        states = (source for source in reached if source.kind == "state")
-        return {source.key: reached[source] for source in states}
+        return decisions, numbers
 
     def explain_number(self, call: OpCall, evidence: str, fix: str | None) -> bool:
         """Whether a value that changes reaches this op, which gets another number in the second

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from cgtool.detectors.capturing_paths import (
+    Queries,
+    does_the_same,
+    ops_with_answer,
+    runs_other_ops,
+)
 from cgtool.detectors.compare_iterations import FROZEN, IN_PLACE_ON_STATIC_INPUT, compare_iterations
-from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
 from cgtool.detectors.frozen_values import (
     CPU_WORK_IN_REGION,
     PYTHON_SCALAR_FROZEN,
@@ -27,19 +31,14 @@ from cgtool.detectors.preflight import (
 )
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.runner import TrialRunner, eager_iteration
-from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR, NOTE, WARNING, Finding
+from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.frames import chain_of, frames_of, is_internal
-from cgtool.observe.host_reads import HostReads
-from cgtool.observe.iteration import observe
 from cgtool.observe.kept_ops import Op
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
-from cgtool.torch_compat.patches import Patches, without_collector
+from cgtool.torch_compat.patches import without_collector
 
-Queries = Sequence[Frames]
-"""Call chains that queried whether a stream is capturing, innermost first."""
 _OF_ITERATORS = (PYTHON_SCALAR_FROZEN, PYTHON_SIDE_EFFECTS_SKIPPED)
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
@@ -180,24 +179,18 @@ def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -
     if not queries:
         return []
     target = runner.target
+    ranges = watch_annotations(target.options.annotations)
 
-    def ops(answer: bool) -> list[Op]:
+    def ops(answer: bool, annotations: Annotations) -> list[Op]:
         runner.begin_eager(trial)
-        ranges = watch_annotations(target.options.annotations)
-        with ranges as annotations, watch_capturing_queries(answer):
-            observed = observe(
-                lambda: eager_iteration(target),
-                roots_of(target.workload),
-                annotations,
-                HostReads(),
-                set(),
-            )
-        return observed.ops
+        run = partial(eager_iteration, target)
+        return ops_with_answer(answer, run, roots_of(target.workload), annotations)
 
-    no, yes = ops(False), ops(True)
-    if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
+    with ranges as annotations:
+        no, yes = ops(False, annotations), ops(True, annotations)
+    if does_the_same(no, yes):
         return []
-    return [branching_finding(queries[0], [op.call for op in no], [op.call for op in yes])]
+    return [runs_other_ops(queries[0], [op.call for op in no], [op.call for op in yes])]
 
 
 def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Finding]:
@@ -217,23 +210,3 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
             severity=WARNING,
             phase="replay",
         )
-
-
-@contextlib.contextmanager
-def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
-    """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
-    queries: list[Frames] = []
-
-    def is_capturing(original: Callable[[], bool]) -> bool:
-        caller = sys._getframe(2)
-        # torch's own optimizers call it too; they refuse rather than branch.
-        if not is_internal(caller.f_code):
-            queries.append(frames_of(chain_of(caller)))
-            if answer is not None:
-                return answer
-        return original()
-
-    with Patches() as patches:
-        for owner in (torch.cuda, torch.cuda.graphs):
-            patches.wrap(owner, "is_current_stream_capturing", is_capturing)
-        yield queries

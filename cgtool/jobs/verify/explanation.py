@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from cgtool.detectors.capturing_paths import Queries
 from cgtool.detectors.frozen_values import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
@@ -67,7 +68,7 @@ class Subject:
     options: VerifyOptions
     runner: TrialRunner
     liveness: Liveness
-    queries: causes.Queries
+    queries: Queries
     trial: Trial
     """Run with the inputs of the capture."""
     log: Log

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.analysis.units import names_text
+from cgtool.detectors.capturing_paths import watch_capturing_queries
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
@@ -133,7 +134,7 @@ def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject
             "capture",
         )
     start = Snapshot(target.workload, target.device)
-    with causes.watch_capturing_queries() as queries:
+    with watch_capturing_queries() as queries:
         target.capture(log.progress)
     target.session.require_nodes()
     log.looked_at.append(", ".join(graph.name for graph in target.session.graphs) + " captured")

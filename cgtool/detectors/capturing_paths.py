@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
-
 from cgtool.detectors.compare_iterations import FROZEN, compare_iterations
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.findings import code
@@ -22,6 +20,7 @@ from cgtool.observe.iteration import observe
 from cgtool.observe.kept_ops import READS, Op
 from cgtool.observe.ops import OpCall
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import CAPTURING_QUERIES
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 
@@ -36,6 +35,8 @@ def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
 
     def is_capturing(original: Callable[[], bool]) -> bool:
         caller = sys._getframe(2)
+        if caller.f_code.co_name == "is_current_stream_capturing" and caller.f_back is not None:
+            caller = caller.f_back
         # torch's own optimizers call it too; they refuse rather than branch.
         if not is_internal(caller.f_code):
             queries.append(frames_of(chain_of(caller)))
@@ -44,8 +45,8 @@ def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
         return original()
 
     with Patches() as patches:
-        for owner in (torch.cuda, torch.cuda.graphs):
-            patches.wrap(owner, "is_current_stream_capturing", is_capturing)
+        for point in CAPTURING_QUERIES:
+            patches.wrap(*point, is_capturing)
         yield queries
 
 

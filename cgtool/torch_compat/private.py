@@ -461,6 +461,11 @@ INITIALIZED = _simulated("torch.cuda._initialized", _UNSIMULATED)
 check: Callable[[bool, Callable[[], str]], None] = _private(
     "simulated device", "torch._check", "ops with tensors on two devices do not fail there"
 )
+CAPTURING_QUERIES = tuple(
+    _simulated(f"{owner}._cuda_isCurrentStreamCapturing", _UNSIMULATED)
+    for owner in ("torch.cuda.graphs", "torch._C")
+)
+"""What ``torch.cuda.is_current_stream_capturing`` calls, by whatever name the code knows it."""
 SLEEP = _simulated("torch.cuda._sleep", "torch.cuda._sleep() fails there")
 SNAPSHOT = _simulated("torch.cuda.memory._snapshot", "memory snapshots fail there")
 DUMP_SNAPSHOT = _simulated("torch.cuda.memory._dump_snapshot", "memory snapshots fail there")

@@ -3,6 +3,8 @@ computes something else than eager; without one, the capture does the same."""
 
 import torch
 from torch import nn
+from torch.cuda import is_current_stream_capturing
+from torch.cuda import is_current_stream_capturing as asks
 
 
 def rows(device, *shape):
@@ -33,6 +35,39 @@ def other_layer(device):
     def run(x):
         index = int(torch.cuda.is_current_stream_capturing())  # <- code-branches-on-capturing
         return layers[index](x)
+
+    return run, (rows(device),)
+
+
+def other_number_for_an_imported_function(device):
+    def run(x):
+        capturing = is_current_stream_capturing()  # <- code-branches-on-capturing
+        return x * (2.0 if capturing else 1.0)
+
+    return run, (rows(device),)
+
+
+def other_line_for_a_function_with_another_name(device):
+    def run(x):
+        if asks():  # <- code-branches-on-capturing
+            return x * 2.0
+        return x * 1.0
+
+    return run, (rows(device),)
+
+
+def other_number_for_a_function_of_the_module(device):
+    def run(x):
+        capturing = torch.cuda.graphs.is_current_stream_capturing()  # <- code-branches-on-capturing
+        return x * (2.0 if capturing else 1.0)
+
+    return run, (rows(device),)
+
+
+def other_number_for_a_private_function(device):
+    def run(x):
+        capturing = torch._C._cuda_isCurrentStreamCapturing()  # <- code-branches-on-capturing
+        return x * (2.0 if capturing else 1.0)
 
     return run, (rows(device),)
 

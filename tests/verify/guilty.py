@@ -192,6 +192,24 @@ def branch_on_capturing(device):
     return scale, (torch.ones(4, device=device),)
 
 
+def number_on_capturing(device):
+    def scale(x):
+        capturing = torch.cuda.is_current_stream_capturing()  # <- code-branches-on-capturing
+        return x * (2.0 if capturing else 1.0)
+
+    return scale, (torch.ones(4, device=device),)
+
+
+def tensor_on_capturing(device):
+    first, second = torch.zeros(4, device=device), torch.ones(4, device=device)
+
+    def shift(x):
+        capturing = torch.cuda.is_current_stream_capturing()  # <- code-branches-on-capturing
+        return x + (first if capturing else second)
+
+    return shift, (torch.ones(4, device=device),)
+
+
 def autocast_outside(device):
     torch.autocast("cuda", dtype=torch.bfloat16).__enter__()
     net = nn.Linear(4, 4).to(device)

@@ -45,7 +45,7 @@ from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_address
+from cgtool.torch_compat.private import CAPTURING_QUERIES, storage_address
 from cgtool.torch_compat.streams import Event, Stream, handle_of
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
@@ -218,7 +218,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
             "synchronize",
             refused(EXPLICIT_SYNCHRONIZE, "torch.accelerator.synchronize()"),
         ),
-        (cuda, "is_current_stream_capturing", is_capturing),
+        *((*point, is_capturing) for point in CAPTURING_QUERIES),
         (cuda, "manual_seed", seed),
         (cuda, "manual_seed_all", seed),
         (cuda, "seed", refused(RNG_STATE_ACCESS, "torch.cuda.seed()")),

@@ -131,11 +131,6 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
 
         return call
 
-    def is_capturing() -> bool:
-        if device.current_is_capturing:
-            device.answer_capturing()
-        return device.current_is_capturing
-
     def get_state(*_: Any) -> torch.Tensor:
         state = torch.get_rng_state()
         if device.capturing:
@@ -159,7 +154,6 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
         "Stream": device.stream_class,
         "ExternalStream": device.stream_of,
         "Event": device.event_class,
-        "is_current_stream_capturing": is_capturing,
         **{name: reseeds(name) for name in ("manual_seed", "manual_seed_all", "seed")},
         "initial_seed": torch.default_generator.initial_seed,
         "get_rng_state": get_state,

@@ -335,14 +335,10 @@ def graphs_of(device: ScriptDevice) -> Iterator[None]:
     """PyTorch's capture functions, on graphs of the simulated device."""
     graphs: Any = torch.cuda.graphs
 
-    def is_current_stream_capturing() -> bool:
-        return device.current_is_capturing
-
     with Patches() as patches:
         for owner in (torch.cuda, graphs):
             patches.set(owner, "CUDAGraph", device.graph_class)
             patches.set(owner, "graph_pool_handle", device.new_pool)
-            patches.set(owner, "is_current_stream_capturing", is_current_stream_capturing)
         patches.set(torch.cuda, "graph", graphs.graph)
         patches.set(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
         patches.set(*HOST_EMPTY_CACHE, lambda: None)

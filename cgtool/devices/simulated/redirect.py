@@ -367,6 +367,12 @@ def _thread_ended(original: Any, args: threading.ExceptHookArgs) -> None:
         original(args)
 
 
+def _is_capturing(device: DeviceModel) -> bool:
+    if device.current_is_capturing:
+        device.answer_capturing()
+    return device.current_is_capturing
+
+
 @contextlib.contextmanager
 def redirected(device: DeviceModel) -> Iterator[None]:
     """``torch.cuda`` reports one simulated GPU while the context is entered."""
@@ -388,6 +394,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         ):
             for name, value in names.items():
                 replace(owner, name, value)
+        for owner, name in private.CAPTURING_QUERIES:
+            replace(owner, name, functools.partial(_is_capturing, device))
         replace(torch, "get_device_module", _device_module(torch.get_device_module))
         replace(torch, "Generator", _generator_class(device))
         replace(torch, "Stream", device.stream_class)

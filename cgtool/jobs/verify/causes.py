@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from msgspec.structs import replace
 
 from cgtool.detectors.capturing_paths import (
     Queries,
-    does_the_same,
     ops_with_answer,
+    passes_other_values,
     runs_other_ops,
 )
 from cgtool.detectors.compare_iterations import FROZEN, IN_PLACE_ON_STATIC_INPUT, compare_iterations
@@ -32,9 +31,7 @@ from cgtool.detectors.preflight import (
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.runner import TrialRunner, eager_iteration
 from cgtool.model.finding import ERROR, NOTE, WARNING, Finding
-from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.kept_ops import Op
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import without_collector
@@ -175,22 +172,26 @@ def _frozen_among(findings: list[Finding], *, iterators: bool = False) -> list[F
 
 
 def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -> list[Finding]:
-    """The code queried during capture whether a stream is capturing, and then ran different ops."""
+    """The code asked during capture whether a stream is capturing, and then did something else."""
     if not queries:
         return []
     target = runner.target
-    ranges = watch_annotations(target.options.annotations)
+    roots = roots_of(target.workload)
+    inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
 
-    def ops(answer: bool, annotations: Annotations) -> list[Op]:
+    def run() -> None:
         runner.begin_eager(trial)
-        run = partial(eager_iteration, target)
-        return ops_with_answer(answer, run, roots_of(target.workload), annotations)
+        eager_iteration(target)
 
-    with ranges as annotations:
-        no, yes = ops(False, annotations), ops(True, annotations)
-    if does_the_same(no, yes):
-        return []
-    return [runs_other_ops(queries[0], [op.call for op in no], [op.call for op in yes])]
+    with watch_annotations(target.options.annotations) as annotations:
+        no, yes = (
+            [op.call for op in ops_with_answer(answer, run, roots, annotations)]
+            for answer in (False, True)
+        )
+        if [call.name for call in no] != [call.name for call in yes]:
+            return [runs_other_ops(queries[0], no, yes)]
+        other = passes_other_values(queries[0], run, roots, annotations, inputs)
+    return [] if other is None else [other]
 
 
 def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Finding]:

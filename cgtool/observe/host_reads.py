@@ -8,6 +8,7 @@ two snapshots says which values changed, and which line reads them.
 from __future__ import annotations
 
 import inspect
+import linecache
 import signal
 import threading
 import types
@@ -372,15 +373,16 @@ class HostReads:
         condition, or an ``except``, has decided that, or what an op gets depends on what was there.
         ``reaching``: the keys of what ops get."""
         changed = {change.watched.key for change in self.changes(self._first, self.snapshot())}
-        known = {None}
+        # What the code itself empties first is made anew in every call.
+        known = {None, *(each.key for each in self.watched if each.use.resets)}
         for index in sorted(self._absent):
             watched = self.watched[index]
             found = watched.look_up()
             if watched.key in known or found is None or found is MISSING:
                 continue
             asked, before = self._looked_at(watched)
-            # `hasattr(self, "mean")` asks the owner; a flag says that this is the first call.
-            is_asked = not asked.isdisjoint((watched.key, *watched.prefixes)) or asked & changed
+            # A flag may say that this is the first call.
+            is_asked = watched.key in asked or not asked.isdisjoint(changed)
             if is_asked or (watched.key in before and watched.key in reaching):
                 known.add(watched.key)
                 yield watched
@@ -397,12 +399,19 @@ class HostReads:
         ]
         deciding = decided_by(place.file, place.line)
         asked = {read.key for read in reads for lines in deciding if read.frame.line in lines}
+        # `hasattr(self, "mean")` and `"mean" in self.state` ask the owner.
+        name = str(written.use.steps[-1][1]) if written.use.steps else ""
+        lines = [linecache.getline(place.file, line) for lines in deciding for line in lines]
+        is_named = any(f"{quote}{name}{quote}" in line for line in lines for quote in "\"'")
+        if is_named and not asked.isdisjoint(written.prefixes):
+            asked.add(written.key)
         before = {
             read.key
             for read in reads
             if read.frame.line <= place.line
             and not read.use.tested
             and not is_asserted(place.file, read.frame.line)
+            and (read.frame.line == place.line or not decided_by(place.file, read.frame.line))
         }
         return asked - {None}, before
 

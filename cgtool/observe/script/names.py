@@ -23,7 +23,7 @@ from cgtool.observe.lookup import MISSING, resolve, weakly
 from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
-from cgtool.torch_compat.private import buffers_of, parameters_of
+from cgtool.torch_compat.private import buffers_of, children_of, parameters_of
 
 _ATTRIBUTES = 64
 """Attributes and items looked at in one object."""
@@ -246,15 +246,34 @@ def name_in(frame: FrameType, name: str, *, has_parts: bool) -> Root:
 
 
 def another_self(kind: type, own: Any, stack: Stack) -> Any:
-    """The object of a class whose method runs; None if there is none, or if a frame in between has
-    a name for ``own`` (None if that is gone)."""
+    """The object of a class whose method runs; None if there is none, if a frame in between has a
+    name for ``own`` (None if that is gone), or if the object leads to it."""
     for frame in stack.values():
         values = locals_of(frame)
         if own is not None and any(value is own for value in values.values()):
             return None
         if frame.f_code.co_varnames[:1] == ("self",) and type(values.get("self")) is kind:
-            return values["self"]
+            return None if _leads_to(own, values["self"]) else values["self"]
     return None
+
+
+def _leads_to(own: Any, start: Any) -> bool:
+    """Whether an object is a part of another one, of the items of its containers, or of others of
+    its class there."""
+    known, pending = {id(start)}, [start]
+    while pending:
+        value = pending.pop()
+        parts = [part for _, part in _parts(value)]
+        if isinstance(value, torch.nn.Module):
+            parts += children_of(value).values()
+        containers = [part for part in parts if isinstance(part, list | tuple | dict)]
+        parts += [item for container in containers for _, item in _parts(container)]
+        if own is not None and any(part is own for part in parts):
+            return True
+        new = [part for part in parts if type(part) is type(own) and id(part) not in known]
+        known.update(map(id, new))
+        pending += new
+    return False
 
 
 def another_argument(code: CodeType, name: str, own: Any, stack: Stack) -> Any:

@@ -20,6 +20,13 @@ class Stage:
             last, stage = stage, stage.after
         return last.y
 
+    def run_by_map(self):
+        stages = [self]
+        while stages[-1].after is not None:
+            stages.append(stages[-1].after)
+        list(map(torch.cuda.CUDAGraph.replay, [each.graph for each in stages]))
+        return stages[-1].y
+
     def run_one_by_one(self):
         self.graph.replay()
         return self.y if self.after is None else self.after.run_one_by_one()
@@ -65,5 +72,6 @@ for number in range(3):
     x.fill_(number)
     first_graph.replay()
     second_graph.replay()
-    print(y.sum().item(), first.run().sum().item(), first.run_one_by_one().sum().item())
+    print(y.sum().item(), first.run().sum().item())
+    print(first.run_by_map().sum().item(), first.run_one_by_one().sum().item())
     print([runner(x).sum().item() for runner in runners])

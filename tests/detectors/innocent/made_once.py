@@ -57,6 +57,40 @@ class Last:
         return self.last * 2
 
 
+class Switched:
+    """What was made is read only if a switch says so."""
+
+    is_frozen, made = False, None
+
+    def __call__(self, x):
+        if self.is_frozen:
+            return self.made
+        self.made = x.tanh()
+        return self.made * 2
+
+
+class Total:
+    """Each call begins with none."""
+
+    total = None
+
+    def __call__(self, x):
+        self.total = None
+        for power in (1, 2, 3):
+            self.total = x**power if self.total is None else self.total + x**power
+        return self.total
+
+
+class Collecting:
+    def __init__(self):
+        self.collected = {}
+
+    def __call__(self, x):
+        if self.collected is not None:
+            self.collected["mean"] = x.mean()
+        return x * 2
+
+
 class Transposed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -69,7 +103,8 @@ class Transposed(nn.Module):
 
 
 memo = Memo()
-functions = [Mask(), Workspace(), Prompt(), memo, Last(), Transposed().cuda()]
+kinds = [Mask, Workspace, Prompt, Last, Switched, Total, Collecting]
+functions = [*(kind() for kind in kinds), memo, Transposed().cuda()]
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     outputs = [function(x) for function in functions]

@@ -189,7 +189,7 @@ class Uninitialized:
     def allocated(self, call: int, result: Any) -> None:
         """After an op that allocates memory and writes nothing to it."""
         for tensor in tensors_in(result):
-            if tensor.layout == torch.strided:
+            if tensor.layout == torch.strided and tensor.numel():
                 self._allocated[storage_address(tensor)] = call
 
     def read_by(self, func: Any, name: str, args: Any, kwargs: Any) -> int | None:
@@ -200,13 +200,13 @@ class Uninitialized:
         writes = {
             id(tensor): tensor
             for tensor in written_by(func, args, kwargs)
-            if tensor.layout == torch.strided
+            if tensor.layout == torch.strided and tensor.numel()
         }
         reader: int | None = None
         adds = _adds(name, args, kwargs)
         out = set(map(id, tensors_in(kwargs.get("out"))))
         for tensor in tensors_in((args, kwargs)):
-            if tensor.layout != torch.strided:
+            if tensor.layout != torch.strided or not tensor.numel():
                 continue
             storage = storage_address(tensor)
             call = self._allocated.get(storage)

@@ -58,6 +58,7 @@ from cgtool.observe.lookup import (
 from cgtool.observe.source import decided_by, is_asserted, runs_after
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.observe.uses import ATTRIBUTES, Step, Use, uses_of
+from cgtool.torch_compat.private import MODULE_TABLES
 
 _HELPERS = 4
 """How deep calls of helpers are followed."""
@@ -493,13 +494,12 @@ def _holder(owner: Any, name: str | int) -> Any:
         return owner
     held = list(own.values())
     if isinstance(owner, torch.nn.Module):
-        # PyTorch's methods, not the user's, which may run ops.
-        kind = torch.nn.Module
-        tensors = *kind.named_parameters(owner, "", False), *kind.named_buffers(owner, "", False)
-        children = dict(kind.named_children(owner))
-        if name in children or any(name == each for each, _ in tensors):
+        # Not the methods of the user, which may run ops. A module has no tables before its
+        # `__init__` has called PyTorch's.
+        tables = [own.get(table, {}) for table in MODULE_TABLES]
+        if any(name in table for table in tables):
             return owner
-        held += children.values()
+        held += tables[-1].values()
     return next((each for each in held if name in getattr(each, "__dict__", ())), owner)
 
 

@@ -239,7 +239,8 @@ class KeptOpRecorder(OpRecorder):
                     has_history |= is_first and argument.requires_grad and not argument.is_leaf
                     parameter = id(argument) if isinstance(argument, torch.nn.Parameter) else None
                     shape = tuple(argument.shape)
-                    outside.append(OutsideTensor(position, memory, shape, parameter, storage))
+                    if argument.numel():
+                        outside.append(OutsideTensor(position, memory, shape, parameter, storage))
             elif type(argument) in (bool, int, float, complex, str):
                 # A number that is none differs from itself.
                 numbers.append((position, argument if argument == argument else "nan"))

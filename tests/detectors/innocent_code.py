@@ -637,3 +637,35 @@ def pruned_before_it_moves(device):
 def torchscript_compiles_in_its_second_call(device):
     x = rows(device)
     return torch.no_grad()(torch.jit.freeze(torch.jit.trace(mlp(device).eval(), x))), (x,)
+
+
+def tensors_without_elements_are_read(device):
+    x = rows(device)
+    kept = torch.empty(0, 8, device=device)
+
+    def step(filled=0):
+        nonlocal kept
+        grown, workspace = torch.empty(0, device=device), torch.empty(16, 8, device=device)
+        for part in x.chunk(2):
+            grown = torch.cat((grown, part.flatten()))
+        workspace[filled : filled + 4] = torch.vstack([kept, workspace[:filled], x])
+        kept = x[:0]
+        nothing = torch.empty(4, 0, device=device) @ torch.empty(0, 8, device=device)
+        return grown + 1, workspace[:4] * 2 + nothing
+
+    return step
+
+
+class Focal(nn.Module):
+    def __init__(self, gamma, weight):
+        super().__init__()
+        self.gamma = gamma
+        self.scale = nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, x):
+        return (1 - x.sigmoid()) ** self.gamma * self.scale
+
+
+def module_is_made_in_each_call(device):
+    x, weight = rows(device), rows(device, 8)
+    return lambda: Focal(2.0, weight)(x)

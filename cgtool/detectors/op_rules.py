@@ -93,10 +93,12 @@ def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     )
 
 
-_MASK = Refusal(
+_BY_MASK = "indexing with a boolean mask, whose output shape depends on values,"
+_PUT_BY_MASK = Refusal(
     SYNC_MASKED_ASSIGNMENT,
-    "indexing with a boolean mask, whose output shape depends on values,",
-    "use torch.where or masked_fill",
+    _BY_MASK,
+    # masked_fill would read the value on the host.
+    "use torch.where(mask, values, x), with values of the shape of x, or one for all",
     _puts_with_mask,
 )
 
@@ -218,8 +220,12 @@ OPS: dict[str, Refusal] = {
         "pass output_size=, the total, if it is known in advance",
         when=lambda _args, kwargs: kwargs.get("output_size") is None,
     ),
-    "aten::index": _MASK._replace(code=SYNC_DYNAMIC_SHAPE_OP, when=_indexes_with_mask),
-    **dict.fromkeys(("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _MASK),
+    "aten::index": Refusal(
+        SYNC_DYNAMIC_SHAPE_OP, _BY_MASK, "use torch.where or masked_fill", _indexes_with_mask
+    ),
+    **dict.fromkeys(
+        ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _PUT_BY_MASK
+    ),
     "aten::nonzero": _dynamic("nonzero"),
     "aten::masked_select": _dynamic("masked_select"),
     **dict.fromkeys(("aten::_unique", "aten::_unique2", "aten::unique_dim"), _dynamic("unique")),

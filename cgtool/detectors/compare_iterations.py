@@ -75,6 +75,11 @@ _FIX_OF_ASSIGNMENT = (
     "values into it"
 )
 
+_FIX_OF_REPLACEMENT = (
+    "keep the object, and `copy_()` the new values into its tensors (`load_state_dict`); to choose "
+    "between several objects, capture a graph for each"
+)
+
 
 @dataclass(frozen=True)
 class Differences:
@@ -167,6 +172,8 @@ class _Comparison:
         """Sizes of tensors in the first iteration that are others in the second, with these."""
         self._rebound: set[int] = set()
         """The storages of parameters that are reported as rebound."""
+        self._explained: set[int] = set()
+        """The storages that ops read because of a condition, a choice or an object."""
         self._chosen: list[Finding] = []
         """On tensors that a value on the host chooses, which is to be named first."""
 
@@ -284,10 +291,12 @@ class _Comparison:
         evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
         # Where an argument is left out in one call, it is the one that the other has.
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
-        fix = _fix_of_number(call.name, next(iter(given), None))
+        differing = [(x, y) for x, y in zip(before, after, strict=False) if x != y]
+        is_drawn = op.random and all(place[1] < 0 for _, (place, _) in differing)
+        fix = _fix_of_number(call.name, next(iter(given), None), is_drawn=is_drawn)
         # In backward: the sizes of a tensor that was reduced.
-        differing = [(x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y]
-        follows |= len(before) == len(after) and self._resized.issuperset(differing)
+        values_differing = {(x[1], y[1]) for x, y in differing}
+        follows |= len(before) == len(after) and self._resized >= values_differing
         if not self.frozen.explain_number(call, evidence, fix) and not follows:
             is_table = isinstance(new, str) and new.startswith("[") and self._is_read(op, new)
             what, kept = "a different number", "the number"
@@ -351,10 +360,28 @@ class _Comparison:
                 f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
                 f"{list(new.shape)} at {new.address:#x}"
             )
-            if not any(_is(change.after, new) for change in self.changes) and (
+            if after.in_optimizer and new.storage in self._explained:
+                # It has a gradient because of what was reported there.
+                continue
+            is_named = any(_is(change.after, new) for change in self.changes)
+            replaced = [] if is_named else self.frozen.explain_object(after.call)
+            if replaced:
+                self._explained.add(new.storage)
+                yield self._at(
+                    after.call,
+                    METADATA_ADDRESS_CHANGED,
+                    f"`{replaced[0].watched.use.text}` is a different object in the next call; a "
+                    "graph always reads the tensors of the one of the capture",
+                    shown,
+                    *self.frozen.changed_at(replaced),
+                    fix=_FIX_OF_REPLACEMENT,
+                )
+                continue
+            if not is_named and (
                 self.frozen.explain_branch([after.call], shown)
                 or self.frozen.explain_choice(after.call, shown)
             ):
+                self._explained.add(new.storage)
                 continue
             # A parameter that other ops read as well was not rebound, nor was one of several that
             # there are all the time: another one is chosen.
@@ -378,6 +405,7 @@ class _Comparison:
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:
+                    self._explained.add(new.storage)
                     continue
                 changed = choosing or self._memory_set()
                 is_chosen = choosing is not None
@@ -390,6 +418,7 @@ class _Comparison:
                 *changed,
             )
             if is_chosen:
+                self._explained.add(new.storage)
                 self._chosen.append(finding)
             else:
                 yield finding if fix is None else replace(finding, fix=fix)
@@ -605,8 +634,9 @@ def _frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
     return frames_of(chain)
 
 
-def _fix_of_number(op: str, number: Any) -> str | None:
-    """What to do about a number that changes, if ``op`` takes no tensor in its place; else None."""
+def _fix_of_number(op: str, number: Any, *, is_drawn: bool) -> str | None:
+    """What to do about a number that changes, if ``op`` takes no tensor in its place; else None.
+    ``is_drawn``: the op draws random numbers, and this is not a size of its result."""
     name, _, overload = op.partition(".")
     try:
         arguments = schema(name, overload).arguments
@@ -621,6 +651,12 @@ def _fix_of_number(op: str, number: Any) -> str | None:
         return None
     if wanted == "bool":
         return f"`{op}` takes no tensor for a flag: capture a graph for each value"
+    if is_drawn and "number" not in types:
+        return (
+            f"`{op}` takes only numbers: draw from `torch.rand` or `torch.randn`, and scale or "
+            "compare what is drawn with a tensor on the device (`(torch.rand(...) * n).long()`, "
+            "`torch.rand_like(x) < keep`), or capture a graph for each value"
+        )
     if is_factory:
         return (
             f"`{op}` takes only numbers: make the tensor once, and select from it or change it on "

@@ -8,6 +8,7 @@ rarely taken. What the two iterations show to differ is an error, anything else 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Source, contains
 from cgtool.observe.frames import Chain, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
+from cgtool.observe.host_values import runs_the_same
 from cgtool.observe.iteration import Iteration
 from cgtool.observe.kept_ops import COPIES
 from cgtool.observe.ops import OpCall
@@ -139,7 +141,18 @@ class FrozenValues:
         # What is read from the device is reported where it is read.
         read = [Source("read", position) for position in second.ran.reads]
         first_of_all = dict.fromkeys([*drawn, *changed, *by_others, *read])
-        self.causes = self.flows.volatile(first_of_all, self._spared)
+        alike = {
+            source: None
+            for source, change in self.changes.items()
+            if runs_the_same(change.before, change.after)
+        }
+        differing = [source for source in first_of_all if source not in alike]
+        known = self.flows.volatile(differing, self._spared)
+        self._alike = alike.keys() - known.keys()
+        """Functions and modules that are replaced by others that run the same code, made from
+        nothing that changes: what differs in them has names of its own."""
+        first_of_all = dict.fromkeys([*differing, *(each for each in alike if each not in known)])
+        self.causes = self.flows.volatile(first_of_all, self._spared) if alike else known
         """Sources whose values change, each with the first one behind it."""
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
@@ -150,6 +163,8 @@ class FrozenValues:
         """The ops that get another number at these places."""
         self._fixes: dict[Position, str | None] = {}
         """What to do about the numbers among them, where that is not what the page says."""
+        self._replaced: set[Source] = set()
+        """Objects whose tensors ops read, and that are reported there."""
 
     def _is_filled(self, change: Change) -> bool:
         """Whether a tensor on the host changes because copies of the device fill it."""
@@ -169,8 +184,11 @@ class FrozenValues:
     def _reported(self, kind: str, key: object) -> list[Source]:
         """Those of them that are to be reported: not what is read from the device, which is refused
         where it is read, nor an item of a container whose change is reported."""
+        spared = self._replaced if key in self.observed else self._replaced | self._alike
         changing = [
-            source for source in self._changing(kind, key) if self.causes[source].kind != "read"
+            source
+            for source in self._changing(kind, key)
+            if self.causes[source].kind != "read" and self.causes[source] not in spared
         ]
         causes = {self.causes[source] for source in changing}
         written = {each.key for each in self.reads.watched if each.use.written}
@@ -275,7 +293,32 @@ class FrozenValues:
             self.observed.setdefault(position, evidence)
             self._targets.setdefault(position, call.name)
             self._fixes.setdefault(position, _FIX_OF_CHOICE)
-        keys = [each.watched.key for each in chosen]
+        return self.changed_at(chosen)
+
+    def explain_object(self, call: OpCall) -> list[Change]:
+        """The objects (a module, a function) that are replaced by others, and whose tensors this op
+        therefore reads; ``findings`` then does not report them."""
+        forward = self.second.record.forward_of(call)
+        chains = [[position_of(site) for site in each.chain] for each in (call, forward) if each]
+        facts = [("op", chain[0]) for chain in chains if chain]
+        facts += [
+            ("decision", position)
+            for position, branch in self.flows.branches.items()
+            if branch.calls
+            and any(
+                contains(span, place) for span in branch.spans for place in itertools.chain(*chains)
+            )
+        ]
+        causes = {self.causes[each] for fact in facts for each in self._changing(*fact)}
+        changed = [self.changes[cause] for cause in causes if cause in self.changes]
+        if len(changed) < len(causes) or any(each.after.kind != "function" for each in changed):
+            return []
+        self._replaced |= causes
+        return changed
+
+    def changed_at(self, changes: Sequence[Change]) -> list[str]:
+        """The lines that change these values."""
+        keys = [each.watched.key for each in changes]
         return list(
             dict.fromkeys(
                 f"`{each.use.text}` is changed at {Path(each.frame.file).name}:{each.frame.line}"

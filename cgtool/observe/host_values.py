@@ -168,7 +168,8 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         script = Identity(value), attributes_of_script(value)
         return Value("function", script, "a scripted module")
     if isinstance(value, types.FunctionType | torch.nn.Module):
-        return Value("function", Identity(value), getattr(value, "__name__", type(value).__name__))
+        name = getattr(value, "__name__", type(value).__name__)
+        return Value("function", _Callable(Identity(value), _what_runs(value)), name)
     module = type(value).__module__.partition(".")[0]
     if module == "numpy" and hasattr(value, "tobytes"):
         content = value.dtype.str, zlib.crc32(value.tobytes())
@@ -324,6 +325,22 @@ def _lasts(value: Any, depth: int) -> bool:
     return reduced is not None and reduced.lasts
 
 
+class _Callable(NamedTuple):
+    """A function or a module, and what runs when it is called."""
+
+    itself: Identity
+    runs: Any
+
+
+def _what_runs(value: types.FunctionType | torch.nn.Module) -> Any:
+    """The class of a module, whose attributes have names of their own, or the code of a function
+    that keeps no values; None for another function."""
+    if isinstance(value, torch.nn.Module):
+        return type(value)
+    keeps = value.__defaults__ or value.__kwdefaults__ or value.__closure__
+    return None if keeps else value.__code__
+
+
 class _Method:
     """A bound method. Two are equal if they are of one object, or if one object is gone: what
     each call makes again (`self.loss.backward`) is watched by a name of its own."""
@@ -363,7 +380,7 @@ def _container(value: Any, depth: int) -> Value:
     parts = [part for key, part in items if type(key) is not str]
     if isinstance(value, dict):
         parts += [key for key, _ in items if type(key) is not str]
-    has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
+    has_tensors = any(True for _ in _tensors_of(itertools.chain(*items), depth))
     numbers = [_comparable(part) for part in parts if type(part) in NUMBERS]
     if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, _ORDERED):
         return Value("number", tuple(numbers), _short(value))
@@ -378,8 +395,19 @@ def _container(value: Any, depth: int) -> Value:
             if type(key) is str
         },
     )
-    held = _addresses_of(part for _, part in items[:_MANY]) if has_tensors else ()
+    values = (part for _, part in items[:_MANY])
+    held = _addresses_of(_tensors_of(values, depth)) if has_tensors else ()
     return Value("container", content, f"{len(items)} items", has_tensors, held)
+
+
+def _tensors_of(parts: Iterable[Any], depth: int) -> Iterator[torch.Tensor]:
+    """The tensors among the parts of a container, and in containers among them."""
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif depth > 0 and isinstance(part, CONTAINERS):
+            within = part.values() if isinstance(part, dict) else part
+            yield from _tensors_of(itertools.islice(within, _MANY), depth - 1)
 
 
 def _part(value: Any, depth: int) -> Any:
@@ -387,6 +415,14 @@ def _part(value: Any, depth: int) -> Any:
     if reduced is None or reduced.kind not in ("number", "container"):
         return None if reduced is None else reduced.kind
     return reduced.content
+
+
+def runs_the_same(before: Value, after: Value) -> bool:
+    """Whether a function or a module was replaced by one that runs the same code."""
+    old, new = before.content, after.content
+    if not isinstance(old, _Callable) or not isinstance(new, _Callable):
+        return False
+    return old.runs is not None and old.runs is new.runs
 
 
 def has_same_keys(before: Any, after: Any) -> bool:

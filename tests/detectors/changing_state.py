@@ -5,6 +5,7 @@ import array
 import collections
 import contextlib
 import contextvars
+import copy
 import ctypes
 import datetime
 import enum
@@ -2580,3 +2581,110 @@ class SlotsInADict:
 
 def slots_of_a_dict_that_is_replaced(device):
     return SlotsInADict(device), (rows(device),)
+
+
+def teacher_is_copied_anew(device):
+    student = nn.Linear(8, 8).to(device)
+    nets = {"teacher": student}
+    teacher = student
+
+    def step(x):
+        nonlocal teacher
+        y = teacher(x)  # <- metadata-address-changed
+        y = y + nets["teacher"].forward(x)  # <- metadata-address-changed
+        teacher = copy.deepcopy(student)
+        nets["teacher"] = copy.deepcopy(student)
+        return y
+
+    return torch.no_grad()(step), (rows(device),)
+
+
+class TrainerOfACopy:
+    def __init__(self, device):
+        self.student = nn.Linear(8, 8).to(device)
+        self.teacher = copy.deepcopy(self.student)
+
+    @torch.no_grad()
+    def step(self, x):
+        y = self.teacher(x)  # <- metadata-address-changed
+        self.teacher = copy.deepcopy(self.student)
+        return y
+
+
+def teacher_of_a_trainer_is_copied_anew(device):
+    trainer = TrainerOfACopy(device)
+    return trainer.step, (rows(device),)
+
+
+def heads_train_in_turn(device):
+    heads = nn.ModuleDict({name: nn.Linear(8, 8) for name in ("left", "right")}).to(device)
+    opt = torch.optim.SGD(heads.parameters(), 0.1)
+    x, side = rows(device), "left"
+
+    def step():
+        nonlocal side
+        side = "right" if side == "left" else "left"
+        opt.zero_grad()
+        heads[side](x).sum().backward()  # <- control-flow-frozen
+        opt.step()
+
+    return step
+
+
+def snapshots_of_weights_in_a_list(device):
+    weights = [rows(device), rows(device, 8)]
+    snapshots = []
+
+    def average(x):
+        snapshots.append([w.clone() for w in weights])  # <- python-side-effects-skipped
+        return x + torch.stack([each[0] for each in snapshots]).mean(0)
+
+    return average, (rows(device),)
+
+
+def bound_of_a_draw_grows(device):
+    state = {"known": 16}
+
+    def draw(x):
+        state["known"] += 1  # <- cpu-state-step-counter
+        return x[torch.randint(state["known"], (4,), device=x.device) % 4]
+
+    return draw, (rows(device),)
+
+
+class ScaledModule(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def scaled_module_is_made_of_a_counter(device):
+    net, steps = ScaledModule(1.0), 0
+
+    def step(x):
+        nonlocal net, steps
+        y = net(x)
+        steps += 1  # <- cpu-state-step-counter
+        net = ScaledModule(0.5 ** (steps // 1000))
+        return y
+
+    return step, (rows(device),)
+
+
+def function_is_made_of_a_counter(device):
+    def scaled_by(scale):
+        return lambda x: x * scale
+
+    scaled, steps = scaled_by(1.0), 0
+
+    def step(x):
+        nonlocal scaled, steps
+        y = scaled(x)  # <- control-flow-frozen
+        steps += 1
+        scaled = scaled_by(0.5 ** (steps // 1000))
+        return y
+
+    return step, (rows(device),)

@@ -227,3 +227,27 @@ def test_a_setting_is_named():
         if finding.code == "python-scalar-frozen"
     )
     assert '`group["lr"]`' in rate.reason
+
+
+def test_an_object_that_is_replaced_is_not_called_a_branch_or_a_number():
+    local, item = found(changing_state, "teacher_is_copied_anew")
+    (attribute,) = found(changing_state, "teacher_of_a_trainer_is_copied_anew")
+    copies = "teacher_is_copied_anew"
+    for finding, name, line in (
+        (local, "teacher", line_in(copies, " teacher = copy")),
+        (item, "nets['teacher']", line_in(copies, "] = copy")),
+        (attribute, "self.teacher", line_in("TrainerOfACopy", "y = self") + 1),
+    ):
+        assert finding.reason.startswith(f"`{name}` is a different object in the next call")
+        assert "load_state_dict" in finding.fix
+        assert f"`{name}` is changed at changing_state.py:{line}" in finding.evidence
+
+
+def test_a_list_of_lists_of_tensors_is_not_called_one_of_numbers():
+    (grows,) = found(changing_state, "snapshots_of_weights_in_a_list")
+    assert not grows.fix or "number" not in grows.fix
+
+
+def test_a_draw_with_a_bound_that_changes_is_not_to_be_kept():
+    (grows,) = found(changing_state, "bound_of_a_draw_grows")
+    assert "(torch.rand(...) * n).long()" in grows.fix

@@ -185,8 +185,9 @@ def _of_the_code(calls: Iterable[OpCall]) -> list[OpCall]:
 
 
 def _is_own(call: OpCall) -> bool:
+    """Whether cgtool runs it itself. What stands in for a function of PyTorch runs the code's."""
     file = call.innermost[0].co_filename if call.innermost is not None else ""
-    return package_part(file).startswith("/cgtool/")
+    return package_part(file).startswith("/cgtool/program/")
 
 
 def findings_of_graph(nodes: Sequence[LaneNode], record: Record) -> Iterator[Finding]:

@@ -154,6 +154,29 @@ def value_is_asserted_in_eager_mode(device):
     return run, (rows(device),)
 
 
+def input_is_copied_and_logged_in_eager_mode(device):
+    static, names = rows(device), []
+
+    def run(x):
+        if not torch.cuda.is_current_stream_capturing():
+            names[:] = ["eager"]
+        static.copy_(x)
+        return static * 2
+
+    return run, (rows(device),)
+
+
+def gradient_is_computed_and_asks(device):
+    model, names = nn.Linear(4, 4).to(device), []
+
+    def run(x):
+        if not torch.cuda.is_current_stream_capturing():
+            names[:] = ["eager"]
+        return model(x)
+
+    return run, (rows(device),)
+
+
 def same_on_two_lines(device):
     def run(x):
         if torch.cuda.is_current_stream_capturing():

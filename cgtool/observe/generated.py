@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from operator import attrgetter, itemgetter
 from types import CodeType
@@ -219,18 +219,37 @@ class _File:
             origin = self._replacement(line, launch)
             if origin is not None:
                 return origin
-        known = [(name, node) for name in reversed(launch.names) if (node := self._node(name))]
-        computing = [(name, node) for name, node in known if not is_view(node.op)]
-        own = [node for name, node in computing if name not in self._called]
-        nodes = [node for _, node in known]
-        if launch.calls_op or not computing:
-            return nodes[0] if nodes else None
-        last = own[0] if own else computing[0][1]
-        if last.module is None:
-            # A sum of gradients is of no module, but is fused with the backward of one.
-            beside = (node.module for node in nodes if node.frames[:1] == last.frames[:1])
-            return last._replace(module=next(filter(None, beside), None))
-        return last
+        last = self._last(launch)
+        if last is None or last.module is not None or launch.calls_op or is_view(last.op):
+            return last
+        # A sum of gradients is of no module, but is fused with the backward of one.
+        beside = (
+            node.module for _, node in self._known(launch) if node.frames[:1] == last.frames[:1]
+        )
+        return last._replace(module=next(filter(None, beside), None))
+
+    def _last(self, launch: _Launch) -> _Origin | None:
+        """The last source node, or of a kernel that was fused, the last one that computes something
+        and is not called elsewhere, if there is one."""
+        view = called = None
+        for name, node in self._known(launch):
+            if launch.calls_op:
+                return node
+            if is_view(node.op):
+                view = view or node
+            elif name not in self._called:
+                return node
+            else:
+                called = called or node
+        return called or view
+
+    def _known(self, launch: _Launch) -> Iterator[tuple[str, _Origin]]:
+        """Source nodes with a line of the user's, by name, the last one first. A kernel may fuse
+        dozens, and most often the first of these is enough."""
+        for name in reversed(launch.names):
+            node = self._node(name)
+            if node is not None:
+                yield name, node
 
     def _node(self, name: str) -> _Origin | None:
         """A source node by its name; None without a line of the user's. A kernel that fuses many

@@ -22,6 +22,7 @@ from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
+from cgtool.devices.simulated.second_call import SecondCalls
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
@@ -356,4 +357,7 @@ def check_script(
         with redirected(device), graphs_of(device), contextlib.closing(device):
             script = ObservedScript(device, annotations)
             device.captured = script.captured_op
-            return run(path, arguments, script, device.findings, progress)
+            with SecondCalls(script, device) as again:
+                _, looked_at = run(path, arguments, script, device.findings, progress)
+                again.report()
+            return device.findings.all(), looked_at

@@ -1,0 +1,290 @@
+"""The code that a capture covers, made into a function that runs it again."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+from cgtool.observe.frames import callers, is_internal, locals_of, position_of
+from cgtool.observe.lookup import MISSING
+from cgtool.observe.source import functions_of, tree_of
+from cgtool.observe.tensors import tensors_in
+
+RUNS_AGAIN = "_runs_again"
+"""The name of the function that is made."""
+_GENERATOR = 0x20
+"""``CO_GENERATOR``."""
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+class Block:
+    """The statements that a capture covers, in the frame that runs them.
+
+    To be made when the capture begins, and used before the frame goes on after its end.
+    """
+
+    def __init__(self, frame: FrameType, statements: Sequence[ast.stmt]) -> None:
+        """Raises SyntaxError for statements that make no function."""
+        self.line = statements[0].lineno
+        names = _Names()
+        for statement in statements:
+            names.visit(statement)
+        body = [_InFunction(frame).visit(copy.deepcopy(each)) for each in statements]
+        if names.stored:
+            body.insert(0, ast.Global(sorted(names.stored)))
+        nothing = ast.arguments([], [], None, [], [], None, [])
+        function: Any = ast.FunctionDef(RUNS_AGAIN, nothing, body, [])
+        module = ast.fix_missing_locations(ast.Module([function], []))
+        file = frame.f_code.co_filename
+        self._function = compile(module, file, "exec", dont_inherit=True)
+        self._targets = {text: compile(text, file, "eval") for text in names.targets}
+        self._frame = frame
+        self._before = dict(_values_before(frame, names.read_first))
+
+    def names(self) -> dict[str, Any]:
+        """What its names mean now."""
+        return {**self._frame.f_globals, **locals_of(self._frame)}
+
+    def names_before(self) -> dict[str, Any] | None:
+        """The same, but for those that it reads and then assigns, as they were at its beginning;
+        None if such a value is gone."""
+        before = {name: value() for name, value in self._before.items()}
+        return None if MISSING in before.values() else {**self.names(), **before}
+
+    def run(self, names: dict[str, Any]) -> None:
+        """Run it once more, with and in these names."""
+        exec(self._function, names)
+        names[RUNS_AGAIN]()
+
+    def assigned(self, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """What it assigns, as written, and the value now."""
+        for text, code in self._targets.items():
+            try:
+                yield text, eval(code, names)
+            except Exception:
+                continue
+
+
+def block_of(frame: FrameType | None) -> Block | None:
+    """The code of a capture that ``frame`` has just begun, or that the user's frames around it
+    have by a context manager of their own; None if it is not known, or no function can be made of
+    it."""
+    for each in callers(frame):
+        if is_internal(each.f_code):
+            continue
+        statements = _entered(each) or _until_end(each)
+        if statements is not None and not any(
+            isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.Global)
+            for statement in statements
+            for node in ast.walk(statement)
+        ):
+            try:
+                return Block(each, statements)
+            except (SyntaxError, ValueError, _Gone):
+                return None
+        if not (each.f_code.co_flags & _GENERATOR or each.f_code.co_name == "__enter__"):
+            return None
+    return None
+
+
+class _Gone(Exception):
+    """A value cannot be kept without keeping alive what the program drops."""
+
+
+def _values_before(
+    frame: FrameType, names: Sequence[str]
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    values = locals_of(frame)
+    for name in names:
+        value = values.get(name, MISSING)
+        if value is MISSING:
+            continue
+        try:
+            yield name, partial(_alive, weakref.ref(value))
+        except TypeError:
+            if next(iter(tensors_in(value)), None) is not None:
+                raise _Gone from None
+            yield name, partial(_itself, value)
+
+
+def _alive(reference: weakref.ref[Any]) -> Any:
+    value = reference()
+    return MISSING if value is None else value
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _entered(frame: FrameType) -> list[ast.stmt] | None:
+    """The statements that follow in the ``with`` statement whose context the frame enters."""
+    _, line, column, *_ = position_of((frame.f_code, frame.f_lasti))
+    found: list[ast.stmt] | None = None
+    for node in ast.walk(tree_of(frame.f_code.co_filename)):
+        if not isinstance(node, ast.With):
+            continue
+        entered = [
+            at
+            for at, item in enumerate(node.items)
+            if (item.context_expr.lineno, item.context_expr.col_offset) == (line, column)
+        ]
+        if (node.lineno, node.col_offset) == (line, column):
+            # Before CPython 3.12 the position is that of the statement.
+            entered = [at for at, item in enumerate(node.items) if _captures(item)]
+        if entered or (node.lineno, node.col_offset) == (line, column):
+            inner = node.items[entered[-1] + 1 :] if entered else []
+            found = [_with(node, inner)] if inner else node.body
+    return found
+
+
+def _captures(item: ast.withitem) -> bool:
+    """Whether this one of several context managers seems to be the one that captures."""
+    text = ast.unparse(item.context_expr).lower()
+    return "graph" in text or "captur" in text
+
+
+def _with(node: ast.With, items: list[ast.withitem]) -> ast.stmt:
+    return ast.copy_location(ast.With(items, node.body), node)
+
+
+def _until_end(frame: FrameType) -> list[ast.stmt] | None:
+    """The statements between the call of ``capture_begin`` that the frame makes, and that of
+    ``capture_end`` behind it."""
+    _, line, *_ = position_of((frame.f_code, frame.f_lasti))
+    for function in functions_of(frame.f_code):
+        for node in ast.walk(function):
+            for _, statements in ast.iter_fields(node):
+                if not (isinstance(statements, list) and _calls(statements, line)):
+                    continue
+                begin = next(at for at, each in enumerate(statements) if _spans(each, line))
+                for end in range(begin + 1, len(statements)):
+                    if _ends(statements[end]):
+                        return statements[begin + 1 : end] or None
+    return None
+
+
+def _calls(statements: list[Any], line: int) -> bool:
+    return any(isinstance(each, ast.Expr) and _spans(each, line) for each in statements)
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+
+
+def _ends(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "capture_end"
+    )
+
+
+class _Names(ast.NodeVisitor):
+    """The names of a block, in the order in which it uses them."""
+
+    def __init__(self) -> None:
+        self.stored: set[str] = set()
+        self.read_first: list[str] = []
+        """Those that are assigned after they were read."""
+        self.targets: list[str] = []
+        """What is assigned, as written."""
+        self._read: set[str] = set()
+        self._inner = 0
+        """In how many functions of its own."""
+
+    def _store(self, name: str) -> None:
+        if self._inner:
+            return
+        if name in self._read and name not in self.stored:
+            self.read_first.append(name)
+        self.stored.add(name)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._read.add(node.id)
+        else:
+            self._store(node.id)
+            self._target(node)
+
+    def _target(self, node: ast.expr) -> None:
+        if not self._inner and isinstance(getattr(node, "ctx", None), ast.Store):
+            self.targets.append(ast.unparse(node))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.visit(node.value)
+        self._target(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.visit(node.value)
+        self.visit(node.slice)
+        self._target(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._read.add(node.target.id)
+        self.visit(node.value)
+        self.visit(node.target)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self.visit(node.target)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self.visit(node.target)
+
+    def visit_For(self, node: ast.For) -> None:
+        for part in (node.iter, node.target, *node.body, *node.orelse):
+            self.visit(part)
+
+    def visit_alias(self, node: ast.alias) -> None:
+        self._store((node.asname or node.name).partition(".")[0])
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.name:
+            self._store(node.name)
+        self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        is_scope = isinstance(node, _SCOPES | _COMPREHENSIONS)
+        if is_scope and hasattr(node, "name"):
+            self._store(node.name)
+        self._inner += is_scope
+        super().generic_visit(node)
+        self._inner -= is_scope
+
+
+class _InFunction(ast.NodeTransformer):
+    """Means what the block means in its class: ``super()``, and names with two underscores."""
+
+    def __init__(self, frame: FrameType) -> None:
+        code: CodeType = frame.f_code
+        self._self = code.co_varnames[0] if code.co_argcount else ""
+        owner = code.co_qualname.split(".")[-2:-1]
+        self._class = owner[0].lstrip("_") if owner and owner[0] != "<locals>" else ""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if self._class and node.attr.startswith("__") and not node.attr.endswith("__"):
+            node.attr = f"_{self._class}{node.attr}"
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        is_super = isinstance(node.func, ast.Name) and node.func.id == "super"
+        if is_super and not node.args and self._self:
+            node.args = [ast.Name(name, ast.Load()) for name in ("__class__", self._self)]
+        return node

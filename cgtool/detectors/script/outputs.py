@@ -394,7 +394,7 @@ class SharedPools(Detector):
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         for use in graph.external.values():
-            self._look_at_read(use.buffer)
+            self._look_at_read(use.buffer, graph)
         stream = self.script.device.stream()
         for other in self._sharing(graph):
             last = other.last_replay
@@ -427,10 +427,13 @@ class SharedPools(Detector):
         if self._lost and event.tensor is not None:
             self._look_at_read(self.script.buffers.find(event.tensor))
 
-    def _look_at_read(self, buffer: Buffer | None) -> None:
+    def _look_at_read(self, buffer: Buffer | None, reader: WatchedGraph | None = None) -> None:
+        """``reader``: the graph that reads it, if one does."""
         if buffer is None or buffer.key not in self._lost or buffer.allocated_in is None:
             return
         graph, frames = self._lost[buffer.key]
+        if graph is reader:
+            return  # a backward after two forwards (`callables`)
         self.report(
             SHARED_POOL_REPLAY_ORDER,
             f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites what that "

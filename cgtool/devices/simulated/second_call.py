@@ -26,10 +26,10 @@ import torch
 from msgspec.structs import replace
 
 from cgtool.analysis.reports import explain_findings, is_hazard
+from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
 from cgtool.devices.simulated.script_device import ScriptDevice
-from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR, Finding
 from cgtool.observe.annotations import Annotations
@@ -44,8 +44,6 @@ from cgtool.observe.tensors import HOST, is_emptied, key_of, place_of, tensors_i
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function, pytree
-
-METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
 
 _MOST = 16
 """Graphs of a script of which this is tried."""

@@ -46,7 +46,9 @@ class Attack:
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).cuda().requires_grad_(False)
 attack = Attack(model, (8, 1, 4, 4))
+within = []
 for _ in range(2):
     images = torch.rand(8, 1, 4, 4, device="cuda")
     labels = torch.randint(4, (8,), device="cuda")
-    print((attack(images, labels) - images).abs().max().item() < 0.101)  # eager: True
+    within.append((attack(images, labels) - images).abs().max().item() < 0.101)
+print(all(within))  # eager: True

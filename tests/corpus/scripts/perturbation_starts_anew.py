@@ -38,8 +38,9 @@ class Attack:
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).cuda().requires_grad_(False)
 attack = Attack(model, (8, 1, 4, 4))
+moved = []
 for _ in range(2):
     images = torch.rand(8, 1, 4, 4, device="cuda")
     labels = torch.randint(4, (8,), device="cuda")
-    moved = attack(images, labels) - images
-    print(f"{moved.abs().max().item():.2f}")  # eager: 0.10
+    moved.append((attack(images, labels) - images).abs().max().item())
+print(f"{max(moved):.2f}")  # eager: 0.10

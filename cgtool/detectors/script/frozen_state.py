@@ -9,9 +9,11 @@ that changed it, else at the line that read it.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from cgtool.detectors.script.frozen_objects import (
 from cgtool.detectors.script.histories import Histories
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
+from cgtool.model.finding import Code
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at
@@ -61,6 +64,8 @@ class HostState(Detector):
         """Subjects, and the values with which graphs were captured."""
         self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
         self._first_calls, self._histories = FirstCalls(self.report), Histories(self.report)
+        self._changing: defaultdict[tuple[Code, Frames], list[WatchedGraph]] = defaultdict(list)
+        """By code and place: graphs that keep what is another value in every call."""
         self._forget()
 
     def _forget(self) -> None:
@@ -121,13 +126,21 @@ class HostState(Detector):
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._flows.stop()
         self._counts.stop()
+        for place, graphs in self._changing.items():
+            # There is a graph for each value, if not for each shape.
+            alive = [graph for graph in graphs if graph.replayable]
+            if any(
+                graph.is_alternative_to(other) and other.shapes == graph.shapes
+                for graph, other in itertools.pairwise(alive)
+            ):
+                self.findings.drop(*place)
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph, reads = event.graph, self._reads
         flows = self._flows.judge()
         if flows is not None:
             reads.follow(flows)
-            self._report_changing(flows)
+            self._report_changing(graph, flows)
             self._counts.captured(graph, flows)
             self._first_calls.captured(graph, flows)
             self._histories.captured(graph, flows)
@@ -147,9 +160,10 @@ class HostState(Detector):
         }
         self._forget()
 
-    def _report_changing(self, flows: FrozenValues) -> None:
+    def _report_changing(self, graph: WatchedGraph, flows: FrozenValues) -> None:
         """What is another value in every call."""
         for finding in flows.findings():
+            self._changing[finding.code, finding.frames].append(graph)
             self.report(
                 finding.code,
                 finding.reason,

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.compiled_code import pause_in_compiled_code
-from cgtool.observe.frames import call_op, call_user, without_own_frames
+from cgtool.observe.frames import call_op, call_user, callers, package_part, without_own_frames
 from cgtool.observe.graphs import GraphFollower
 from cgtool.observe.iteration import CallProfile
 from cgtool.observe.kept_ops import unprofiled
@@ -325,7 +325,8 @@ def observe_environment(script: ObservedScript, patches: Patches) -> None:
     """Environment variables that are read in captures."""
 
     def get(original: Any, environment: Any, name: Any) -> Any:
-        if script.capture is None:
+        # Inductor sets its own variables where it is first used.
+        if script.capture is None or _reads_for_pytorch(sys._getframe(1)):
             return call_user(original, environment, name)
         value = None
         try:
@@ -335,6 +336,19 @@ def observe_environment(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.EnvironmentRead(name, value))
 
     patches.wrap(type(os.environ), "__getitem__", get)
+
+
+def _reads_for_pytorch(frame: FrameType) -> bool:
+    """Whether the code that asks for a variable, by whatever way, is PyTorch's."""
+    ways = (os.__file__, "<frozen os>", "<frozen _collections_abc>")
+    parts = (
+        package_part(each.f_code.co_filename)
+        for each in callers(frame)
+        if each.f_code.co_filename not in ways
+    )
+    return next((part for part in parts if not part.startswith("/cgtool/")), "").startswith(
+        "/torch/"
+    )
 
 
 def observe_collectives(script: ObservedScript, patches: Patches) -> None:

@@ -385,6 +385,31 @@ def is_subscript(site: Site) -> bool:
     return name.endswith(("_SUBSCR", "_SLICE"))
 
 
+@cache
+def names_in_expression(code: CodeType, offset: int) -> frozenset[str]:
+    """The variables in the call, or other expression, that an instruction of a function ends."""
+    instructions = list(dis.get_instructions(code))
+    own = next((each.positions for each in instructions if each.offset == offset), None)
+    spans = [_span(each.positions) for each in instructions]
+    span = _span(own)
+    names: set[str] = set()
+    for each, inner in zip(instructions, spans, strict=True):
+        is_load = each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple)
+        if is_load and span and inner and span[0] <= inner[0] and inner[1] <= span[1]:
+            # Python 3.13 loads two names at once.
+            names.update((each.argval,) if isinstance(each.argval, str) else each.argval)
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+def _span(at: dis.Positions | None) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Where an expression begins and ends: lines and columns."""
+    if at is None or at.lineno is None or at.end_lineno is None:
+        return None
+    if at.col_offset is None or at.end_col_offset is None:
+        return None
+    return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
+
+
 def here(depth: int = 1) -> Frames:
     """The frames outside torch and cgtool of the code that is running, innermost first."""
     return frames_of(chain_of(sys._getframe(depth)))

@@ -29,6 +29,7 @@ from cgtool.observe.frames import (
     is_internal_file,
     line_of,
     locals_of,
+    names_in_expression,
     package_part,
 )
 from cgtool.observe.host_reads import HostReads, NameIn, Watched
@@ -141,12 +142,15 @@ class Reads:
         chain = () if op.call is None else op.call.chain
         for site in chain[:1]:
             self.chains.setdefault((site[0].co_filename, line_of(site)), frames_of(chain))
+        passed: set[tuple[type, Any]] = set()
         while frame is not None and id(frame) not in outer:
+            passed |= _passed_by(frame)
             if _is_forward(frame.f_code):
                 self.fields.add_frame(frame)
                 locals_of(frame)
                 function = frame.f_code.co_filename, frame.f_code.co_qualname
-                self.numbers.setdefault(function, set()).update(_numbers_of(op))
+                self.numbers.setdefault(function, set()).update(_numbers_of(op), passed)
+                passed = set()
                 self.forwards.setdefault(function, frames_of(chain))
             frame = frame.f_back
 
@@ -382,6 +386,19 @@ def _is_forward(code: types.CodeType) -> bool:
     """A ``forward`` of PyTorch's own modules, whose fields the user sets."""
     in_modules = package_part(code.co_filename).startswith("/torch/nn/modules/")
     return in_modules and code.co_name == "forward"
+
+
+def _passed_by(frame: types.FrameType) -> set[tuple[type, Any]]:
+    """The numbers that a function of ``torch.nn.functional`` passes to what it is calling now.
+    PyTorch's C++ may compute others from them before it runs an op: ``label_smoothing``."""
+    code = frame.f_code
+    if package_part(code.co_filename) != "/torch/nn/functional.py":
+        return set()
+    values = locals_of(frame)
+    # A momentum is not always used: ``_numbers_of`` knows when.
+    names = names_in_expression(code, frame.f_lasti) - {"momentum"}
+    numbers = (values.get(name) for name in names)
+    return {(type(value), value) for value in numbers if type(value) in (int, float)}
 
 
 def _numbers_of(op: Op) -> set[tuple[type, Any]]:

@@ -319,9 +319,12 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
     frames = changed_at(targets, stack.values(), graph, local_to=local_to, only_bound=True)
     if frames or path.kind != "item":
         return frames
-    # A method has changed the container: `reverse`, `insert`, `rotate`.
-    container = path.steps[-2] if len(path.steps) > 1 else ("name", path.text.partition("[")[0])
-    return changed_at((container,), stack.values(), graph)
+    # A method has changed the container (`reverse`, `insert`, `rotate`), or another got its name.
+    name: Target = ("name", path.text.partition("[")[0])
+    if path.frame is not None:
+        frames = changed_at((name,), stack.values(), graph, local_to=path.frame)
+    container = path.steps[-2] if len(path.steps) > 1 else name
+    return frames or changed_at((container, name), stack.values(), graph)
 
 
 def _value(tensor: torch.Tensor) -> Any:

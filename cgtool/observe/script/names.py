@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FrameType, ModuleType
@@ -83,7 +83,9 @@ class Holders:
     optimizers with their state, other objects and containers."""
 
     def __init__(self) -> None:
-        self._known: set[int] = set()
+        self._known: set[tuple[int, Hashable]] = set()
+        """What was looked into. A container once for each name of it: it may have an argument's
+        name, which is soon gone, besides that in the code which goes on."""
         self._paths: dict[int, list[Path]] = {}
         """Paths by key of the storage."""
 
@@ -94,18 +96,17 @@ class Holders:
 
     def add(self, text: str, value: Any, root: Root, frame: int | None = None) -> None:
         """``frame``: identity of the frame of a local."""
-        if id(value) in self._known:
-            return
         if isinstance(value, torch.nn.Module):
             for path, module in value.named_modules(prefix=text):
                 self._add_module(path, module)
         elif isinstance(value, torch.optim.Optimizer):
             self._add_optimizer(text, value)
         else:
-            self._add_parts(text, value, root, (), frame)
+            named = (text, frame) if isinstance(value, dict | list | tuple) else None
+            self._add_parts(text, value, root, (), frame, named)
 
     def _add_module(self, text: str, module: torch.nn.Module) -> None:
-        if id(module) in self._known:
+        if (id(module), None) in self._known:
             return
         owner = weakref.ref(module)
         for table in (parameters_of(module), buffers_of(module)):
@@ -116,7 +117,9 @@ class Holders:
         self._add_parts(text, module, follows(owner), ())
 
     def _add_optimizer(self, text: str, optimizer: torch.optim.Optimizer) -> None:
-        self._known.add(id(optimizer))
+        if (id(optimizer), None) in self._known:
+            return
+        self._known.add((id(optimizer), None))
         owner = weakref.ref(optimizer)
 
         def state_of(parameter: Callable[[], Any], _stack: Stack) -> Any:
@@ -130,12 +133,20 @@ class Holders:
         self._add_parts(text, optimizer.param_groups, follows(owner), (groups,))
 
     def _add_parts(
-        self, text: str, value: Any, root: Root, steps: tuple[Step, ...], frame: int | None = None
+        self,
+        text: str,
+        value: Any,
+        root: Root,
+        steps: tuple[Step, ...],
+        frame: int | None = None,
+        named: Hashable = None,
     ) -> None:
-        """What is inside an object, reached from ``root`` by ``steps``."""
-        if id(value) in self._known or len(steps) > _DEPTH:
+        """What is inside an object, reached from ``root`` by ``steps``. ``named``: the name of the
+        container that it is a part of, if it is."""
+        known = id(value), named
+        if known in self._known or len(steps) > _DEPTH:
             return
-        self._known.add(id(value))
+        self._known.add(known)
         for step, part in _parts(value):
             kind, name = step
             inner = f"{text}.{name}" if kind == "attribute" else f"{text}[{name!r}]"
@@ -144,7 +155,7 @@ class Holders:
             elif isinstance(part, torch.nn.Module | torch.optim.Optimizer):
                 self.add(inner, part, root)
             else:
-                self._add_parts(inner, part, root, (*steps, step), frame)
+                self._add_parts(inner, part, root, (*steps, step), frame, named)
 
     def _note(self, tensor: torch.Tensor | None, path: Path) -> None:
         key = None if tensor is None else key_of(tensor)

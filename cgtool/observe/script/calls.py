@@ -328,12 +328,14 @@ def observe_environment(script: ObservedScript, patches: Patches) -> None:
         # Inductor sets its own variables where it is first used.
         if script.capture is None or _reads_for_pytorch(sys._getframe(1)):
             return call_user(original, environment, name)
-        value = None
         try:
             value = call_user(original, environment, name)
-            return value
-        finally:
-            script.publish(events.EnvironmentRead(name, value))
+        except KeyError:
+            script.publish(events.EnvironmentRead(os.fsdecode(name), None))
+            raise
+        # `os.environb` has the same class, and `os.environ` refuses a name of bytes.
+        script.publish(events.EnvironmentRead(os.fsdecode(name), os.fsdecode(value)))
+        return value
 
     patches.wrap(type(os.environ), "__getitem__", get)
 

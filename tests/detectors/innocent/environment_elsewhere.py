@@ -15,6 +15,7 @@ x = torch.randn(4, device="cuda")
 g = torch.cuda.CUDAGraph()
 with torch.cuda.graph(g):
     y = f(x)
+    found = os.get_exec_path(), os.environb.get(b"MODE")  # names of bytes
 os.environ["MODE"] = "fast"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 g.replay()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -37,10 +38,10 @@ class Capture:
     def again(self) -> dict[str, Any]:
         """What its statements assign when they run once more."""
         assert self.block is not None
-        names = self.block.names_before()
-        assert names is not None
-        self.block.run(names)
-        return dict(self.block.assigned(names))
+        before = self.block.before()
+        assert before is not None
+        self.block.run(before)
+        return dict(self.block.assigned())
 
 
 def test_names_that_it_reads_and_assigns_are_those_of_its_beginning() -> None:
@@ -71,6 +72,59 @@ def test_state_is_as_the_first_call_left_it() -> None:
     model.capture(capture)
     assert capture.again()["self.out"] == [6, 12]
     assert model.calls == 2
+
+
+def test_functions_of_the_program_share_its_variables() -> None:
+    def assigns() -> None:
+        nonlocal hidden
+        hidden = counts[-1] + 10
+
+    capture, counts, read, hidden = Capture(), [0], lambda: total, 0
+    with capture:
+        counts.append(counts[-1] + 1)
+        total = counts[-1]
+        assigns()
+        y = read() + hidden
+    assert y == 12
+    assert capture.again()["y"] == 14
+    assert (total, hidden) == (2, 12)
+
+
+def test_global_names(tmp_path: Path) -> None:
+    file, capture = tmp_path / "module.py", Capture()
+    file.write_text("""
+def assigns():
+    global hidden
+    hidden = total + 10
+count = 0
+with capture:
+    count += 1
+    total = count + len(counts)
+    counts.append(total)
+    assigns()
+    y = hidden
+""")
+    names: dict[str, Any] = {"capture": capture, "counts": [0]}
+    exec(compile(file.read_text(), file, "exec"), names)
+    assert names["y"] == 12
+    assert capture.again()["y"] == 13
+
+
+def test_names_of_a_class_are_those_of_the_class() -> None:
+    class Runner:
+        def capture(self) -> None:
+            with capture:
+                __hidden: int = 3
+
+                class Other:
+                    def value(self) -> int:
+                        return super().__sizeof__() * 0 + 1
+
+                self.out: int = Other().value() + __hidden
+
+    capture = Capture()
+    Runner().capture()
+    assert capture.again()["self.out"] == 4
 
 
 def test_super_in_a_method() -> None:
@@ -126,5 +180,5 @@ def test_a_value_that_is_gone_is_not_kept_alive(is_kept: bool) -> None:
     with capture:
         h = h + 1
     assert capture.block is not None
-    assert (capture.block.names_before() is not None) == is_kept
+    assert (capture.block.before() is not None) == is_kept
     assert (kept is None) != is_kept

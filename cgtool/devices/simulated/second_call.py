@@ -9,16 +9,10 @@ replay. The script and its own replays are not touched.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import selectors
-import signal
-import sys
-import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,6 +22,7 @@ from msgspec.structs import replace
 from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN
+from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Frames
@@ -47,6 +42,8 @@ from cgtool.torch_compat.private import no_torch_function, pytree
 
 _MOST = 16
 """Graphs of a script of which this is tried."""
+_MOST_BYTES = 2 << 30
+"""Of what a graph reads and writes, which is copied twice."""
 _SECONDS = 20.0
 """For one of them."""
 _NUMBERS = int, float, complex, bool, str
@@ -67,8 +64,8 @@ class SecondCalls:
         self._block: Block | None = None
         """Of the capture in progress."""
         self._places: set[Frames] = set()
-        self._running: tuple[WatchedGraph, int, int] | None = None
-        """A graph, the process that calls its code again, and a pipe to which it writes."""
+        self._running: tuple[WatchedGraph, ForkedProcess] | None = None
+        """A graph, and the process that calls its code again."""
         self._answers: list[tuple[WatchedGraph, Finding]] = []
         script.subscribe(events.CaptureBegan, self._began)
         script.subscribe(events.CaptureEnded, self._ended)
@@ -91,27 +88,19 @@ class SecondCalls:
 
     def _ended(self, event: events.CaptureEnded) -> None:
         block, self._block = self._block, None
-        names = None if block is None else block.names_before()
-        if block is None or names is None:
+        before = None if block is None else block.before()
+        if block is None or before is None or not can_fork():
             return
         self._wait(_SECONDS)
-        reading, writing = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the child takes none of the locks of other threads
-            process = os.fork()
-        if process == 0:
-            with contextlib.suppress(BaseException):
-                _answer(writing, self._script, self._device, event.graph, block, names)
-            os._exit(0)
-        os.close(writing)
-        self._running = event.graph, process, reading
+        answer = partial(_answer, self._script, self._device, event.graph, block, before)
+        self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
 
     def _wait(self, seconds: float) -> None:
         """For the process that runs; it is ended if it takes longer."""
         if self._running is not None:
-            graph, process, pipe = self._running
+            graph, process = self._running
             self._running = None
-            answer = _read(pipe, process, seconds)
+            answer = process.answer(seconds)
             if answer:
                 self._answers.append((graph, msgspec.msgpack.decode(answer, type=Finding)))
 
@@ -132,51 +121,21 @@ class SecondCalls:
                 log.add(finding)
 
 
-def _read(pipe: int, process: int, seconds: float) -> bytes:
-    """All that a process writes; nothing if it takes longer, and is ended."""
-    answer, limit = b"", time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector, os.fdopen(pipe, "rb", 0) as file:
-        selector.register(file, selectors.EVENT_READ)
-        while selector.select(max(0.0, limit - time.monotonic())):
-            part = file.read(1 << 16)
-            if not part:
-                break
-            answer += part
-        else:
-            answer = b""
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(process, 0)
-    return answer
-
-
 def _answer(
-    pipe: int,
     script: ObservedScript,
     device: ScriptDevice,
     graph: WatchedGraph,
     block: Block,
-    names: dict[str, Any],
-) -> None:
-    """In the forked process: write the finding, if there is one."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nothing, descriptor)
-    sys.setprofile(None)
-    sys.settrace(None)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(2 * int(_SECONDS))  # the script may be gone, and nobody ends this process
+    before: dict[str, Any],
+) -> bytes:
+    """In the forked process: the finding, if there is one."""
     torch.set_num_threads(1)  # those of the script are not here
     script.closed = True
     cuda_graph: Any = graph.graph()
     simulated: SimulatedGraph = cuda_graph._graph
-    finding = _Twice(script, device, graph, simulated, cuda_graph._registered).compared(
-        block, names
-    )
-    if finding is not None:
-        with os.fdopen(pipe, "wb") as file:
-            file.write(msgspec.msgpack.encode(finding))
+    twice = _Twice(script, device, graph, simulated, cuda_graph._registered)
+    finding = twice.compared(block, before) if twice.bytes <= _MOST_BYTES else None
+    return b"" if finding is None else msgspec.msgpack.encode(finding)
 
 
 @dataclass
@@ -258,13 +217,14 @@ class _Twice:
             for tensor in tensors_in((step.args, step.kwargs, step.results))
             if (key := key_of(tensor)) is not None and not is_emptied(tensor)
         }
+        self.bytes = sum(each.untyped_storage().nbytes() for each in storages.values())
         self._memory = _Memory(storages, [torch.default_generator, *generators])
 
     def _replay(self) -> None:
         with unobserved(), no_torch_function():
             self._simulated.replay()
 
-    def compared(self, block: Block, names: dict[str, Any]) -> Finding | None:
+    def compared(self, block: Block, before: dict[str, Any]) -> Finding | None:
         """What differs after them, if something does, and why, if that shows."""
         memory, graph = self._memory, self._graph
         self._replay()
@@ -273,16 +233,13 @@ class _Twice:
         self._replay()
         with unobserved():
             storages = {key: _copied(each) for key, each in memory.storages.items()}
-            outputs = {
-                name: [*map(_copied, tensors_in(value))]
-                for name, value in block.assigned(block.names())
-            }
+            outputs = {name: [*map(_copied, tensors_in(value))] for name, value in block.assigned()}
             leaves = [each for each in gc.get_objects() if _has_gradient_of(each, graph)]
             gradients = [_copied(leaf.grad) for leaf in leaves]
             memory.restore()
         for leaf in leaves:
             leaf.grad = None  # what a graph allocates, each replay writes anew
-        again = self._call(block, names)
+        again = self._call(block, before)
         pairs = [
             *(("memory", memory.storages[key], storages[key])
               for key in self._state(again) & storages.keys()),
@@ -290,7 +247,7 @@ class _Twice:
             *(("gradients", leaf.grad, gradient)
               for leaf, gradient in zip(leaves, gradients, strict=True) if leaf.grad is not None),
         ]  # fmt: skip
-        for name, value in block.assigned(names):
+        for name, value in block.assigned():
             tensors = [*tensors_in(value)]
             if len(tensors) == len(outputs.get(name, ())):
                 pairs += [(f"`{name}`", *each) for each in zip(tensors, outputs[name], strict=True)]
@@ -310,13 +267,13 @@ class _Twice:
             | (again.read_first & self._graph.allocated.keys())
         )
 
-    def _call(self, block: Block, names: dict[str, Any]) -> _Again:
+    def _call(self, block: Block, before: dict[str, Any]) -> _Again:
         again = _Again(self._device, self._script.annotations, {*self._memory.storages})
         for owner in (torch.cuda, torch.cuda.graphs):
             # Another branch is another finding.
             owner.is_current_stream_capturing = lambda: True  # type: ignore[attr-defined]
         self._device.recorder = again
-        block.run(names)
+        block.run(before)
         self._device.recorder = None
         return again
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
+import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
-from cgtool.observe.frames import callers, is_internal, locals_of, position_of
+from cgtool.observe.frames import callers, is_internal, locals_of, position_of, set_locals
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
 
 RUNS_AGAIN = "_runs_again"
 """The name of the function that is made."""
+_OPTIMIZED = 0x1
+"""``CO_OPTIMIZED``: local names are variables of a function."""
 _GENERATOR = 0x20
 """``CO_GENERATOR``."""
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
@@ -33,42 +37,97 @@ class Block:
         """Raises SyntaxError for statements that make no function."""
         self.line = statements[0].lineno
         names = _Names()
-        for statement in statements:
+        body: list[ast.stmt] = [
+            _InFunction(frame).visit(copy.deepcopy(each)) for each in statements
+        ]
+        for statement in body:
             names.visit(statement)
-        body = [_InFunction(frame).visit(copy.deepcopy(each)) for each in statements]
-        if names.stored:
-            body.insert(0, ast.Global(sorted(names.stored)))
-        nothing = ast.arguments([], [], None, [], [], None, [])
-        function: Any = ast.FunctionDef(RUNS_AGAIN, nothing, body, [])
-        module = ast.fix_missing_locations(ast.Module([function], []))
-        file = frame.f_code.co_filename
-        self._function = compile(module, file, "exec", dont_inherit=True)
-        self._targets = {text: compile(text, file, "eval") for text in names.targets}
+        own = _local_names(frame, names.stored)
+        if names.stored - own:
+            body.insert(0, ast.Global(sorted(names.stored - own)))
+        if names.stored & own:
+            body.insert(0, ast.Nonlocal(sorted(names.stored & own)))
+        # Local names are those of a function around it, whose cells `run` replaces.
+        inner = _function(RUNS_AGAIN, [], body)
+        outer = _function("_around", sorted(own & {*names.used, "__class__"}), [inner])
+        module = ast.fix_missing_locations(ast.Module([outer], []))
+        code = compile(module, frame.f_code.co_filename, "exec", dont_inherit=True)
+        self._code = _code_in(_code_in(code)).replace(co_qualname=RUNS_AGAIN)
+        self._targets = {text: compile(text, "<target>", "eval") for text in names.targets}
         self._frame = frame
-        self._before = dict(_values_before(frame, names.read_first))
+        self._cells: dict[str, CellType] = {}
+        self._read_first = {*names.read_first}
+        self._before = dict(_values_before(frame, names.stored, self._read_first))
 
-    def names(self) -> dict[str, Any]:
-        """What its names mean now."""
-        return {**self._frame.f_globals, **locals_of(self._frame)}
+    def before(self) -> dict[str, Any] | None:
+        """What it assigns, as that was at its beginning; None if a value that it reads is gone."""
+        values = {name: value() for name, value in self._before.items()}
+        gone = {name for name, value in values.items() if value is MISSING}
+        if gone & self._read_first:
+            return None
+        return {name: value for name, value in values.items() if name not in gone}
 
-    def names_before(self) -> dict[str, Any] | None:
-        """The same, but for those that it reads and then assigns, as they were at its beginning;
-        None if such a value is gone."""
-        before = {name: value() for name, value in self._before.items()}
-        return None if MISSING in before.values() else {**self.names(), **before}
+    def run(self, before: dict[str, Any]) -> None:
+        """Run it once more with these values, and with the variables of its frame, which functions
+        of the program share."""
+        frame = self._frame
+        own = {*self._code.co_freevars}
+        values = {**locals_of(frame), **before}
+        self._cells = _cells_of(frame, own)
+        for name, cell in self._cells.items():
+            if name in values:
+                cell.cell_contents = values[name]
+            else:
+                del cell.cell_contents
+        frame.f_globals.update({name: before[name] for name in before.keys() - own})
+        cells = tuple(self._cells[name] for name in self._code.co_freevars)
+        FunctionType(self._code, frame.f_globals, RUNS_AGAIN, None, cells)()
 
-    def run(self, names: dict[str, Any]) -> None:
-        """Run it once more, with and in these names."""
-        exec(self._function, names)
-        names[RUNS_AGAIN]()
-
-    def assigned(self, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    def assigned(self) -> Iterator[tuple[str, Any]]:
         """What it assigns, as written, and the value now."""
+        names = {**self._frame.f_globals, **locals_of(self._frame)}
+        for name, cell in self._cells.items():
+            with contextlib.suppress(ValueError):
+                names[name] = cell.cell_contents
         for text, code in self._targets.items():
             try:
                 yield text, eval(code, names)
             except Exception:
                 continue
+
+
+def _function(name: str, arguments: Sequence[str], body: list[ast.stmt]) -> ast.stmt:
+    given = [ast.arg(each) for each in arguments]
+    function: Any = ast.FunctionDef
+    made: ast.stmt = function(name, ast.arguments([], given, None, [], [], None, []), body, [])
+    return made
+
+
+def _code_in(code: CodeType) -> CodeType:
+    return next(each for each in code.co_consts if isinstance(each, CodeType))
+
+
+def _local_names(frame: FrameType, stored: set[str]) -> set[str]:
+    """The names that are not global in the code of a frame."""
+    code = frame.f_code
+    if code.co_flags & _OPTIMIZED:
+        return {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    table = frame.f_locals
+    return set() if table is frame.f_globals else {*table, *stored, *code.co_freevars}
+
+
+def _cells_of(frame: FrameType, names: set[str]) -> dict[str, CellType]:
+    """The cells of local variables: new ones for those that no other function shares."""
+    cells = {name: CellType(None) for name in names}
+    shared = names & {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
+    if shared and frame.f_code.co_flags & _OPTIMIZED:
+        # Nothing leads from a frame that runs to its cells, but they refer to what is assigned.
+        marks = {name: object() for name in shared}
+        set_locals(frame, marks)
+        for each in gc.get_referrers(*marks.values()):
+            if type(each) is CellType:
+                cells |= {name: each for name in marks if marks[name] is each.cell_contents}
+    return cells
 
 
 def block_of(frame: FrameType | None) -> Block | None:
@@ -98,7 +157,7 @@ class _Gone(Exception):
 
 
 def _values_before(
-    frame: FrameType, names: Sequence[str]
+    frame: FrameType, names: Iterable[str], needed: set[str]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     values = locals_of(frame)
     for name in names:
@@ -108,9 +167,10 @@ def _values_before(
         try:
             yield name, partial(_alive, weakref.ref(value))
         except TypeError:
-            if next(iter(tensors_in(value)), None) is not None:
+            if next(iter(tensors_in(value)), None) is None:
+                yield name, partial(_itself, value)
+            elif name in needed:
                 raise _Gone from None
-            yield name, partial(_itself, value)
 
 
 def _alive(reference: weakref.ref[Any]) -> Any:
@@ -195,6 +255,8 @@ class _Names(ast.NodeVisitor):
         """Those that are assigned after they were read."""
         self.targets: list[str] = []
         """What is assigned, as written."""
+        self.used: set[str] = set()
+        """All of them, also in functions of its own."""
         self._read: set[str] = set()
         self._inner = 0
         """In how many functions of its own."""
@@ -207,6 +269,7 @@ class _Names(ast.NodeVisitor):
         self.stored.add(name)
 
     def visit_Name(self, node: ast.Name) -> None:
+        self.used.add(node.id)
         if isinstance(node.ctx, ast.Load):
             self._read.add(node.id)
         else:
@@ -236,11 +299,6 @@ class _Names(ast.NodeVisitor):
             self._read.add(node.target.id)
         self.visit(node.value)
         self.visit(node.target)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-            self.visit(node.target)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
@@ -276,11 +334,28 @@ class _InFunction(ast.NodeTransformer):
         owner = code.co_qualname.split(".")[-2:-1]
         self._class = owner[0].lstrip("_") if owner and owner[0] != "<locals>" else ""
 
+    def _mangled(self, name: str) -> str:
+        is_private = self._class and name.startswith("__") and not name.endswith("__")
+        return f"_{self._class}{name}" if is_private else name
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._mangled(node.id)
+        return node
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        if self._class and node.attr.startswith("__") and not node.attr.endswith("__"):
-            node.attr = f"_{self._class}{node.attr}"
+        node.attr = self._mangled(node.attr)
         return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node  # its methods mean their own class
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        # A name that is not local in its function cannot be annotated.
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)

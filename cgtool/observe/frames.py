@@ -389,9 +389,9 @@ def is_subscript(site: Site) -> bool:
 def names_in_expression(code: CodeType, offset: int) -> frozenset[str]:
     """The variables in the call, or other expression, that an instruction of a function ends."""
     instructions = list(dis.get_instructions(code))
-    own = next((each.positions for each in instructions if each.offset == offset), None)
     spans = [_span(each.positions) for each in instructions]
-    span = _span(own)
+    # A call of a function in Python stands at the cache behind its instruction.
+    span = _span(dis.Positions(*list(code.co_positions())[offset // 2])) if offset >= 0 else None
     names: set[str] = set()
     for each, inner in zip(instructions, spans, strict=True):
         is_load = each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple)

@@ -7,7 +7,7 @@ import sys
 import threading
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import folded, frames_of_other_threads
+from cgtool.observe.frames import folded, frames_of_other_threads, names_in_expression
 
 
 def chain(letters: str) -> list[Frame]:
@@ -66,3 +66,24 @@ def test_frames_of_other_threads_are_listed_without_the_garbage_collector(monkey
     assert threading.get_ident() not in frames
     assert listed == [False]
     assert gc.isenabled()
+
+
+def _names(*_args, **_kwargs):
+    frame = sys._getframe(1)
+    return sorted(names_in_expression(frame.f_code, frame.f_lasti))
+
+
+class _Sum:
+    def __add__(self, _other):
+        frame = sys._getframe(1)
+        return sorted(names_in_expression(frame.f_code, frame.f_lasti))
+
+
+def test_names_in_the_expression_that_runs():
+    first, second, third = 1, 2, _Sum()
+    of_python = _names(first, key=[second])
+    of_an_operator = third + first, second
+    of_c = next(map(_names, [first]))
+    assert of_python == ["_names", "first", "second"]
+    assert of_an_operator[0] == ["first", "third"]
+    assert of_c == ["_names", "first", "map", "next"]

@@ -133,7 +133,7 @@ class CUDAGraph:
     device: ScriptDevice
     annotations: Annotations
     generators: set[int]
-    _registered: list[torch.Generator]
+    registered: list[torch.Generator]
     keep_graph = False
     _pool: PoolId | None = None
     _stream: Stream | None = None
@@ -147,12 +147,12 @@ class CUDAGraph:
         graph = super().__new__(cls)
         graph.keep_graph = keep_graph
         graph.generators = set()
-        graph._registered = []
+        graph.registered = []
         return graph
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         self.generators.add(generator_key(generator))
-        self._registered.append(generator)
+        self.registered.append(generator)
 
     def capture_begin(
         self,

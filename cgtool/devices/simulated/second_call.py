@@ -133,7 +133,7 @@ def _answer(
     script.closed = True
     cuda_graph: Any = graph.graph()
     simulated: SimulatedGraph = cuda_graph._graph
-    twice = _Twice(script, device, graph, simulated, cuda_graph._registered)
+    twice = _Twice(script, device, graph, simulated, cuda_graph.registered)
     finding = twice.compared(block, before) if twice.bytes <= _MOST_BYTES else None
     return b"" if finding is None else msgspec.msgpack.encode(finding)
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import cgtool
-from cgtool.model.journal import NeedsRecorder, read_journals
+from cgtool.model.journal import Machine, NeedsRecorder, read_journals
 
 SCRIPT = Path(cgtool.__file__).parent / "torch_compat" / "op_watch.py"
 
@@ -34,10 +34,10 @@ class RecorderBuild:
             if journal.log in self._known:
                 continue
             for record in journal.records():
-                if isinstance(record, NeedsRecorder):
+                if isinstance(record, NeedsRecorder) and record.python not in self._builds:
+                    self._build(record.python)
+                if isinstance(record, NeedsRecorder | Machine):  # the first capture comes after it
                     self._known.add(journal.log)
-                    if record.python not in self._builds:
-                        self._build(record.python)
                     break
 
     def _build(self, python: str) -> None:

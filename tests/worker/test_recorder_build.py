@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.model.journal import Began, JournalWriter, NeedsRecorder
+from cgtool.model.capture import Environment
+from cgtool.model.journal import Began, JournalWriter, Machine, NeedsRecorder
 from cgtool.torch_compat import op_watch
 from cgtool.worker.recorder_build import RecorderBuild
 
@@ -38,6 +39,10 @@ def test_it_is_compiled_for_the_python_of_the_program(tmp_path: Path, compiled: 
         journal.append(NeedsRecorder(python))
         build.look(folder)
         assert len(build._builds) == (pid > 1)
+    captures = JournalWriter(folder, "9-9")
+    captures.append(Machine(Environment("")))
+    build.look(folder)
+    assert len(build._known) == 5, "a journal is read until it is known what it needs"
     (process,) = build._builds.values()
     assert process.wait(60) == 0
     assert compiled.read_text() == "called\n"

@@ -35,7 +35,6 @@ class Block:
 
     def __init__(self, frame: FrameType, statements: Sequence[ast.stmt]) -> None:
         """Raises SyntaxError for statements that make no function."""
-        self.line = statements[0].lineno
         names = _Names()
         body: list[ast.stmt] = [
             _InFunction(frame).visit(copy.deepcopy(each)) for each in statements

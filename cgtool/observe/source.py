@@ -133,6 +133,17 @@ def call_at(position: Position) -> ast.Call | None:
     return None
 
 
+def operands_at(position: Position) -> tuple[str, ...]:
+    """The source of both sides of an operator or a comparison; () if the expression is neither."""
+    for node in ast.walk(tree_of(position[0])):
+        if isinstance(node, ast.BinOp | ast.Compare) and position[1:] == (
+            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+        ):  # fmt: skip
+            right = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
+            return ast.unparse(node.left), ast.unparse(right)
+    return ()
+
+
 def called_at(position: Position) -> str:
     """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
     if it is not a call, or has no source."""

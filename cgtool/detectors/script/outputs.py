@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import queue
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
-from functools import lru_cache
-from types import ModuleType
-from typing import Any
+from functools import lru_cache, partial
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
+from cgtool.observe.frames import position_of
 from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, put_at
 from cgtool.observe.script.names import names_of, stack_of
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
+from cgtool.observe.source import called_at, operands_at
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.private import running_autograd_node
 from cgtool.torch_compat.storages import StorageRef
@@ -38,9 +42,14 @@ UNSYNCHRONIZED_IO = code("unsynchronized-io")
 _COMPARISONS = (
     "aten::sub.", "aten::rsub.", "aten::eq.", "aten::ne.", "aten::equal", "aten::isclose",
     "aten::allclose", "aten::mse_loss", "aten::dist", "aten::lt.", "aten::le.", "aten::gt.",
-    "aten::ge.", "aten::minimum", "aten::maximum", "aten::fmin", "aten::fmax",
+    "aten::ge.", "aten::minimum", "aten::maximum", "aten::fmin", "aten::fmax", "aten::div.",
+    "aten::lerp.", "aten::where.self", "aten::smooth_l1_loss", "aten::huber_loss",
+    "aten::logical_xor", "aten::bitwise_xor",
 )  # fmt: skip
 """Ops whose result is trivial for two arguments that are one tensor."""
+_EQUALITIES = ("eq", "ne", "not_equal", "equal", "isclose", "allclose")
+"""Functions that compare two tensors by ``aten::eq`` and ``aten::ne``, which others (``isfinite``)
+run on one."""
 
 
 class Outputs(Detector):
@@ -52,6 +61,11 @@ class Outputs(Detector):
         self._kept: dict[int, int] = {}
         """By key of a buffer of the script that a graph writes: how many items of one container
         were its memory at the last search."""
+        self._before: defaultdict[WatchedGraph, deque[Counter[_Place]]]
+        self._before = defaultdict(lambda: deque(maxlen=2))
+        """How many items of each container had its outputs when each of its last replays began."""
+        self._piled: dict[_Place, Callable[[], Frames]] = {}
+        """Where the next replay found another item, and what puts it there."""
         self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
         """Where an output was read before the first replay, by its key and the name of the op."""
 
@@ -60,6 +74,24 @@ class Outputs(Detector):
         for tensor in event.op.read if self._early else ():
             for frames in self._early.pop((key_of(tensor) or 0, event.op.name), ()):
                 self.findings.drop(CAPTURE_DOES_NOT_EXECUTE, frames)
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        graph = event.graph
+        if not 0 < graph.replays <= _SEARCHES:
+            return
+
+        def memory(item: Any) -> Hashable:
+            buffer = self.script.buffers.find(item) if isinstance(item, torch.Tensor) else None
+            own = buffer is not None and buffer.allocated_in is graph
+            return _memory_of(buffer, item) if own else None
+
+        now: Counter[_Place] = Counter()
+        before = self._before[graph]
+        for place, count, frames in self._places(memory, _FEW):
+            now[place] = max(now[place], count)
+            if _is_piled(place, count, before):
+                self._piled[place] = frames
+        before.append(now)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op
@@ -114,17 +146,42 @@ class Outputs(Detector):
 
     def _look_for_comparison(self, op: Op) -> None:
         """An output that is compared with itself: one of its names was meant for an earlier one."""
-        if not op.name.startswith(_COMPARISONS) or len(op.tensors) < 2 or called_by_pytorch():
+        if not op.name.startswith(_COMPARISONS) or len(op.tensors) < 2:
             return
-        first, second = op.tensors[:2]
+        # A loss is a function of PyTorch in Python.
+        if called_by_pytorch(but_for=torch.nn.functional.__file__):
+            return
+        # A mask comes before what it selects from.
+        first, second = op.tensors[-2:] if op.name.startswith("aten::where.") else op.tensors[:2]
         graph = self.script.buffers.allocator_of(first)
         last = None if graph is None else graph.last_replay
         same = first.data_ptr() == second.data_ptr() and first.shape == second.shape
         if graph is None or graph.callable is not None or last is None:
             # Two calls of a graphed callable are graphed-callable-called-twice.
             return
-        if same and graph.replays > 1:
-            self._report_overwritten(graph, last.frames)
+        if same and graph.replays > 1 and not self._is_test_for_nan(op):
+            self.report(
+                OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                f"an earlier output of {graph.name} is used together with that of this replay, but "
+                "both are one buffer, which this replay overwrites",
+                last.frames,
+                evidence=tuple(
+                    f"used at {Path(line.file).name}:{line.line}"
+                    for line in self.script.place()[:1]
+                ),
+            )
+
+    def _is_test_for_nan(self, op: Op) -> bool:
+        """`torch.isfinite(out)`, `out != out`: compared with itself on purpose."""
+        if not op.name.startswith(("aten::eq.", "aten::ne.")):
+            return False
+        sites = self.script.chain()[:1]
+        called = "".join(map(called_at, map(position_of, sites)))
+        operands = {text for site in sites for text in operands_at(position_of(site))}
+        if called:
+            return called not in _EQUALITIES
+        # `run() == run()` has two results.
+        return len(operands) == 1 and "(" not in operands.pop()
 
     def _look_for_one_buffer(self, tensors: list[torch.Tensor]) -> None:
         """Several outputs of replays that are one buffer, as in ``torch.stack(outputs)``."""
@@ -159,17 +216,48 @@ class Outputs(Detector):
         def memory(item: Any) -> Hashable:
             if isinstance(item, torch.Tensor):
                 own = self.script.buffers.find(item) is buffer
-                return (item.data_ptr(), tuple(item.shape)) if own else None
+                return _memory_of(buffer, item) if own else None
             address = array_address(item) or 0
             own = storage.address <= address < storage.address + storage.bytes
             return (address, tuple(item.shape)) if own else None
 
-        for frame in stack_of(self.script.frame()).values():
-            for name, value, _ in names_of(frame):
-                holder = _holder_of(("name", name), value, memory)
-                if holder is not None:
-                    return put_at(frame.f_code.co_filename, holder[0]), holder[1]
+        graph = None if buffer is None else buffer.allocated_in
+        before = deque() if graph is None else self._before[graph]
+        for place, count, frames in self._places(memory):
+            # What was in a container before the last replay may be there several times on purpose.
+            # So may several calls that are made after every replay.
+            is_new = not isinstance(place[2], _Call) and not (before and before[-1][place])
+            if count > 1 and (is_new or _is_piled(place, count, before)):
+                return frames(), count
+        for place, frames in self._piled.items():
+            own = place[2].memory if isinstance(place[2], _Call) else place[2]
+            if own == _memory_of(buffer, tensor):
+                return frames(), 2
         return None
+
+    def _places(
+        self, memory: _MemoryOf, largest: float = math.inf
+    ) -> Iterator[tuple[_Place, int, Callable[[], Frames]]]:
+        """The containers that the script can name and that hold a memory, in how many items, and
+        the line that puts them there; none with more than ``largest`` items."""
+        for frame in stack_of(self.script.frame()).values():
+            file = frame.f_code.co_filename
+            for name, value, _ in names_of(frame):
+                for target, kept in _holders_of(("name", name), value, memory, largest):
+                    for each, count in kept.most_common():
+                        yield (file, target, each), count, partial(put_at, file, target)
+
+
+def _is_piled(place: _Place, count: int, before: deque[Counter[_Place]]) -> bool:
+    """Whether another result was kept after the last replay; of calls that were put off, one after
+    each of the last two, since a call may also be added to those that follow every replay.
+    ``before``: how many there were when each of the last replays began."""
+    *_, earlier, last = 0, 0, *(counts[place] for counts in before)
+    return 0 < last < count and (earlier < last or not isinstance(place[2], _Call))
+
+
+def _memory_of(buffer: Buffer | None, tensor: torch.Tensor) -> Hashable:
+    return buffer and buffer.key, tensor.data_ptr(), tuple(tensor.shape)
 
 
 def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
@@ -187,14 +275,20 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
 _DEPTH = 4
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
+_SEARCHES = 64
+"""Replays of one graph before which is searched for what holds its outputs."""
+_FEW = 4 * _SEARCHES
+"""Items of the largest containers that are looked into there: data sets are larger."""
 _FunctionCache = type(lru_cache(len))
 
 
-def _items(value: Any) -> list[tuple[Target | None, Any]]:
+def _items(value: Any, largest: float = math.inf) -> list[tuple[Target | None, Any]]:
     """What is directly in a container, or in an object of the script: how it is written, and what
-    it is."""
+    it is. Nothing of one with more than ``largest`` items."""
     if isinstance(value, queue.Queue):
         value = value.queue
+    if isinstance(value, dict | list | tuple | deque | set) and len(value) > largest:
+        return []
     if isinstance(value, dict):
         pairs = itertools.islice(value.items(), _ITEMS)
         return [
@@ -234,33 +328,74 @@ def _caches_of(value: Any) -> list[tuple[Target | None, Any]]:
 
 _MemoryOf = Callable[[Any], Hashable]
 """Names the memory of a tensor or an array; None for those that do not matter."""
+_Place = tuple[str, Target, Hashable]
+"""A file, how a container is written in it, and the memory that it holds."""
 
 
-def _memories(value: Any, memory: _MemoryOf, depth: int) -> set[Hashable]:
+class _Call(NamedTuple):
+    """A call that was put off: a partial, a closure, a method, an object that can be called."""
+
+    function: int
+    """Identity of what is called; equal for the calls of one line."""
+    owner: int
+    """Identity of what holds the arguments; 0 for any."""
+    memory: Hashable
+    """Of one of the arguments."""
+
+
+def _calls(value: Any, memory: _MemoryOf) -> set[Hashable]:
+    """As `_Call`, the memory that a call was given which is put off."""
+    owner, function, given = value, id(type(value)), ()  # type: Any, int, Any
+    if isinstance(value, partial):
+        function, given = id(value.func), (*value.args, *value.keywords.values())
+    elif isinstance(value, FunctionType):
+        # A cell may be empty, and a tensor has no truth value.
+        given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        given += tuple(part for cell in value.__closure__ or () for part in gc.get_referents(cell))
+        function = id(value.__code__)
+    else:
+        if isinstance(value, MethodType):
+            owner, function = value.__self__, id(value.__func__)
+        if not isinstance(owner, torch.nn.Module | type | ModuleType):
+            given = getattr(owner, "__dict__", {}).values()
+    return {
+        _Call(function, id(owner), own)
+        for part in given
+        if isinstance(part, torch.Tensor) and (own := memory(part)) is not None
+    }
+
+
+def _memories(value: Any, memory: _MemoryOf, largest: float, depth: int) -> set[Hashable]:
     """Of the tensors and arrays in a value."""
     if isinstance(value, torch.Tensor) or array_address(value) is not None:
         return {memory(value)} - {None}
-    inner = _items(value) if depth > 0 else ()
-    return set().union(*(_memories(item, memory, depth - 1) for _, item in inner))
+    if callable(value) and not isinstance(value, _FunctionCache):
+        return _calls(value, memory)
+    inner = _items(value, largest) if depth > 0 else ()
+    return set().union(*(_memories(item, memory, largest, depth - 1) for _, item in inner))
 
 
-def _holder_of(
-    target: Target, value: Any, memory: _MemoryOf, depth: int = _DEPTH
-) -> tuple[Target, int] | None:
-    """How the container is written, in ``value``, that holds one memory in several of its items,
-    and in how many."""
-    items = [] if isinstance(value, torch.Tensor) else _items(value)
+def _holders_of(
+    target: Target, value: Any, memory: _MemoryOf, largest: float, depth: int = _DEPTH
+) -> Iterator[tuple[Target, Counter[Hashable]]]:
+    """How the containers in ``value`` are written that hold some memory, and in how many items."""
+    items = [] if isinstance(value, torch.Tensor) else _items(value, largest)
     # The keys of a record are names: what several records hold is not kept several times.
     is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
     kept: Counter[Hashable] = Counter()
+    calls: set[_Call] = set()
     if isinstance(value, list | tuple | deque | set | dict | queue.Queue | _FunctionCache):
         for _, item in items:
-            kept.update(_memories(item, memory, 0 if is_record else depth - 1))
-    most = max(kept.values(), default=0)
-    if most > 1:
-        return target, most
-    inner = (_holder_of(name, item, memory, depth - 1) for name, item in items if depth and name)
-    return next(filter(None, inner), None)
+            own = _memories(item, memory, largest, 0 if is_record else depth - 1)
+            own_calls = {each for each in own if isinstance(each, _Call)}
+            calls |= own_calls
+            kept.update(own - own_calls)
+    kept.update(call._replace(owner=0) for call in calls)
+    if kept:
+        yield target, kept
+    for name, item in items:
+        if depth and name:
+            yield from _holders_of(name, item, memory, largest, depth - 1)
 
 
 class Abandoned(Detector):

@@ -449,8 +449,8 @@ def running_modules(frame: FrameType | None) -> Iterator[torch.nn.Module]:
             yield locals_of(each)["self"]
 
 
-def called_by_pytorch() -> bool:
+def called_by_pytorch(but_for: str | None = None) -> bool:
     """True when the patched function that is running was called from inside PyTorch (or the
-    standard library), not by the script or a library that it uses."""
+    standard library), not by the script or a library that it uses, nor by the file ``but_for``."""
     caller = caller_of_cgtool(sys._getframe(1))
-    return caller is not None and is_internal(caller)
+    return caller is not None and is_internal(caller) and caller.co_filename != but_for

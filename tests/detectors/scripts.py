@@ -29,6 +29,8 @@ class Outcome:
     """Line of the script."""
     notes: frozenset[str] = frozenset()
     """Codes of the findings that are notes though their page has another severity."""
+    fixes: frozenset[str | None] = frozenset()
+    """Those that are more specific than the fix of the page."""
 
     @property
     def lines(self) -> list[int | None]:
@@ -77,4 +79,5 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
         failure,
         failed_at,
         frozenset(finding.code for finding in findings if finding.severity == NOTE),
+        frozenset(finding.fix for finding in findings),
     )

@@ -43,6 +43,7 @@ CORPUS = entries(
     "scripts:name_goes_to_the_next_model",
     "scripts:operator_copies_its_table",
     "scripts:operator_on_the_device",
+    "scripts:old_policy_is_the_new_one",
     "scripts:optimizer_first_steps_in_the_capture",
     "scripts:partial_replaced_before_a_new_capture",
     "scripts:policy_is_replaced_by_a_newer_one",
@@ -59,6 +60,7 @@ CORPUS = entries(
     "scripts:throughput_in_a_dict",
     "scripts:tokens_are_counted_in_the_block",
     "scripts:towers_called_in_the_other_order",
+    "scripts:transcripts_are_decoded_later",
     "scripts:weight_decay_is_raised",
 )
 
@@ -100,6 +102,20 @@ def test_backwards_on_a_thread_of_autograd(path: Path) -> None:
 def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> None:
     outcome = checked(_HERE / "guilty" / f"{script}.py")
     assert ("bucket-padding-garbage" in outcome.notes) == is_note
+
+
+@pytest.mark.parametrize(
+    ("script", "fix"),
+    [
+        ("one_cycle_moves_the_momentum", "cycle_momentum=False"),
+        ("norms_join_the_optimizer_late", "capture again"),
+    ],
+)
+def test_fix_of_what_an_optimizer_holds(script: str, fix: str) -> None:
+    (entry,) = entries(f"scripts:{script}")
+    fixes = checked(entry.file).fixes
+    assert fixes
+    assert all(fix in (each or "") for each in fixes)
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)

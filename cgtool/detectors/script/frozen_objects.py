@@ -156,6 +156,14 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
 
 # Optimizers.
 
+_CONSTANT_MOMENTUM = (
+    "keep it constant (`cycle_momentum=False` of `OneCycleLR` and `CyclicLR`), or capture a graph "
+    "for each value"
+)
+_CAPTURE_AGAIN = (
+    "add, remove, freeze and unfreeze parameters before the capture, or capture again afterwards"
+)
+
 
 def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
     """The numbers of an optimizer that steps in a capture."""
@@ -179,6 +187,7 @@ def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
                 severity=ERROR,
                 chooses_graph=False,
                 used_at=read_at if place else (),
+                fix=_CONSTANT_MOMENTUM if name in ("betas", "momentum") else None,
             )
 
 
@@ -191,6 +200,7 @@ def stepped(optimizer: Optimizer, read_at: Frames) -> Frozen:
         *_of(optimizer, _parameters_of),
         read_at,
         targets=(("call", "add_param_group"), ("item", "params"), ("attribute", "param_groups")),
+        fix=_CAPTURE_AGAIN,
     )
 
 
@@ -222,6 +232,7 @@ def flags(graph: WatchedGraph) -> Iterator[Frozen]:
                 frames_of(use.call.chain),
                 "requires_grad",
                 (("call", "requires_grad_"), ("attribute", "requires_grad")),
+                fix=_CAPTURE_AGAIN,
             )
 
 

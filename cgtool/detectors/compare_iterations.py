@@ -170,6 +170,8 @@ class _Comparison:
         self.unexplained: list[Finding] = []
         self._resized: set[tuple[int, int]] = set()
         """Sizes of tensors in the first iteration that are others in the second, with these."""
+        self._resized_in: set[tuple[Any, ...]] = set()
+        """The calls in which an op reads tensors of other sizes in the second iteration."""
         self._rebound: set[int] = set()
         """The storages of parameters that are reported as rebound."""
         self._explained: set[int] = set()
@@ -185,6 +187,11 @@ class _Comparison:
         addresses: list[Finding] = []
         different: list[Op] = []
         """Ops that get other numbers in the second iteration."""
+        self._resized_in = {
+            _key(new.call)[1:]
+            for old, new in zip(before, after, strict=False)
+            if old.sizes != new.sizes and _key(old.call) == _key(new.call)
+        }
         for place, (old, new) in enumerate(itertools.zip_longest(before, after)):
             if old is None or new is None or _key(old.call) != _key(new.call):
                 is_added = _is_added(before[place:], after[place:])
@@ -202,7 +209,10 @@ class _Comparison:
                     if is_longer:
                         self.unexplained += self._list(old, new)
                     else:
-                        follows = old.sizes != new.sizes
+                        # Also of what PyTorch computes of a size: `quantile`.
+                        follows = old.sizes != new.sizes or (
+                            bool(new.call.chain) and _key(new.call)[1:] in self._resized_in
+                        )
                         self.unexplained += self._number(new, *numbers, follows=follows)
                 different.append(new)
             if old.outside != new.outside:
@@ -279,8 +289,8 @@ class _Comparison:
     def _number(
         self, op: Op, before: Sequence[Any], after: Sequence[Any], *, follows: bool
     ) -> Iterator[Finding]:
-        """``follows``: the op gets tensors of other sizes, from which its numbers may follow; what
-        has changed the sizes is reported."""
+        """``follows``: the op gets tensors of other sizes, or the call that it is part of does, so
+        that its numbers may follow from these; what has changed the sizes is reported."""
         call = op.call
         values = [x[1] for x in before], [y[1] for y in after]  # defaults are left out
         old, new = next(

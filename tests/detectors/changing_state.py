@@ -1992,6 +1992,16 @@ def list_that_grows(device):
     return StacksWhatItHasSeen(device), (rows(device),)
 
 
+def quantile_of_a_list_that_grows(device):
+    seen = []
+
+    def forward(x):
+        seen.append(x.sum())  # <- python-side-effects-skipped
+        return x * torch.stack(seen).quantile(0.25)
+
+    return forward, (rows(device),)
+
+
 def points_copied_from_the_host(device):
     engine = torch.quasirandom.SobolEngine(2)
 

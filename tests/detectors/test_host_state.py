@@ -186,6 +186,11 @@ def test_a_list_that_grows_is_not_called_a_number():
     assert not grows.fix or "number" not in grows.fix
 
 
+def test_what_pytorch_computes_of_a_size_that_grows_is_no_number_of_its_own():
+    (grows,) = found(changing_state, "quantile_of_a_list_that_grows")
+    assert "aten::stack got 2, then 3 tensors" in grows.evidence
+
+
 def test_values_of_a_cpu_tensor_are_not_called_a_number():
     (values,) = (
         finding

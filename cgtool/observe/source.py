@@ -81,6 +81,16 @@ def statement_start(file: str, line: int) -> int:
     return max(starts, default=line)
 
 
+def returns_of(code: CodeType) -> list[int]:
+    """The lines of the ``return`` statements of a function."""
+    return [
+        node.lineno
+        for function in functions_of(code)
+        for node in inner_nodes(function)
+        if isinstance(node, ast.Return)
+    ]
+
+
 def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
     """The ``with`` statement at these lines."""
     for node in ast.walk(tree_of(file)):

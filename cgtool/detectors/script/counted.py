@@ -111,11 +111,7 @@ class Counts:
             count.moved += bool(count.replays) and value != count.value
             count.replays, count.value = count.replays + 1, value
         if counts:
-            self._reads.start(stack.values())
-
-    def stop(self) -> None:
-        """The script is over."""
-        self._reads.stop()
+            self.script.lines.start(self._reads, stack.values())
 
     def _on_read(self, watched: Watched, use: Use, frame: Frame) -> None:
         count = self._counts.get(watched.key)

@@ -125,7 +125,6 @@ class HostState(Detector):
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._flows.stop()
-        self._counts.stop()
         for place, graphs in self._changing.items():
             # There is a graph for each value, if not for each shape.
             alive = [graph for graph in graphs if graph.replayable]

@@ -24,6 +24,7 @@ from cgtool.detectors.script import (
     outputs,
     sharing,
     speed,
+    stale_names,
 )
 from cgtool.model.capture import Frames
 from cgtool.model.failure import CgtoolError, cannot_tell, usage, user_code
@@ -48,7 +49,8 @@ _OBSERVERS = (
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
     copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, sharing.Sharing,
+    stale_names.StaleNames, outputs.SharedPools, outputs.Unordered, outputs.PinnedReads,
+    sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,

@@ -29,7 +29,7 @@ from cgtool.observe.iteration import CallProfile
 from cgtool.observe.kept_ops import unprofiled
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.line_reads import LineReads
+from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat import op_key
@@ -422,7 +422,7 @@ def _paused(calls: Patches) -> Iterator[None]:
     profile, trace = sys.getprofile(), sys.gettrace()
     if isinstance(profile, CallProfile):
         sys.setprofile(None)
-    if isinstance(trace, LineReads):
+    if isinstance(trace, LineTrace):
         sys.settrace(None)
     try:
         with op_key.paused(), calls.suspended(), without_our_module_hooks():
@@ -430,7 +430,7 @@ def _paused(calls: Patches) -> Iterator[None]:
     finally:
         if isinstance(profile, CallProfile):
             sys.setprofile(profile)
-        if isinstance(trace, LineReads):
+        if isinstance(trace, LineTrace):
             sys.settrace(trace)
 
 

@@ -6,7 +6,6 @@ looked up when the line is about to run.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 from typing import Any
@@ -22,7 +21,8 @@ _Candidates = dict[int, list[tuple[Use, Watched]]]
 
 
 class LineReads:
-    """Calls ``on_read`` when a line is about to read one of the places."""
+    """Calls ``on_read`` when a line is about to read one of the places. Follows the lines of a
+    ``LineTrace``."""
 
     def __init__(self, on_read: Callable[[Watched, Use, Frame], None]) -> None:
         self._on_read = on_read
@@ -45,37 +45,23 @@ class LineReads:
         self._blocks += [block] if block else []
         self._candidates.clear()
 
-    def start(self, running: Iterable[FrameType]) -> None:
-        """Trace this thread, unless it is traced already, from the frames that run."""
-        if sys.gettrace() is None:
-            sys.settrace(self)
-        is_tracing = sys.gettrace() is self
-        for frame in running if is_tracing else ():
-            if frame.f_trace is None and self._candidates_in(frame.f_code):
-                frame.f_trace = self._trace
+    def follows(self, code: CodeType) -> bool:
+        return not is_internal(code) and bool(self._candidates_in(code))
 
-    def stop(self) -> None:
-        if sys.gettrace() is self:
-            sys.settrace(None)
-
-    def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
-        code = frame.f_code
-        return self._trace if not is_internal(code) and self._candidates_in(code) else None
-
-    def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
+    def on_event(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
         candidates = self._candidates_in(code).get(frame.f_lineno, ()) if event == "line" else ()
-        if candidates:
-            # Before CPython 3.13, the names of the function become those of this dict when a trace
-            # function returns, and `locals_of` clears it.
-            table = frame.f_locals
-            names = dict(table)
-            for use, place in candidates:
-                if _is_place(use, names, frame, place):
-                    self._on_read(place, use, Frame(code.co_filename, use.line, code.co_qualname))
-            if type(table) is dict:
-                table.update(names)
-        return self._trace
+        if not candidates:
+            return
+        # Before CPython 3.13, the names of the function become those of this dict when a trace
+        # function returns, and `locals_of` clears it.
+        table = frame.f_locals
+        names = dict(table)
+        for use, place in candidates:
+            if _is_place(use, names, frame, place):
+                self._on_read(place, use, Frame(code.co_filename, use.line, code.co_qualname))
+        if type(table) is dict:
+            table.update(names)
 
     def _candidates_in(self, code: CodeType) -> _Candidates:
         known = self._candidates.get(id(code))

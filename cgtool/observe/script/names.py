@@ -147,7 +147,7 @@ class Holders:
         if known in self._known or len(steps) > _DEPTH:
             return
         self._known.add(known)
-        for step, part in _parts(value):
+        for step, part in parts_of(value):
             kind, name = step
             inner = f"{text}.{name}" if kind == "attribute" else f"{text}[{name!r}]"
             if isinstance(part, torch.Tensor):
@@ -203,7 +203,7 @@ def _looks_up(frame: FrameType, name: str, is_global: bool) -> Root:
     return look_up
 
 
-def _parts(value: Any) -> list[tuple[Step, Any]]:
+def parts_of(value: Any) -> list[tuple[Step, Any]]:
     """Attributes of an object, or items of a container: the first ones."""
     if isinstance(value, torch.Tensor | ModuleType | type):
         return []
@@ -274,11 +274,11 @@ def _leads_to(own: Any, start: Any) -> bool:
     known, pending = {id(start)}, [start]
     while pending:
         value = pending.pop()
-        parts = [part for _, part in _parts(value)]
+        parts = [part for _, part in parts_of(value)]
         if isinstance(value, torch.nn.Module):
             parts += children_of(value).values()
         containers = [part for part in parts if isinstance(part, list | tuple | dict)]
-        parts += [item for container in containers for _, item in _parts(container)]
+        parts += [item for container in containers for _, item in parts_of(container)]
         if own is not None and any(part is own for part in parts):
             return True
         new = [part for part in parts if type(part) is type(own) and id(part) not in known]

@@ -36,6 +36,7 @@ from cgtool.observe.frames import (
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
+from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import Access, Buffers, ExternalUse, Op, StreamOrder, WatchedGraph
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
@@ -140,6 +141,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.device = device
         self.annotations = annotations
         self.order = StreamOrder()
+        self.lines = LineTrace()
         self.buffers = Buffers()
         self.graphs: list[WatchedGraph] = []
         self.compiled: list[tuple[Frames, LedgerGraph]] = []
@@ -425,6 +427,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
 
     def finish(self) -> None:
         """The script is over."""
+        self.lines.stop()
         self.publish(events.ScriptEnded())
         self.closed = True
 

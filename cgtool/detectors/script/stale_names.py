@@ -1,0 +1,431 @@
+"""Names that keep the result of one replay, and are read after a later one, which overwrote it."""
+
+from __future__ import annotations
+
+import dis
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.outputs import OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY
+from cgtool.model.capture import Frame, Frames
+from cgtool.observe.frames import frames_of, line_of, locals_of, names_in_expression
+from cgtool.observe.script import events
+from cgtool.observe.script.bindings import (
+    Bindings,
+    Place,
+    lines_that_bind,
+    lines_that_read,
+    names_at,
+    places_of_tensors,
+    tensors_at,
+    variables_at,
+)
+from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
+from cgtool.observe.script.changes import Target, changed_at
+from cgtool.observe.script.names import Stack, stack_of
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import returns_of, runs_after, statement_start
+from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
+
+_REPLAYS = 1024
+"""Replays of one graph that are looked at."""
+_BYTES = 1 << 25
+"""Of a result that is copied, to see whether a replay changes it."""
+
+
+_Site = tuple[int, CodeType, int]
+"""A frame that runs: its identity, its code, and the instruction that it has come to."""
+
+
+@dataclass
+class _Held:
+    """A place that held a result of a graph when it was replayed again."""
+
+    graph: WatchedGraph
+    there: int
+    """Identity of what is at the place: the tensor, or a tuple with it."""
+    tensor: weakref.ref[torch.Tensor]
+    key: int
+    """Of its storage."""
+    before: torch.Tensor
+    """A copy of what it was before that replay."""
+    line: Frame | None
+    """The line that has bound it, if that was seen."""
+    replayed_at: list[_Site]
+    """The calls that led to the replay before it was bound, innermost first."""
+    reported: bool = False
+    doubtful: bool = False
+    """The place may have been bound again to the same."""
+
+
+class StaleNames(Detector):
+    """Two results of one graph under two names: ``a = run(x); b = run(y); print(a, b)``.
+
+    A name that leads to a result is not yet a mistake: a program may bind the graph's output once,
+    and read it after each replay. It is one where the program shows that it takes the name for an
+    older result: a second name was bound after the last replay.
+    """
+
+    phase = "replay"
+
+    def start(self) -> None:
+        self._own: defaultdict[WatchedGraph, set[tuple[Any, ...]]] = defaultdict(set)
+        """Places (`Place.in_every_call`) from which the program takes the results: those that had
+        them before the first replay, or that were read as such."""
+        self._held: dict[Place, _Held] = {}
+        self._sites: defaultdict[WatchedGraph, deque[list[_Site]]]
+        self._sites = defaultdict(lambda: deque(maxlen=2))
+        """By graph: the calls that led to its last replays."""
+        self._bindings = Bindings(self._on_bound, self._on_return)
+        self._thread = threading.get_ident()
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        graph = event.graph
+        is_followed = graph.replays < _REPLAYS and threading.get_ident() == self._thread
+        if graph.callable is not None or not is_followed:
+            return
+        stack = stack_of(self.script.frame())
+        holding = self._holding(graph, stack)
+        own = self._own[graph]
+        if not self._sites[graph]:
+            own.update(place.in_every_call for place in holding)
+        for place in [each for each, held in self._held.items() if held.graph is graph]:
+            if place not in holding or not self._is_still_there(place, holding[place][0]):
+                self._held.pop(place, None)
+            else:
+                self._look_at_best(place, self._held[place], stack)
+        for place, (there, value) in holding.items():
+            if place in self._held or place.in_every_call in own:
+                continue
+            before, key = _copy(value), key_of(value)
+            if before is not None and key is not None:
+                line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
+                self._held[place] = _Held(
+                    graph, id(there), weakref.ref(value), key, before, line, sites
+                )
+        self._sites[graph].append(
+            [(number, frame.f_code, frame.f_lasti) for number, frame in stack.items()]
+        )
+        if self._held:
+            self._bindings.watch(self._held, stack)
+            if not self.script.lines.start(self._bindings, stack.values()):
+                self._held.clear()
+
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
+        self._own.pop(event.graph, None)
+        self._sites.pop(event.graph, None)
+        for place in [each for each, held in self._held.items() if held.graph is event.graph]:
+            del self._held[place]
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        self._look_at(event.op.read)
+        self._look_at_two(event.op.read)
+
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._look_at([event.tensor])
+        self._look_at_two([event.tensor])
+
+    def on_host_waited(self, event: events.HostWaited) -> None:
+        if event.tensor is not None:
+            self._look_at([event.tensor])
+            self._look_at_two([event.tensor])
+
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        self._held.clear()
+
+    def _holding(self, graph: WatchedGraph, stack: Stack) -> dict[Place, tuple[Any, torch.Tensor]]:
+        """The places that lead to a result of a graph, what is there, and the first such result."""
+        return {
+            place: (there, results[0])
+            for place, there in places_of_tensors(stack)
+            if (results := [each for each in tensors_at(there) if self._is_result(graph, each)])
+        }
+
+    def _is_still_there(self, place: Place, there: Any) -> bool:
+        """Whether what is at a place is what it held. An output is the same object after each
+        replay, a tuple that the program makes is not."""
+        held = self._held[place]
+        is_same = isinstance(there, tuple) and id(there) == held.there
+        is_still_there = is_same or not held.doubtful
+        held.doubtful = False
+        return is_still_there
+
+    def _is_result(self, graph: WatchedGraph, tensor: torch.Tensor) -> bool:
+        buffer = self.script.buffers.find(tensor)
+        if buffer is None or buffer.allocated_in is not None:
+            return buffer is not None and buffer.allocated_in is graph
+        use = graph.external.get(buffer.key)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return use is not None and use.written and use.first_is_write and not is_parameter
+
+    def _on_bound(self, place: Place, may_be_the_same: bool) -> None:
+        if may_be_the_same and place in self._held:
+            self._held[place].doubtful = True
+        else:
+            self._held.pop(place, None)
+
+    def _on_return(self, frame: FrameType, returned: Any) -> None:
+        """What a function returns is read by its caller."""
+        if self._held and returned is not None and not self.script.closed:
+            self._look_in([frame], {key_of(each) for each in tensors_in(returned)})
+
+    def _look_at(self, tensors: list[torch.Tensor]) -> None:
+        keys = {key_of(each) for each in tensors} if self._held else set()
+        if any(held.key in keys for held in self._held.values()):
+            memories = [(each.data_ptr(), each.shape) for each in tensors]
+            is_compared = len(set(memories)) < len(memories)
+            self._look_in(stack_of(self.script.frame()).values(), keys, is_compared=is_compared)
+
+    def _look_in(
+        self, frames: Iterable[FrameType], keys: set[int | None], *, is_compared: bool = False
+    ) -> None:
+        """The expressions that run in these frames read these storages. ``is_compared``: an op
+        takes one of them twice."""
+        if threading.get_ident() != self._thread:
+            return
+        for frame in frames:
+            names = names_in_expression(frame.f_code, frame.f_lasti)
+            for place, held in list(self._held.items()):
+                if held.key in keys and _is_read(place, frame, names):
+                    self._read(place, held, frame, is_compared=is_compared)
+
+    def _look_at_two(self, tensors: list[torch.Tensor]) -> None:
+        """A statement has replayed a graph twice, and may have bound two names to its result: ``a,
+        b = run(x), run(y)``."""
+        for tensor in tensors:
+            graph = self.script.buffers.allocator_of(tensor)
+            if graph is None or len(self._sites.get(graph, ())) < 2:
+                continue
+            stack = stack_of(self.script.frame())
+            before, last = self._sites[graph]
+            for number, code, offset in _in_one_statement(before, last):
+                first = statement_start(code.co_filename, line_of((code, offset)))
+                if number in stack and self._are_two(graph, tensor, code, first, stack):
+                    frames = (Frame(code.co_filename, first, code.co_qualname),)
+                    self._explain_others(graph)
+                    self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, frames)
+                    self.report(
+                        OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                        f"{graph.name} is replayed twice here, and both results are one buffer, "
+                        "which holds the result of the last replay",
+                        frames,
+                    )
+                    return
+
+    def _are_two(
+        self, graph: WatchedGraph, tensor: torch.Tensor, code: CodeType, line: int, stack: Stack
+    ) -> bool:
+        """Whether a statement has bound this result of a graph at two places."""
+        bound = [
+            place
+            for place, (_, value) in self._holding(graph, stack).items()
+            if place.code is code and place.in_every_call not in self._own[graph]
+            if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape
+            if line in {statement_start(code.co_filename, each) for each in lines_that_bind(place)}
+        ]
+        return len(bound) > 1
+
+    def _read(self, place: Place, held: _Held, frame: FrameType, *, is_compared: bool) -> None:
+        stack = stack_of(frame)
+        if held.doubtful:
+            there, _ = self._holding(held.graph, stack).get(place, (None, None))
+            if there is None or not self._is_still_there(place, there):
+                del self._held[place]
+                return
+        if held.reported:
+            self._explain_others(held.graph)
+        if held.reported or _is_same(held.tensor(), held.before):
+            return
+        line = self._line(place, held, frame)
+        if (
+            is_compared
+            or self._has_successor(place, held, stack)
+            or self._is_second_name(place, held, line)
+            or self._is_kept_now_and_then(line, held.graph)
+        ):
+            self._report(
+                place, held, line, f"read at line {line_of((frame.f_code, frame.f_lasti))}"
+            )
+        else:
+            # The program takes it for the result of the last replay.
+            del self._held[place]
+            self._own[held.graph].add(place.in_every_call)
+
+    def _look_at_best(self, place: Place, held: _Held, stack: Stack) -> None:
+        """A place that keeps the best of all results was held over a replay: whether it is read
+        after it depends on which result is the best."""
+        at = self._line(place, held, next(iter(stack.values())))
+        is_best = any(is_of_the_best(each.file, each.line, str(place.key)) for each in at[:1])
+        if is_best and not _is_same(held.tensor(), held.before):
+            self._report(place, held, at)
+
+    def _report(self, place: Place, held: _Held, line: Frames, *evidence: str) -> None:
+        if held.reported:
+            return
+        held.reported = True
+        returned = self._returned_at(held, line)
+        self._explain_others(held.graph)
+        self.report(
+            OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+            f"`{place.text}` is an output of {held.graph.name}, which was replayed again before "
+            f"`{place.text}` is read: it holds the result of the last replay",
+            returned or line,
+            evidence=((f"kept at line {line[0].line}",) if returned and line else ()) + evidence,
+        )
+
+    def _explain_others(self, graph: WatchedGraph) -> None:
+        """The same was found as an op that takes one tensor twice."""
+        if graph.last_replay is not None:
+            self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, graph.last_replay.frames)
+
+    def _returned_at(self, held: _Held, bound: Frames) -> Frames:
+        """Where the line that binds it calls a function that replays: the line that returns the
+        output itself, of the innermost such function; () if there is none."""
+        own = {key for _, key, _ in self._own[held.graph]}
+        returned: Frames = ()
+        for _, code, offset in held.replayed_at:
+            now = Frame(code.co_filename, line_of((code, offset)), code.co_qualname)
+            if bound and _statement(now) == _statement(bound[0]):
+                return returned
+            lines = [line for line in returns_of(code) if own & names_at(code, line)]
+            if lines and not returned:
+                returned = (Frame(code.co_filename, lines[-1], code.co_qualname),)
+        return ()
+
+    def _line(self, place: Place, held: _Held, frame: FrameType) -> Frames:
+        """The line that has bound it, else the one that reads it."""
+        if held.line is not None:
+            return (held.line,)
+        code = place.code
+        # Not `best = None`.
+        lines = [line for line in lines_that_bind(place) if names_at(code, line)]
+        if place.kind in ("local", "global") and len(lines) == 1:
+            return (Frame(code.co_filename, lines[0], code.co_qualname),)
+        local_to = place.owner if place.kind == "local" else None
+        kind = "name" if place.kind in ("local", "global") else place.kind
+        target: Target = (kind, place.key)
+        stack = stack_of(frame).values()
+        bound = changed_at((target,), stack, held.graph, local_to=local_to, only_bound=True)
+        if not bound and len(lines) == 1:
+            # What holds it was made with it: `Pair(left=run(x))`.
+            bound = (Frame(code.co_filename, lines[0], code.co_qualname),)
+        return bound or frames_of([(frame.f_code, frame.f_lasti)])
+
+    def _has_successor(self, place: Place, held: _Held, stack: Stack) -> bool:
+        """Whether another name got the same memory after the last replay."""
+        own = self._own[held.graph]
+        return any(
+            other not in self._held
+            and other.in_every_call not in own
+            and _overlaps(value, held.tensor())
+            and not self._comes_from(other, place)
+            for other, (_, value) in self._holding(held.graph, stack).items()
+        )
+
+    def _is_second_name(self, place: Place, held: _Held, at: Frames) -> bool:
+        """Whether the place is bound to what a name is in the same function, which goes on reading
+        that: ``before = y``."""
+        code, line = place.code, at[0].line if at else 0
+        graph = held.graph
+        own = {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+        names = own & variables_at(code, line)
+        is_captured_there = bool(graph.frames) and graph.frames[0].function == code.co_qualname
+        first, last = graph.lines if is_captured_there else (0, -1)
+        return any(
+            other != line and runs_after(other, code, line) and not first <= other <= last
+            for name in names
+            for other in lines_that_read(code, name)
+        )
+
+    def _comes_from(self, other: Place, place: Place) -> bool:
+        """Whether a line that binds a place may read another one for that."""
+        at = self._bindings.bound_at(other)
+        lines = [at.line] if at is not None else lines_that_bind(other)
+        return any(place.key in names_at(other.code, line) for line in lines)
+
+    def _is_kept_now_and_then(self, at: Frames, graph: WatchedGraph) -> bool:
+        """Whether a line binds a place in a branch that is not always taken, after a replay that
+        is not in it."""
+        if not at or graph.last_replay is None:
+            return False
+        replayed = [each for each in graph.last_replay.frames if each.function == at[0].function]
+        return is_taken_now_and_then(at[0].file, at[0].line, [each.line for each in replayed[:1]])
+
+
+def _statement(frame: Frame) -> tuple[str, str, int]:
+    return frame.file, frame.function, statement_start(frame.file, frame.line)
+
+
+def _in_one_statement(before: list[_Site], last: list[_Site]) -> Iterator[_Site]:
+    """The frames in which one execution of a statement has led to two calls."""
+    known = {number: (code, offset) for number, code, offset in before}
+    for number, code, offset in last:
+        was_code, was = known.get(number, (None, 0))
+        if was_code is not code or offset < 0:
+            continue
+        is_unpacking = dis.opname[code.co_code[offset]].startswith("UNPACK_")
+        if was == offset and not is_unpacking:
+            continue
+        starts = {statement_start(code.co_filename, line_of((code, at))) for at in (was, offset)}
+        if len(starts) == 1:
+            yield number, code, offset
+
+
+def _is_read(place: Place, frame: FrameType, names: frozenset[str]) -> bool:
+    """Whether the expression with these names, in a frame, reads a place."""
+    if place.key not in names and place.root[1] not in names:
+        return False
+    if place.kind in ("local", "global"):
+        return place.owner in (id(frame), id(frame.f_globals))
+    if place.key not in names:
+        return False
+    table = {**frame.f_globals, **locals_of(frame)}
+    return any(id(table.get(name)) == place.owner for name in names)
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor | None:
+    if value.layout != torch.strided or value.numel() * value.element_size() > _BYTES:
+        return None
+    try:
+        with unobserved(), no_torch_function(), torch.no_grad():
+            return value.detach().to("cpu", copy=True)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _is_same(value: torch.Tensor | None, before: torch.Tensor) -> bool:
+    if value is None:
+        return True
+    try:
+        with unobserved(), no_torch_function(), torch.no_grad():
+            now = value.detach().to("cpu")
+            if now.shape != before.shape:
+                return True
+            return bool(torch.isclose(now, before, rtol=0, atol=0, equal_nan=True).all())
+    except (RuntimeError, NotImplementedError):
+        return True
+
+
+def _overlaps(value: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None:
+        return False
+    first, last = _range(value)
+    start, end = _range(other)
+    return first < end and start < last
+
+
+def _range(value: torch.Tensor) -> tuple[int, int]:
+    """First address and the one behind the last."""
+    sizes = zip(value.shape, value.stride(), strict=True)
+    span = sum((size - 1) * stride for size, stride in sizes) + 1
+    return value.data_ptr(), value.data_ptr() + span * value.element_size()

@@ -1,0 +1,253 @@
+"""Which names lead to a tensor now, and which lines bind them to something else.
+
+The same tensor may be bound to a name again and again: a result of a graph always has the same
+memory. Whether a name got it before or after a replay is seen only where its lines run.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from cgtool.model.capture import Frame
+from cgtool.observe.frames import is_internal
+from cgtool.observe.script.names import Stack, names_of, parts_of
+from cgtool.observe.uses import CHANGES
+
+_Stored = tuple[str, str | int | None]
+"""What an instruction binds: ``("local", "y")``, ``("cell", "y")``, ``("global", "y")``,
+``("attribute", "best")``, ``("item", "best")``; ``("item", None)`` for any item."""
+_SETTERS = CHANGES | {"__setitem__", "__setattr__", "setattr"}
+_INSIDE = ("attribute", "item")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A name, or an attribute or item of what a name leads to."""
+
+    kind: str
+    """``local``, ``global``, ``attribute``, ``item``."""
+    key: str | int
+    """Of an item; else the name."""
+    owner: int
+    """Identity of the frame, of the table of globals, or of the object."""
+    text: str = field(compare=False)
+    """As written in Python: ``self.best``."""
+    root: tuple[str, str, int] = field(compare=False)
+    """Kind, name and owner of the name that leads to it."""
+    code: CodeType = field(compare=False)
+    """A function that has that name."""
+
+    @property
+    def in_every_call(self) -> tuple[Any, ...]:
+        """What is the same place in another call of the function."""
+        return self.kind, self.key, self.code if self.kind == "local" else self.owner
+
+
+def places_of_tensors(stack: Stack) -> Iterator[tuple[Place, Any]]:
+    """What the running code can name that is a tensor or a tuple of some, and where it is."""
+    seen: set[tuple[int, str]] = set()
+    # Objects by the name that lives longest.
+    for frame in reversed(stack.values()):
+        for name, value, is_global in names_of(frame):
+            owner = id(frame.f_globals) if is_global else id(frame)
+            if (owner, name) in seen:
+                continue
+            seen.add((owner, name))
+            kind = "global" if is_global else "local"
+            place = Place(kind, name, owner, name, (kind, name, owner), frame.f_code)
+            if tensors_at(value):
+                yield place, value
+            elif not isinstance(value, list | tuple):
+                yield from _inside(place, value)
+
+
+def _inside(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
+    for (kind, key), part in parts_of(value):
+        if tensors_at(part):
+            text = f"{place.text}.{key}" if kind == "attribute" else f"{place.text}[{key!r}]"
+            yield Place(kind, key, id(value), text, place.root, place.code), part
+
+
+def tensors_at(value: Any) -> list[torch.Tensor]:
+    """The tensor, or those in the tuple, at a place."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+@cache
+def _stores(code: CodeType) -> dict[int, frozenset[_Stored]]:
+    """What the lines of a function bind."""
+    stored: dict[int, set[_Stored]] = {}
+    line, last_constant = code.co_firstlineno, None
+    is_global = not code.co_flags & 1
+    for each in dis.get_instructions(code):
+        if each.positions is not None and each.positions.lineno is not None:
+            line = each.positions.lineno
+        name, argument = each.opname, each.argval
+        found: list[_Stored] = []
+        if name.startswith(("STORE_FAST", "DELETE_FAST")):
+            found = [("local", part) for part in _names(argument)]
+        elif name in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"):
+            found = [("global" if is_global or "GLOBAL" in name else "local", argument)]
+        elif name in ("STORE_DEREF", "DELETE_DEREF"):
+            found = [("cell", argument)]
+        elif name in ("STORE_ATTR", "DELETE_ATTR"):
+            found = [("attribute", argument)]
+        elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+            found = [("item", last_constant)]
+        elif name.startswith("LOAD_") and not _SETTERS.isdisjoint(_names(argument)):
+            found = [(kind, None) for kind in _INSIDE]
+        if found:
+            stored.setdefault(line, set()).update(found)
+        is_key = name.startswith("LOAD_") and isinstance(argument, str | int)
+        last_constant = argument if is_key and "CONST" in name else None
+    return {line: frozenset(each) for line, each in stored.items()}
+
+
+def _names(argument: Any) -> tuple[str, ...]:
+    """Python 3.13 stores two names at once."""
+    parts = argument if isinstance(argument, tuple) else (argument,)
+    return tuple(part for part in parts if isinstance(part, str))
+
+
+@cache
+def _mentions(code: CodeType) -> frozenset[str | int]:
+    """Names, attributes and constant keys in a function."""
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    keys = (each for each in code.co_consts if isinstance(each, str | int))
+    return frozenset((*names, *keys))
+
+
+@cache
+def _loads(code: CodeType) -> dict[int, tuple[frozenset[str], frozenset[str]]]:
+    """What the lines of a function read: variables, and all names, which may be attributes."""
+    found: dict[int, tuple[set[str], set[str]]] = {}
+    for each in dis.get_instructions(code):
+        line = each.positions.lineno if each.positions is not None else None
+        if line is None or not each.opname.startswith("LOAD_") or "CONST" in each.opname:
+            continue
+        variables, names = found.setdefault(line, (set(), set()))
+        names.update(_names(each.argval))
+        if not each.opname.startswith(_OF_ATTRIBUTES):
+            variables.update(_names(each.argval))
+    return {line: (frozenset(each), frozenset(every)) for line, (each, every) in found.items()}
+
+
+_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+
+
+def variables_at(code: CodeType, line: int) -> frozenset[str]:
+    """The variables that a line of a function reads."""
+    return _loads(code).get(line, (frozenset(), frozenset()))[0]
+
+
+def names_at(code: CodeType, line: int) -> frozenset[str]:
+    """The variables and attributes that a line of a function reads."""
+    return _loads(code).get(line, (frozenset(), frozenset()))[1]
+
+
+def lines_that_read(code: CodeType, variable: str) -> list[int]:
+    """The lines of a function that read a variable."""
+    return [line for line in _loads(code) if variable in variables_at(code, line)]
+
+
+def lines_that_bind(place: Place) -> list[int]:
+    """The lines of its function that bind a name, or the name that leads to a place."""
+    kind, name, _ = place.root
+    wanted = {(kind, name)} | ({("cell", name)} if kind == "local" else set())
+    return [line for line, stored in _stores(place.code).items() if stored & wanted]
+
+
+class Bindings:
+    """Calls ``on_bound`` when a line has bound a watched place, with whether that may be what it
+    held before (``best = max(best, new)``), and ``on_return`` when a function that mentions one is
+    about to return. Follows the lines of a ``LineTrace``.
+
+    Errs on one side: what may have been bound counts as bound.
+    """
+
+    def __init__(
+        self,
+        on_bound: Callable[[Place, bool], None],
+        on_return: Callable[[FrameType, Any], None],
+    ) -> None:
+        self._on_bound = on_bound
+        self._on_return = on_return
+        self._watched: Collection[Place] = ()
+        self._keys: frozenset[str | int] = frozenset()
+        self._pending: dict[int, tuple[frozenset[_Stored], int]] = {}
+        """By identity of a frame: what its line, which may not be over, binds."""
+        self._last: dict[tuple[str, str | int, int], Frame] = {}
+        """The last line that has bound a place, by kind, key and owner, which is 0 for those inside
+        an object."""
+
+    def watch(self, places: Collection[Place], stack: Stack) -> None:
+        """Follow these places, and no others."""
+        self._watched = places
+        self._keys = frozenset(key for place in places for key in (place.key, place.root[1]))
+        for number, frame in stack.items():
+            stored = _stores(frame.f_code).get(frame.f_lineno)
+            if stored:
+                self._pending.setdefault(number, (stored, frame.f_lineno))
+
+    def bound_at(self, place: Place) -> Frame | None:
+        """The last line that was seen to bind a place."""
+        owner = 0 if place.kind in _INSIDE else place.owner
+        return self._last.get((place.kind, place.key, owner))
+
+    def follows(self, code: CodeType) -> bool:
+        return not is_internal(code) and not self._keys.isdisjoint(_mentions(code))
+
+    def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        number = id(frame)
+        pending = self._pending.pop(number, None)
+        if event == "call":
+            self._forget(number)
+        elif pending is not None:
+            self._bound(frame, *pending)
+        if event == "line":
+            stored = _stores(frame.f_code).get(frame.f_lineno)
+            if stored:
+                self._pending[number] = stored, frame.f_lineno
+        elif event == "return":
+            # Before CPython 3.13, the names of the function become those of this dict when a trace
+            # function returns, and `locals_of` clears it. A generator goes on.
+            table = frame.f_locals
+            names = dict(table)
+            self._on_return(frame, argument)
+            if type(table) is dict:
+                table.update(names)
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """The names of a call are gone."""
+        for place in list(self._watched):
+            if place.root[2] == number:
+                self._on_bound(place, False)
+
+    def _bound(self, frame: FrameType, stored: frozenset[_Stored], line: int) -> None:
+        code = frame.f_code
+        at = Frame(code.co_filename, line, code.co_qualname)
+        for place in list(self._watched):
+            kind, name, owner = place.root
+            is_root = ("cell", name) in stored or (
+                (kind, name) in stored and owner in (id(frame), id(frame.f_globals))
+            )
+            is_part = place.kind in _INSIDE and not stored.isdisjoint(
+                ((place.kind, place.key), (place.kind, None))
+            )
+            if is_root or is_part:
+                self._on_bound(place, place.key in names_at(code, line))
+        for kind, key in stored:
+            if kind in _INSIDE and key is not None:
+                self._last[kind, key, 0] = at
+            elif key is not None:
+                owner = id(frame.f_globals) if kind == "global" else id(frame)
+                self._last["local" if kind == "cell" else kind, key, owner] = at

@@ -1,0 +1,56 @@
+"""One trace function for all who follow the lines of a script.
+
+Python has a single one for each thread. Functions are traced line by line only where somebody asks
+for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import Any, Protocol
+
+
+class Follower(Protocol):
+    """Who follows lines."""
+
+    def follows(self, code: CodeType) -> bool:
+        """Whether the lines of a function matter. Asked at each of its calls."""
+
+    def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        """``call``, ``line``, ``return`` or ``exception``, as of ``sys.settrace``."""
+
+
+class LineTrace:
+    """The trace function of the thread of a script."""
+
+    def __init__(self) -> None:
+        self._followers: list[Follower] = []
+
+    def start(self, follower: Follower, running: Iterable[FrameType]) -> bool:
+        """Trace this thread, from the frames that run; False if it is traced by another one, such
+        as a debugger."""
+        if sys.gettrace() is None:
+            sys.settrace(self)
+        is_tracing = sys.gettrace() is self
+        if is_tracing and follower not in self._followers:
+            self._followers.append(follower)
+        for frame in running if is_tracing else ():
+            if frame.f_trace is None and follower.follows(frame.f_code):
+                frame.f_trace = self._trace
+        return is_tracing
+
+    def stop(self) -> None:
+        if sys.gettrace() is self:
+            sys.settrace(None)
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if any(each.follows(frame.f_code) for each in self._followers):
+            return self._trace(frame, event, argument)
+        return None
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        for follower in self._followers:
+            follower.on_event(frame, event, argument)
+        return self._trace

@@ -1,0 +1,86 @@
+"""An output gets another name after one replay, and is read by it after a later one."""
+
+import functools
+import operator
+
+import torch
+
+FIRST = operator.itemgetter(0)
+x = torch.zeros(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+    score = y.sum()
+
+
+def replay(value):
+    x.fill_(value)
+    graph.replay()
+    return score.item()
+
+
+def best_of(values):
+    best, best_score = None, 0.0
+    for value in values:
+        now = replay(value)
+        if now > best_score:
+            best, best_score = y, now  # <- output-overwritten-by-next-replay
+    return best.tolist()
+
+
+def each_second(values):
+    last = None
+    for step, value in enumerate(values):
+        replay(value)
+        if step % 2 == 0:
+            last = y.detach()  # <- output-overwritten-by-next-replay
+    return torch.linalg.vector_norm(last).item()
+
+
+class Search:
+    def __init__(self):
+        self.best, self.score = None, 0.0
+
+    def step(self, value):
+        now = replay(value)
+        is_better = now > self.score
+        if is_better:
+            self.best = y  # <- output-overwritten-by-next-replay
+            self.score = now
+
+
+def greatest(values):
+    best = 0.0, None
+    for value in values:
+        now = replay(value)
+        out = y[:2]
+        best = max(best, (now, out), key=FIRST)  # <- output-overwritten-by-next-replay
+    return best[1].tolist()
+
+
+def compared():
+    replay(1.0)
+    before = y  # <- output-overwritten-by-next-replay
+    replay(2.0)
+    return before.mean().item() / y.mean().item()
+
+
+def drift(values):
+    previous = None
+    for value in values:
+        replay(value)
+        current = y.view(2, 2)
+        if previous is not None:
+            print(torch.cosine_similarity(current, previous, dim=0).tolist())
+        previous = current  # <- output-overwritten-by-next-replay
+
+
+# The best is never the last.
+print(best_of([1.0, 5.0, 2.0]), each_second([1.0, 2.0]), greatest([1.0, 4.0, 3.0]))
+search = Search()
+for value in (3.0, 2.0, 1.0):
+    search.step(value)
+print(search.best.sum().item(), compared())
+drift([1.0, 2.0, 3.0])
+# The last is the best: only luck makes it right.
+print(functools.reduce(lambda _, each: best_of(each), ([1.0, 2.0], [2.0, 3.0]), None))

@@ -1,0 +1,71 @@
+"""A function returns the output itself, and two of its results have names at the same time."""
+
+from dataclasses import dataclass
+
+import torch
+
+x = torch.zeros(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+
+
+def run(value):
+    x.fill_(value)
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
+
+
+class Engine:
+    def __init__(self):
+        self.given = torch.zeros(4, device="cuda")
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.out = self.given + 1
+
+    def __call__(self, value):
+        self.given.fill_(value)
+        self.graph.replay()
+        return self.out.view(2, 2)  # <- output-overwritten-by-next-replay
+
+
+@dataclass
+class Pair:
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def guided(value):
+    conditional = run(value)
+    unconditional = run(0.0)
+    return torch.lerp(unconditional, conditional, 7.5).sum().item()
+
+
+def far_apart(new, old):
+    return torch.dist(new, old).item()
+
+
+def each(values):
+    for value in values:
+        yield run(value)
+
+
+print(guided(1.0))
+first = run(1.0)
+second = run(2.0)
+print(far_apart(old=first, new=second))
+
+engine = Engine()
+pair = Pair(left=engine(1.0), right=None)
+pair.right = engine(2.0)
+print(pair.left.sum().item(), pair.right.sum().item())
+
+a, b = run(1.0), run(2.0)  # <- output-overwritten-by-next-replay
+print(a.tolist(), b.tolist())
+c, d, e = each((1.0, 2.0, 3.0))  # <- output-overwritten-by-next-replay
+print(c.sum().item() + d.sum().item() + e.sum().item())
+both = Pair(  # <- output-overwritten-by-next-replay
+    left=run(3.0),
+    right=run(4.0),
+)
+print(both.left.sum().item(), both.right.sum().item())

@@ -86,6 +86,8 @@ class StaleNames(Detector):
         self._sites: defaultdict[WatchedGraph, deque[list[_Site]]]
         self._sites = defaultdict(lambda: deque(maxlen=2))
         """By graph: the calls that led to its last replays."""
+        self._reported: set[tuple[WatchedGraph, Frame]] = set()
+        """Statements that use two results."""
         self._bindings = Bindings(self._on_bound, self._on_return)
         self._thread = threading.get_ident()
 
@@ -128,8 +130,11 @@ class StaleNames(Detector):
             del self._held[place]
 
     def on_eager_op(self, event: events.EagerOp) -> None:
-        self._look_at(event.op.read)
-        self._look_at_two(event.op.read)
+        read = event.op.read
+        memories = [(each.data_ptr(), each.shape) for each in read]
+        is_compared = len(set(memories)) < len(memories)
+        self._look_at(read, is_compared=is_compared)
+        self._look_at_two(read, is_compared=is_compared)
 
     def on_host_read(self, event: events.HostRead) -> None:
         self._look_at([event.tensor])
@@ -179,18 +184,16 @@ class StaleNames(Detector):
         if self._held and returned is not None and not self.script.closed:
             self._look_in([frame], {key_of(each) for each in tensors_in(returned)})
 
-    def _look_at(self, tensors: list[torch.Tensor]) -> None:
+    def _look_at(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
+        """``is_compared``: an op takes one of them twice."""
         keys = {key_of(each) for each in tensors} if self._held else set()
         if any(held.key in keys for held in self._held.values()):
-            memories = [(each.data_ptr(), each.shape) for each in tensors]
-            is_compared = len(set(memories)) < len(memories)
             self._look_in(stack_of(self.script.frame()).values(), keys, is_compared=is_compared)
 
     def _look_in(
         self, frames: Iterable[FrameType], keys: set[int | None], *, is_compared: bool = False
     ) -> None:
-        """The expressions that run in these frames read these storages. ``is_compared``: an op
-        takes one of them twice."""
+        """The expressions that run in these frames read these storages."""
         if threading.get_ident() != self._thread:
             return
         for frame in frames:
@@ -199,9 +202,9 @@ class StaleNames(Detector):
                 if held.key in keys and _is_read(place, frame, names):
                     self._read(place, held, frame, is_compared=is_compared)
 
-    def _look_at_two(self, tensors: list[torch.Tensor]) -> None:
-        """A statement has replayed a graph twice, and may have bound two names to its result: ``a,
-        b = run(x), run(y)``."""
+    def _look_at_two(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
+        """A statement has replayed a graph twice, and uses both results: ``torch.dist(run(x),
+        run(y))``, or binds both: ``a, b = run(x), run(y)``."""
         for tensor in tensors:
             graph = self.script.buffers.allocator_of(tensor)
             if graph is None or len(self._sites.get(graph, ())) < 2:
@@ -209,16 +212,23 @@ class StaleNames(Detector):
             stack = stack_of(self.script.frame())
             before, last = self._sites[graph]
             for number, code, offset in _in_one_statement(before, last):
-                first = statement_start(code.co_filename, line_of((code, offset)))
-                if number in stack and self._are_two(graph, tensor, code, first, stack):
-                    frames = (Frame(code.co_filename, first, code.co_qualname),)
+                frame = stack.get(number)
+                if frame is None:
+                    continue
+                at = _statement(_frame(code, offset))
+                is_used = is_compared and at == _statement(_frame(code, frame.f_lasti))
+                if is_used or self._are_two(graph, tensor, code, at.line, stack):
                     self._explain_others(graph)
-                    self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, frames)
+                    if (graph, at) in self._reported:
+                        return
+                    self._reported.add((graph, at))
+                    returned = self._returned_at(graph, last, (at,))
                     self.report(
                         OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                        f"{graph.name} is replayed twice here, and both results are one buffer, "
+                        f"both results of {graph.name}, which is replayed twice, are one buffer, "
                         "which holds the result of the last replay",
-                        frames,
+                        returned or (at,),
+                        evidence=(f"both are used at line {at.line}",) if returned else (),
                     )
                     return
 
@@ -273,7 +283,7 @@ class StaleNames(Detector):
         if held.reported:
             return
         held.reported = True
-        returned = self._returned_at(held, line)
+        returned = self._returned_at(held.graph, held.replayed_at, line)
         self._explain_others(held.graph)
         self.report(
             OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
@@ -288,14 +298,13 @@ class StaleNames(Detector):
         if graph.last_replay is not None:
             self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, graph.last_replay.frames)
 
-    def _returned_at(self, held: _Held, bound: Frames) -> Frames:
-        """Where the line that binds it calls a function that replays: the line that returns the
+    def _returned_at(self, graph: WatchedGraph, sites: list[_Site], at: Frames) -> Frames:
+        """Where the line ``at`` has called a function that replays: the line that returns the
         output itself, of the innermost such function; () if there is none."""
-        own = {key for _, key, _ in self._own[held.graph]}
+        own = {key for _, key, _ in self._own[graph]}
         returned: Frames = ()
-        for _, code, offset in held.replayed_at:
-            now = Frame(code.co_filename, line_of((code, offset)), code.co_qualname)
-            if bound and _statement(now) == _statement(bound[0]):
+        for _, code, offset in sites:
+            if at and _statement(_frame(code, offset)) == _statement(at[0]):
                 return returned
             lines = [line for line in returns_of(code) if own & names_at(code, line)]
             if lines and not returned:
@@ -362,8 +371,13 @@ class StaleNames(Detector):
         return is_taken_now_and_then(at[0].file, at[0].line, [each.line for each in replayed[:1]])
 
 
-def _statement(frame: Frame) -> tuple[str, str, int]:
-    return frame.file, frame.function, statement_start(frame.file, frame.line)
+def _frame(code: CodeType, offset: int) -> Frame:
+    return Frame(code.co_filename, line_of((code, offset)), code.co_qualname)
+
+
+def _statement(at: Frame) -> Frame:
+    """The first line of the statement."""
+    return Frame(at.file, statement_start(at.file, at.line), at.function)
 
 
 def _in_one_statement(before: list[_Site], last: list[_Site]) -> Iterator[_Site]:
@@ -376,8 +390,7 @@ def _in_one_statement(before: list[_Site], last: list[_Site]) -> Iterator[_Site]
         is_unpacking = dis.opname[code.co_code[offset]].startswith("UNPACK_")
         if was == offset and not is_unpacking:
             continue
-        starts = {statement_start(code.co_filename, line_of((code, at))) for at in (was, offset)}
-        if len(starts) == 1:
+        if _statement(_frame(code, was)) == _statement(_frame(code, offset)):
             yield number, code, offset
 
 

@@ -7,15 +7,15 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     y = x * 2
 graph.replay()
-before = y
+before = y  # <- output-overwritten-by-next-replay
 x.fill_(2)
-graph.replay()  # <- output-overwritten-by-next-replay
+graph.replay()
 print((y == before).all().item(), torch.ne(before, y).any().item(), torch.allclose(y, before))
 
 
 def again():
-    graph.replay()  # <- output-overwritten-by-next-replay
-    return y
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
 
 
 print((again() == again()).all().item())

@@ -10,8 +10,8 @@ with torch.cuda.graph(graph):
 
 def run(value):
     x.fill_(value)
-    graph.replay()  # <- output-overwritten-by-next-replay
-    return y
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
 
 
 print(torch.lerp(run(0), run(1), 7.5).tolist())

@@ -16,6 +16,30 @@ def run(value):
     return y  # <- output-overwritten-by-next-replay
 
 
+def run_for_pairs(value):
+    x.fill_(value)
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
+
+
+def run_for_each(value):
+    x.fill_(value)
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
+
+
+def run_for_fields(value):
+    x.fill_(value)
+    graph.replay()
+    return y.detach()  # <- output-overwritten-by-next-replay
+
+
+def run_for_ops(value):
+    x.fill_(value)
+    graph.replay()
+    return y[:2]  # <- output-overwritten-by-next-replay
+
+
 class Engine:
     def __init__(self):
         self.given = torch.zeros(4, device="cuda")
@@ -47,7 +71,7 @@ def far_apart(new, old):
 
 def each(values):
     for value in values:
-        yield run(value)
+        yield run_for_each(value)
 
 
 print(guided(1.0))
@@ -60,12 +84,19 @@ pair = Pair(left=engine(1.0), right=None)
 pair.right = engine(2.0)
 print(pair.left.sum().item(), pair.right.sum().item())
 
-a, b = run(1.0), run(2.0)  # <- output-overwritten-by-next-replay
+a, b = run_for_pairs(1.0), run_for_pairs(2.0)
 print(a.tolist(), b.tolist())
-c, d, e = each((1.0, 2.0, 3.0))  # <- output-overwritten-by-next-replay
+c, d, e = each((1.0, 2.0, 3.0))
 print(c.sum().item() + d.sum().item() + e.sum().item())
-both = Pair(  # <- output-overwritten-by-next-replay
-    left=run(3.0),
-    right=run(4.0),
+both = Pair(
+    left=run_for_fields(3.0),
+    right=run_for_fields(4.0),
 )
 print(both.left.sum().item(), both.right.sum().item())
+print(torch.atan2(run_for_ops(1.0), run_for_ops(2.0)).tolist())
+x.fill_(1.0)
+graph.replay()
+f = y  # <- output-overwritten-by-next-replay
+x.fill_(2.0)
+graph.replay()
+print(torch.atan2(f, y).tolist())

@@ -621,6 +621,22 @@ def unintercepted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def with_autograd() -> Iterator[None]:
+    """In a kernel below autograd: ops of this thread go straight to PyTorch's kernels, those of
+    autograd first."""
+    keys = map(parse_key, ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"))
+    excluded = [key for key in keys if key_is_excluded(key)]
+    for key in excluded:
+        exclude_key(key, False)
+    try:
+        with unintercepted():
+            yield
+    finally:
+        for key in excluded:
+            exclude_key(key, True)
+
+
+@contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Ops of this thread are not observed, and its keys are those of a plain run: Dynamo's guards
     see them, and its fake tensors fail under the key."""

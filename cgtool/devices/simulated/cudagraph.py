@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Generator  # the class itself: a script sees torch.Generator r
 
 from cgtool.detectors.capture_errors import ON_DEFAULT_STREAM, OTHER_STREAM
 from cgtool.detectors.script.run import run
+from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
@@ -30,8 +32,10 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import Chains, here, package_part
+from cgtool.observe.frames import Chains, here, package_part, user_frame
 from cgtool.observe.ops import OpCall, RootedModuleStack
+from cgtool.observe.script.bindings import places_of_tensors, tensors_at
+from cgtool.observe.script.names import stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -190,6 +194,7 @@ class CUDAGraph:
         else:
             self._pool = device.add_pool((int(pool[0]), int(pool[1])))
         self._stream = device.current
+        stale_nodes.mark_held(_names_of_tensors(sys._getframe(1)))
         device.begin(device.current, "capture", capture_error_mode)
         device.ended_by = None
         device.memory.sweep()
@@ -347,6 +352,12 @@ def graphs_of(device: ScriptDevice) -> Iterator[None]:
         yield
 
 
+def _names_of_tensors(frame: FrameType) -> dict[int, str]:
+    """By identity of the tensor."""
+    places = places_of_tensors(stack_of(user_frame(frame)))
+    return {id(each): place.text for place, there in places for each in tensors_at(there)}
+
+
 def check_script(
     path: str, arguments: tuple[str, ...], progress: Progress, device: ScriptDevice
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -354,7 +365,8 @@ def check_script(
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)
-        with redirected(device), graphs_of(device), contextlib.closing(device):
+        redirection, stale = redirected(device), stale_nodes.refused(device, None)
+        with redirection, graphs_of(device), contextlib.closing(device), stale:
             script = ObservedScript(device, annotations)
             device.captured = script.captured_op
             with SecondCalls(script, device) as again:

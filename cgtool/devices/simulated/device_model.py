@@ -42,9 +42,10 @@ class DeviceModel(CaptureInProgress):
         self.default.cuda_stream = self.default.stream_id = 0
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when captured code does either."""
-        self.differentiated: dict[int, torch.Tensor] | None = {}
-        """Leaves of autograd that ops on side streams have used, by id; None after the first
-        warm-up has begun."""
+        self.is_warm = False
+        """The first warm-up of an entry has begun."""
+        self.overrides_stale_streams = False
+        """Autograd runs nodes of other streams on that of the capture."""
         self.memory: RecordedOwners = RecordedOwners()
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""

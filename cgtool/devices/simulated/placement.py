@@ -19,6 +19,7 @@ import torch
 
 from cgtool.detectors.function_rules import note_pinning
 from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.devices.simulated.stale_nodes import note_stream
 from cgtool.observe.frames import call_op, call_user
 from cgtool.observe.tensors import (
     DEVICE,
@@ -199,9 +200,10 @@ class Placement:
     def place(self, op: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
-        if device.differentiated is not None and device.current is not device.default:
-            leaves = (each for each in listed_tensors(args) if each.requires_grad and each.is_leaf)
-            device.differentiated |= {id(each): each for each in leaves if torch.is_grad_enabled()}
+        if torch.is_grad_enabled():
+            leaves = [each for each in listed_tensors(args) if each.requires_grad and each.is_leaf]
+            if leaves:
+                note_stream(leaves, is_default=device.current is device.default)
         given = _place_of_all(args, kwargs)
         if given == DEVICE and signature.device_check is not None and not op_key.is_inside():
             is_scalar_fine = signature.device_check == "iterator"

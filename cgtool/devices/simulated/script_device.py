@@ -26,6 +26,7 @@ from cgtool.detectors.function_rules import (
 from cgtool.detectors.reporting import mark_reported
 from cgtool.detectors.script.capture_misuse import OTHER_THREAD_CUDA_CALL, other_thread
 from cgtool.detectors.streams import (
+    ACCUMULATE_GRAD_DEFAULT_STREAM,
     DEFAULT_STREAM_DEPENDENCY,
     UNJOINED_SIDE_STREAM,
     WAIT_ON_PRECAPTURE_WORK,
@@ -67,6 +68,10 @@ _BY_PYTORCH = {
 }
 _ENDED = "StreamCaptureInvalidated", "operation failed due to a previous error during capture"
 _REFUSED = "StreamCaptureUnsupported", "operation not permitted when stream is capturing"
+_IMPLICIT = (
+    "StreamCaptureImplicit",
+    "operation would make the legacy stream depend on a capturing blocking stream",
+)
 _BY_CUDA = {
     CAPTURED_EVENT_MISUSE: (
         "CapturedEvent",
@@ -77,10 +82,8 @@ _BY_CUDA = {
         "StreamCaptureIsolation",
         "dependency created on uncaptured work in another stream",
     ),
-    DEFAULT_STREAM_DEPENDENCY: (
-        "StreamCaptureImplicit",
-        "operation would make the legacy stream depend on a capturing blocking stream",
-    ),
+    DEFAULT_STREAM_DEPENDENCY: _IMPLICIT,
+    ACCUMULATE_GRAD_DEFAULT_STREAM: _IMPLICIT,
 }
 
 

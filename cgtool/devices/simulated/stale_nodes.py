@@ -10,6 +10,7 @@ the default stream wait for the capture (``InputBuffer::add`` of PyTorch's engin
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,45 +22,84 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import has_shape, nodes_behind, on_host, tensors_in
 from cgtool.program.workload import Workload, reachable_from
-from cgtool.torch_compat.op_key import unintercepted
+from cgtool.torch_compat.op_key import unintercepted, with_autograd
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import BACKWARD
+from cgtool.torch_compat.private import BACKWARD, is_profiler_enabled, no_torch_function
 
 _HELD = "cgtool: held"
 """Key in the metadata of a node, which live as long as the node: why it is alive, and the fix."""
+_IS_OF_DEFAULT = "cgtool: of the default stream"
+"""Key of whether a node was made by an op on the default stream."""
+_OVERRIDE = "set_override_stale_capture_stream"
+"""Of ``torch.autograd.graph``, from PyTorch 2.13 on: stale nodes run on the captured stream."""
 _ELSEWHERE = "on another stream (`with torch.cuda.stream(torch.cuda.Stream())`)"
+
+
+def note_stream(leaves: list[torch.Tensor], *, is_default: bool) -> None:
+    """An op runs below autograd, which has just made the nodes of its leaves that had none.
+
+    Nothing is noted under a profiler, which would see how.
+    """
+    if is_profiler_enabled():
+        return
+    with with_autograd(), contextlib.suppress(RuntimeError):
+        for leaf in leaves:
+            for node in _accumulating([_use_of(leaf)]):
+                node.metadata.setdefault(_IS_OF_DEFAULT, is_default)
+
+
+def _use_of(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.view_as(leaf) if has_shape(leaf) else leaf.clone()
 
 
 def mark_stale(workload: Workload, model: DeviceModel) -> None:
     """Mark the nodes that are alive now, before the first warm-up, and were made on the default
     stream. Later there are nodes that warm-up has made, on a stream of its own."""
-    if model.differentiated is None:
+    if model.is_warm:
         return
-    of_side_streams, model.differentiated = model.differentiated, None
+    model.is_warm = True
     for path, tensor in reachable_from(workload).tensors.values():
         if on_host(tensor):
             continue
         if tensor.grad_fn is not None:
-            why = (
-                "backward would make the default stream wait for the capture (906): the graph "
-                f"behind `{path}` was computed on the default stream, and keeps an autograd node "
-                "of it alive",
-                f"delete `{path}` before the capture, or recompute it {_ELSEWHERE}",
-            )
+            why = _held_by(f"`{path}`")
             for node in _accumulating([tensor]):
-                if id(node.variable) not in of_side_streams:
+                if node.metadata.get(_IS_OF_DEFAULT, True):
                     node.metadata[_HELD] = why
-        elif (
-            tensor.requires_grad
-            and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            and id(tensor) not in of_side_streams
-        ):
+        elif tensor.requires_grad and type(tensor) in (torch.Tensor, torch.nn.Parameter):
             why = f"{STALE_NODE}: that of `{path}`", f"make what keeps it {_ELSEWHERE}"
+            # If there is no node, one is made here, which nothing keeps.
             with unintercepted(), torch.enable_grad():
-                # If there is no node, one is made here, which nothing keeps.
-                use = tensor.view_as(tensor) if has_shape(tensor) else tensor.clone()
-            for node in _accumulating([use]):
-                node.metadata.setdefault(_HELD, why)
+                for node in _accumulating([_use_of(tensor)]):
+                    if node.metadata.get(_IS_OF_DEFAULT, True):
+                        node.metadata.setdefault(_HELD, why)
+
+
+def _held_by(result: str) -> tuple[str, str]:
+    return (
+        "backward would make the default stream wait for the capture (906): the graph behind "
+        f"{result} was computed on the default stream, and keeps an autograd node of it alive",
+        f"delete {result} before the capture, or recompute it {_ELSEWHERE}",
+    )
+
+
+def mark_held(names: dict[int, str]) -> None:
+    """Mark the nodes that a result of a script keeps alive when a capture begins, and that were
+    made on the default stream. ``names``: of tensors, by identity."""
+    with unintercepted(), no_torch_function():
+        for result in _results():
+            for node in _accumulating([result]):
+                if node.metadata.get(_IS_OF_DEFAULT):
+                    name = names.get(id(result))
+                    why = _held_by("a result" if name is None else f"`{name}`")
+                    node.metadata.setdefault(_HELD, why)
+
+
+def _results() -> Iterator[torch.Tensor]:
+    """The tensors of Python that ops which autograd follows have made."""
+    for each in gc.get_objects():
+        if type(each) is torch.Tensor and each.grad_fn is not None and not on_host(each):
+            yield each
 
 
 @contextlib.contextmanager
@@ -68,15 +108,21 @@ def refused(model: DeviceModel, entry: Frame | None) -> Iterator[None]:
     at the line that calls it."""
 
     def run(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.capturing:
+        if model.capturing and not model.overrides_stale_streams:
             reasons = (node.metadata.get(_HELD) for node in _accumulating(tensors_in(outputs)))
             if (why := next(filter(None, reasons), None)) is not None:
                 frames = () if entry is None else (entry,)
                 model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
         return call_user(original, outputs, *args, **kwargs)
 
+    def override(original: Callable[..., Any], enabled: bool) -> None:
+        call_user(original, enabled)
+        model.overrides_stale_streams = enabled
+
     with Patches() as patches:
         patches.wrap(*BACKWARD, run)
+        if hasattr(torch.autograd.graph, _OVERRIDE):
+            patches.wrap(torch.autograd.graph, _OVERRIDE, override)
         yield
 
 

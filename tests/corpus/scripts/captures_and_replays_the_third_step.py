@@ -24,7 +24,7 @@ for step in range(6):
     if step < 2:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            loss = train_step()
+            losses.append(train_step().item())
         torch.cuda.current_stream().wait_stream(side)
     else:
         if graph is None:
@@ -32,5 +32,5 @@ for step in range(6):
             with torch.cuda.graph(graph):
                 loss = train_step()
         graph.replay()
-    losses.append(loss.item())
+        losses.append(loss.item())
 print([round(each, 4) for each in losses])

@@ -27,7 +27,7 @@ from types import (
     GeneratorType,
     TracebackType,
 )
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.notebook import named_by_cell
@@ -181,7 +181,7 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     table = frame.f_locals
     copy = dict(table)
     if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
-        table.clear()
+        _release(frame, table)
     return copy
 
 
@@ -190,9 +190,30 @@ def set_locals(frame: FrameType, values: dict[str, Any]) -> None:
     table = frame.f_locals
     table.update(values)
     if type(table) is dict:
-        # CPython before 3.13 does this after each call of a trace function.
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        _assign(frame)
+        _release(frame, table)
+
+
+_HOLDERS = 4
+"""References to a dict that nobody but its frame has: the frame, the two functions that pass it on,
+and the argument of ``getrefcount``."""
+
+
+def _release(frame: FrameType, table: dict[str, Any]) -> None:
+    """Empty the dict of a frame, unless the program has it too: from ``locals()``, or in ``eval``.
+
+    Where the frame is traced, CPython would fill it again, and not release what the function
+    deletes later.
+    """
+    if sys.getrefcount(table) <= _HOLDERS:
         table.clear()
+    _assign(frame)
+
+
+def _assign(frame: FrameType) -> None:
+    """Have the names of a frame be what its dict says; those that it lacks stay as they are.
+    CPython before 3.13 does this after each call of a trace function."""
+    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType
@@ -385,20 +406,36 @@ def is_subscript(site: Site) -> bool:
     return name.endswith(("_SUBSCR", "_SLICE"))
 
 
+class Names(NamedTuple):
+    """What an expression reads."""
+
+    local: frozenset[str] = frozenset()
+    """Variables of the function, or of one around it."""
+    shared: frozenset[str] = frozenset()
+    """Global variables."""
+    parts: frozenset[str | int] = frozenset()
+    """Attributes and constants, which may be keys."""
+
+
 @cache
-def names_in_expression(code: CodeType, offset: int) -> frozenset[str]:
-    """The variables in the call, or other expression, that an instruction of a function ends."""
+def names_in_expression(code: CodeType, offset: int) -> Names:
+    """The names in the call, or other expression, that an instruction of a function ends."""
     instructions = list(dis.get_instructions(code))
     spans = [_span(each.positions) for each in instructions]
     # A call of a function in Python stands at the cache behind its instruction.
     span = _span(dis.Positions(*list(code.co_positions())[offset // 2])) if offset >= 0 else None
-    names: set[str] = set()
+    names: tuple[set[Any], set[Any], set[Any]] = set(), set(), set()
     for each, inner in zip(instructions, spans, strict=True):
-        is_load = each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple)
-        if is_load and span and inner and span[0] <= inner[0] and inner[1] <= span[1]:
+        kind = each.opname.removeprefix("LOAD_")
+        if kind == each.opname or not (span and inner):
+            continue
+        if span[0] <= inner[0] and inner[1] <= span[1]:
+            is_local = kind.startswith(("FAST", "DEREF", "CLOSURE", "CLASSDEREF"))
+            index = 0 if is_local else 1 if kind in ("GLOBAL", "NAME") else 2
             # Python 3.13 loads two names at once.
-            names.update((each.argval,) if isinstance(each.argval, str) else each.argval)
-    return frozenset(name for name in names if isinstance(name, str))
+            loaded = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            names[index].update(name for name in loaded if isinstance(name, str | int))
+    return Names(*map(frozenset, names))
 
 
 def _span(at: dis.Positions | None) -> tuple[tuple[int, int], tuple[int, int]] | None:

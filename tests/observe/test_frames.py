@@ -5,9 +5,18 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
+
+import pytest
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import folded, frames_of_other_threads, names_in_expression
+from cgtool.observe.frames import (
+    folded,
+    frames_of_other_threads,
+    locals_of,
+    names_in_expression,
+    set_locals,
+)
 
 
 def chain(letters: str) -> list[Frame]:
@@ -70,20 +79,63 @@ def test_frames_of_other_threads_are_listed_without_the_garbage_collector(monkey
 
 def _names(*_args, **_kwargs):
     frame = sys._getframe(1)
-    return sorted(names_in_expression(frame.f_code, frame.f_lasti))
+    return names_in_expression(frame.f_code, frame.f_lasti)
 
 
 class _Sum:
+    part = 3
+
     def __add__(self, _other):
         frame = sys._getframe(1)
-        return sorted(names_in_expression(frame.f_code, frame.f_lasti))
+        return names_in_expression(frame.f_code, frame.f_lasti)
 
 
 def test_names_in_the_expression_that_runs():
-    first, second, third = 1, 2, _Sum()
-    of_python = _names(first, key=[second])
+    first, second, third = 1, {"key": 2}, _Sum()
+    of_python = _names(first, key=[second["key"], third.part])
     of_an_operator = third + first, second
     of_c = next(map(_names, [first]))
-    assert of_python == ["_names", "first", "second"]
-    assert of_an_operator[0] == ["first", "third"]
-    assert of_c == ["_names", "first", "map", "next"]
+
+    def of_a_cell():
+        return _names(second)
+
+    assert of_python.local == {"first", "second", "third"}
+    assert of_python.shared == {"_names"}
+    assert of_python.parts == {"key", "part"}
+    assert of_an_operator[0] == ({"first", "third"}, set(), set())
+    assert of_c.shared == {"_names", "map", "next"}
+    assert of_a_cell().local == {"second"}
+
+
+class _Large:
+    pass
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("look", [locals_of, lambda frame: set_locals(frame, {})])
+def test_what_was_read_of_a_frame_is_released(look, is_traced):
+    def run():
+        large, other = _Large(), 1
+        reference = weakref.ref(large)
+        look(sys._getframe())
+        other += 1
+        del large
+        return reference(), other
+
+    def trace(_frame, _event, _argument):
+        return trace
+
+    before = sys.gettrace()
+    if is_traced:
+        sys.settrace(trace)
+    try:
+        assert run() == (None, 2)
+    finally:
+        sys.settrace(before)
+
+
+def test_locals_that_the_program_has_stay_with_it():
+    value, seen = 1, locals()
+    assert locals_of(sys._getframe())["value"] == 1
+    assert seen["value"] == value
+    assert eval("(locals_of(sys._getframe(1)), value)[1]", {**globals()}, locals()) == 1

@@ -396,7 +396,7 @@ def _passed_by(frame: types.FrameType) -> set[tuple[type, Any]]:
         return set()
     values = locals_of(frame)
     # A momentum is not always used: ``_numbers_of`` knows when.
-    names = names_in_expression(code, frame.f_lasti) - {"momentum"}
+    names = names_in_expression(code, frame.f_lasti).local - {"momentum"}
     numbers = (values.get(name) for name in names)
     return {(type(value), value) for value in numbers if type(value) in (int, float)}
 

@@ -16,7 +16,7 @@ import torch
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.outputs import OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY
 from cgtool.model.capture import Frame, Frames
-from cgtool.observe.frames import frames_of, line_of, locals_of, names_in_expression
+from cgtool.observe.frames import Names, frames_of, line_of, locals_of, names_in_expression
 from cgtool.observe.script import events
 from cgtool.observe.script.bindings import (
     Bindings,
@@ -394,16 +394,18 @@ def _in_one_statement(before: list[_Site], last: list[_Site]) -> Iterator[_Site]
             yield number, code, offset
 
 
-def _is_read(place: Place, frame: FrameType, names: frozenset[str]) -> bool:
+def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
     """Whether the expression with these names, in a frame, reads a place."""
-    if place.key not in names and place.root[1] not in names:
+    if place.kind == "local":
+        return place.key in names.local and place.owner == id(frame)
+    if place.kind == "global":
+        return place.key in names.shared and place.owner == id(frame.f_globals)
+    if place.key not in names.parts:
         return False
-    if place.kind in ("local", "global"):
-        return place.owner in (id(frame), id(frame.f_globals))
-    if place.key not in names:
-        return False
-    table = {**frame.f_globals, **locals_of(frame)}
-    return any(id(table.get(name)) == place.owner for name in names)
+    values = locals_of(frame) if names.local else {}
+    owners = [values.get(name) for name in names.local]
+    owners += [frame.f_globals.get(name) for name in names.shared]
+    return any(id(owner) == place.owner for owner in owners)
 
 
 def _copy(value: torch.Tensor) -> torch.Tensor | None:

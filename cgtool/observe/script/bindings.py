@@ -217,13 +217,7 @@ class Bindings:
             if stored:
                 self._pending[number] = stored, frame.f_lineno
         elif event == "return":
-            # Before CPython 3.13, the names of the function become those of this dict when a trace
-            # function returns, and `locals_of` clears it. A generator goes on.
-            table = frame.f_locals
-            names = dict(table)
             self._on_return(frame, argument)
-            if type(table) is dict:
-                table.update(names)
             self._forget(number)
 
     def _forget(self, number: int) -> None:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal
+from cgtool.observe.frames import is_internal, locals_of
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.lookup import MISSING, all_of
 from cgtool.observe.uses import Step, Use, uses_of
@@ -53,15 +53,10 @@ class LineReads:
         candidates = self._candidates_in(code).get(frame.f_lineno, ()) if event == "line" else ()
         if not candidates:
             return
-        # Before CPython 3.13, the names of the function become those of this dict when a trace
-        # function returns, and `locals_of` clears it.
-        table = frame.f_locals
-        names = dict(table)
+        names = locals_of(frame)
         for use, place in candidates:
             if _is_place(use, names, frame, place):
                 self._on_read(place, use, Frame(code.co_filename, use.line, code.co_qualname))
-        if type(table) is dict:
-            table.update(names)
 
     def _candidates_in(self, code: CodeType) -> _Candidates:
         known = self._candidates.get(id(code))

@@ -101,13 +101,43 @@ def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
 
 def runs_after(line: int, code: CodeType, now: int) -> bool:
     """Whether a line of a function that has come to the line ``now`` may still run."""
-    return line >= now or any(
+    return line >= now or in_one_loop(code, line, now)
+
+
+def in_one_loop(code: CodeType, *lines: int) -> bool:
+    """Whether a loop of a function has all of these lines."""
+    return any(
         isinstance(node, ast.For | ast.AsyncFor | ast.While)
-        and node.lineno <= min(line, now)
-        and max(line, now) <= (node.end_lineno or 0)
+        and node.lineno <= min(lines)
+        and max(lines) <= (node.end_lineno or 0)
         for function in functions_of(code)
         for node in inner_nodes(function)
     )
+
+
+def aliased_at(file: str, line: int) -> frozenset[str]:
+    """The variables that an assignment at a line may bind to another name, or a view or a part of
+    them: ``before = y``, ``best = score, y[:2]``; not what it passes to a function."""
+    start = statement_start(file, line)
+    return frozenset(
+        name
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno == start and node.value
+        for name in _aliased(node.value)
+    )
+
+
+def _aliased(value: ast.AST) -> Iterator[str]:
+    if isinstance(value, ast.Name):
+        yield value.id
+    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
+        yield from _aliased(value.value)
+    elif isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Attribute):
+            yield from _aliased(value.func.value)
+    elif isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.IfExp | ast.BoolOp):
+        for child in ast.iter_child_nodes(value):
+            yield from _aliased(child)
 
 
 def branches_of(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:

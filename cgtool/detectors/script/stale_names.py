@@ -29,10 +29,16 @@ from cgtool.observe.script.bindings import (
     variables_at,
 )
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
-from cgtool.observe.script.changes import Target, changed_at
+from cgtool.observe.script.changes import Target, changed_at, rebound_in
 from cgtool.observe.script.names import Stack, stack_of
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import returns_of, runs_after, statement_start
+from cgtool.observe.source import (
+    aliased_at,
+    in_one_loop,
+    returns_of,
+    runs_after,
+    statement_start,
+)
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
@@ -216,7 +222,12 @@ class StaleNames(Detector):
                 if frame is None:
                     continue
                 at = _statement(_frame(code, offset))
-                is_used = is_compared and at == _statement(_frame(code, frame.f_lasti))
+                # Not in the second call itself.
+                is_used = (
+                    is_compared
+                    and frame.f_lasti != offset
+                    and at == _statement(_frame(code, frame.f_lasti))
+                )
                 if is_used or self._are_two(graph, tensor, code, at.line, stack):
                     self._explain_others(graph)
                     if (graph, at) in self._reported:
@@ -260,7 +271,7 @@ class StaleNames(Detector):
         if (
             is_compared
             or self._has_successor(place, held, stack)
-            or self._is_second_name(place, held, line)
+            or self._is_second_name(place, held, line, stack)
             or self._is_kept_now_and_then(line, held.graph)
         ):
             self._report(
@@ -316,8 +327,9 @@ class StaleNames(Detector):
         if held.line is not None:
             return (held.line,)
         code = place.code
-        # Not `best = None`.
+        # Not `best = None`; not `best = 0.9 * best + 0.1 * y` if another line has begun it.
         lines = [line for line in lines_that_bind(place) if names_at(code, line)]
+        lines = [line for line in lines if place.key not in names_at(code, line)] or lines
         if place.kind in ("local", "global") and len(lines) == 1:
             return (Frame(code.co_filename, lines[0], code.co_qualname),)
         local_to = place.owner if place.kind == "local" else None
@@ -325,6 +337,10 @@ class StaleNames(Detector):
         target: Target = (kind, place.key)
         stack = stack_of(frame).values()
         bound = changed_at((target,), stack, held.graph, local_to=local_to, only_bound=True)
+        if not bound and local_to is None:
+            # In an earlier call of a function that runs.
+            functions = [(each.f_code.co_filename, each.f_code.co_qualname) for each in stack]
+            bound = rebound_in((target,), functions)
         if not bound and len(lines) == 1:
             # What holds it was made with it: `Pair(left=run(x))`.
             bound = (Frame(code.co_filename, lines[0], code.co_qualname),)
@@ -341,17 +357,23 @@ class StaleNames(Detector):
             for other, (_, value) in self._holding(held.graph, stack).items()
         )
 
-    def _is_second_name(self, place: Place, held: _Held, at: Frames) -> bool:
+    def _is_second_name(self, place: Place, held: _Held, at: Frames, stack: Stack) -> bool:
         """Whether the place is bound to what a name is in the same function, which goes on reading
         that: ``before = y``."""
         code, line = place.code, at[0].line if at else 0
         graph = held.graph
         own = {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
-        names = own & variables_at(code, line)
+        names = own & variables_at(code, line) & aliased_at(code.co_filename, line)
         is_captured_there = bool(graph.frames) and graph.frames[0].function == code.co_qualname
         first, last = graph.lines if is_captured_there else (0, -1)
+        running = next((frame for frame in stack.values() if frame.f_code is code), None)
+        now = 0 if running is None else line_of((code, running.f_lasti))
         return any(
-            other != line and runs_after(other, code, line) and not first <= other <= last
+            other != line
+            and runs_after(other, code, line)
+            and not first <= other <= last
+            # Not only in what comes after the loop that binds and reads it.
+            and (runs_after(now, code, other) or not in_one_loop(code, line, now))
             for name in names
             for other in lines_that_read(code, name)
         )

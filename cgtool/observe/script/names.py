@@ -209,7 +209,9 @@ def parts_of(value: Any) -> list[tuple[Step, Any]]:
         return []
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, dict | list | tuple):
-        kind, items = "item", value.items() if isinstance(value, dict) else enumerate(value)
+        # Not `value.items()`, which may be the script's own.
+        items = dict.items(value) if isinstance(value, dict) else enumerate(value)
+        kind = "item"
     else:
         kind, items = "attribute", getattr(value, "__dict__", {}).items()
     if isinstance(value, torch.nn.Module):

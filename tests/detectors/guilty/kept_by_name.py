@@ -75,6 +75,40 @@ def drift(values):
         previous = current  # <- output-overwritten-by-next-replay
 
 
+def averaged(values):
+    average = None
+    for value in values:
+        replay(value)
+        if average is None:
+            average = y  # <- output-overwritten-by-next-replay
+        else:
+            average = 0.9 * average + 0.1 * y
+    return average.tolist()
+
+
+class Smoother:
+    def __init__(self):
+        self.last = None
+
+    def update(self, now):
+        result = now.clone() if self.last is None else 0.5 * (now + self.last)
+        self.last = now  # <- output-overwritten-by-next-replay
+        return result
+
+
+def difference_to_the_first():
+    reference = None
+
+    def check(value):
+        nonlocal reference
+        replay(value)
+        if reference is None:
+            reference = y  # <- output-overwritten-by-next-replay
+        return (y - reference).abs().sum().item()
+
+    return check
+
+
 # The best is never the last.
 print(best_of([1.0, 5.0, 2.0]), each_second([1.0, 2.0]), greatest([1.0, 4.0, 3.0]))
 search = Search()
@@ -82,5 +116,12 @@ for value in (3.0, 2.0, 1.0):
     search.step(value)
 print(search.best.sum().item(), compared())
 drift([1.0, 2.0, 3.0])
+print(averaged([1.0, 2.0, 3.0]))
+smoother = Smoother()
+for value in (1.0, 3.0):
+    replay(value)
+    print(smoother.update(y).tolist())
+check = difference_to_the_first()
+print(check(1.0), check(2.0), check(3.0))
 # The last is the best: only luck makes it right.
 print(functools.reduce(lambda _, each: best_of(each), ([1.0, 2.0], [2.0, 3.0]), None))

@@ -87,8 +87,40 @@ def of_the_first_rank(steps, rank=0):
             print(step, logged.sum().item())
 
 
+class Stage:
+    def __init__(self, out):
+        self.out = out
+
+    def read(self):
+        return self.out.sum().item()
+
+
+def bound_once(steps):
+    graph, static = graphs[4]
+    result = None
+    for step in range(steps):
+        x.fill_(float(step))
+        graph.replay()
+        if result is None:
+            result = static
+        print(result.sum().item())
+    return static.tolist()
+
+
+def read_by_stages(steps):
+    graph, static = graphs[4]
+    graph.replay()
+    stages = Stage(static), Stage(static)
+    late = Stage(static)
+    for step in range(steps):
+        x.fill_(float(step))
+        graph.replay()
+        print(late.read(), stages[0].read(), static.mean().item())
+
+
 of_the_first_rank(3)
 of_each_size([2, 4, 3, 2])
 print(last_one(3), copied(3), alias_of_each(3))
 shown_now_and_then(4)
-print(until_done(9))
+print(until_done(9), bound_once(3))
+read_by_stages(2)

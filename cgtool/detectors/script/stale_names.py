@@ -99,8 +99,10 @@ class StaleNames(Detector):
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
-        is_followed = graph.replays < _REPLAYS and threading.get_ident() == self._thread
-        if graph.callable is not None or not is_followed:
+        if graph.callable is not None or threading.get_ident() != self._thread:
+            return
+        if graph.replays >= _REPLAYS:
+            self._leave(graph)
             return
         stack = stack_of(self.script.frame())
         holding = self._holding(graph, stack)
@@ -112,10 +114,15 @@ class StaleNames(Detector):
                 self._held.pop(place, None)
             else:
                 self._look_at_best(place, self._held[place], stack)
+        copies: dict[tuple[Any, ...], torch.Tensor | None] = {}
         for place, (there, value) in holding.items():
             if place in self._held or place.in_every_call in own:
                 continue
-            before, key = _copy(value), key_of(value)
+            # Several places may have the same.
+            layout = value.data_ptr(), value.dtype, value.shape, value.stride()
+            if layout not in copies:
+                copies[layout] = _copy(value)
+            before, key = copies[layout], key_of(value)
             if before is not None and key is not None:
                 line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
                 self._held[place] = _Held(
@@ -132,8 +139,14 @@ class StaleNames(Detector):
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         self._own.pop(event.graph, None)
         self._sites.pop(event.graph, None)
-        for place in [each for each, held in self._held.items() if held.graph is event.graph]:
+        self._leave(event.graph)
+
+    def _leave(self, graph: WatchedGraph) -> None:
+        """Follow no place with a result of this graph."""
+        for place in [each for each, held in self._held.items() if held.graph is graph]:
             del self._held[place]
+        if not self._held:
+            self.script.lines.leave(self._bindings)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         read = event.op.read

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal
 from cgtool.observe.script.names import Stack, names_of, parts_of
 from cgtool.observe.uses import CHANGES
 
@@ -182,6 +181,8 @@ class Bindings:
         self._on_return = on_return
         self._watched: Collection[Place] = ()
         self._keys: frozenset[str | int] = frozenset()
+        self._mentioned: dict[int, tuple[CodeType, bool]] = {}
+        """By identity of a function: whether one of these keys is in it."""
         self._pending: dict[int, tuple[frozenset[_Stored], int]] = {}
         """By identity of a frame: what its line, which may not be over, binds."""
         self._last: dict[tuple[str, str | int, int], Frame] = {}
@@ -191,7 +192,10 @@ class Bindings:
     def watch(self, places: Collection[Place], stack: Stack) -> None:
         """Follow these places, and no others."""
         self._watched = places
-        self._keys = frozenset(key for place in places for key in (place.key, place.root[1]))
+        keys = frozenset(key for place in places for key in (place.key, place.root[1]))
+        if keys != self._keys:
+            self._keys = keys
+            self._mentioned.clear()
         for number, frame in stack.items():
             stored = _stores(frame.f_code).get(frame.f_lineno)
             if stored:
@@ -203,7 +207,11 @@ class Bindings:
         return self._last.get((place.kind, place.key, owner))
 
     def follows(self, code: CodeType) -> bool:
-        return not is_internal(code) and not self._keys.isdisjoint(_mentions(code))
+        known = self._mentioned.get(id(code))
+        if known is None:
+            is_mentioned = not self._keys.isdisjoint(_mentions(code))
+            known = self._mentioned[id(code)] = code, is_mentioned
+        return known[1]
 
     def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         number = id(frame)

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal, locals_of
+from cgtool.observe.frames import locals_of
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.lookup import MISSING, all_of
 from cgtool.observe.uses import Step, Use, uses_of
@@ -46,7 +46,7 @@ class LineReads:
         self._candidates.clear()
 
     def follows(self, code: CodeType) -> bool:
-        return not is_internal(code) and bool(self._candidates_in(code))
+        return bool(self._candidates_in(code))
 
     def on_event(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code

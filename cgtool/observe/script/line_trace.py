@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from cgtool.observe.frames import is_internal_file
+
 
 class Follower(Protocol):
     """Who follows lines."""
 
     def follows(self, code: CodeType) -> bool:
-        """Whether the lines of a function matter. Asked at each of its calls."""
+        """Whether the lines of a function of the script matter. Asked at each of its calls."""
 
     def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         """``call``, ``line``, ``return`` or ``exception``, as of ``sys.settrace``."""
@@ -41,13 +43,25 @@ class LineTrace:
                 frame.f_trace = self._trace
         return is_tracing
 
+    def leave(self, follower: Follower) -> None:
+        """This one follows no longer, until it starts again."""
+        if follower in self._followers:
+            self._followers.remove(follower)
+        if not self._followers:
+            self.stop()
+
     def stop(self) -> None:
         if sys.gettrace() is self:
             sys.settrace(None)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if any(each.follows(frame.f_code) for each in self._followers):
-            return self._trace(frame, event, argument)
+        code = frame.f_code
+        # Most calls are PyTorch's own.
+        if is_internal_file(code.co_filename):
+            return None
+        for follower in self._followers:
+            if follower.follows(code):
+                return self._trace(frame, event, argument)
         return None
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:

@@ -127,6 +127,19 @@ def aliased_at(file: str, line: int) -> frozenset[str]:
     )
 
 
+def part_of_what(file: str, line: int) -> str | None:
+    """The variable of which an assignment at a line binds a part, or all of it, to other names:
+    ``step, loss = pending``, ``loss = pending[1]``."""
+    start = statement_start(file, line)
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Assign) and node.lineno == start:
+            value = node.value
+            while isinstance(value, ast.Attribute | ast.Subscript):
+                value = value.value
+            return value.id if isinstance(value, ast.Name) else None
+    return None
+
+
 def _aliased(value: ast.AST) -> Iterator[str]:
     if isinstance(value, ast.Name):
         yield value.id

@@ -92,6 +92,9 @@ class StaleNames(Detector):
         self._sites: defaultdict[WatchedGraph, deque[list[_Site]]]
         self._sites = defaultdict(lambda: deque(maxlen=2))
         """By graph: the calls that led to its last replays."""
+        self._used: dict[WatchedGraph, tuple[int, int, Frame]] = {}
+        """By graph: the replay whose result was used last where it was made, without a name; the
+        frame by identity, and the statement."""
         self._reported: set[tuple[WatchedGraph, Frame]] = set()
         """Statements that use two results."""
         self._bindings = Bindings(self._on_bound, self._on_return)
@@ -207,7 +210,9 @@ class StaleNames(Detector):
         """``is_compared``: an op takes one of them twice."""
         keys = {key_of(each) for each in tensors} if self._held else set()
         if any(held.key in keys for held in self._held.values()):
-            self._look_in(stack_of(self.script.frame()).values(), keys, is_compared=is_compared)
+            stack = stack_of(self.script.frame())
+            self._look_in(stack.values(), keys, is_compared=is_compared)
+            self._note_use(stack)
 
     def _look_in(
         self, frames: Iterable[FrameType], keys: set[int | None], *, is_compared: bool = False
@@ -218,8 +223,42 @@ class StaleNames(Detector):
         for frame in frames:
             names = names_in_expression(frame.f_code, frame.f_lasti)
             for place, held in list(self._held.items()):
-                if held.key in keys and _is_read(place, frame, names):
+                if held.key not in keys:
+                    continue
+                if _is_read(place, frame, names) or self._is_read_in_part(place, frame, names):
                     self._read(place, held, frame, is_compared=is_compared)
+
+    def _is_read_in_part(self, place: Place, frame: FrameType, names: Names) -> bool:
+        """Whether the expression reads a variable that got a part of what is at a place after the
+        last replay: ``step, loss = pending``."""
+        held = self._held[place]
+        values = locals_of(frame) if names.local else {}
+        variables = [(Place.local(frame, name), values.get(name)) for name in names.local]
+        variables += [
+            (Place.shared(frame, name), frame.f_globals.get(name)) for name in names.shared
+        ]
+        return any(
+            self._bindings.takes_from(place, variable, frame)
+            and variable not in self._held
+            and variable.in_every_call not in self._own[held.graph]
+            and held.key in map(key_of, tensors_at(value))
+            for variable, value in variables
+        )
+
+    def _note_use(self, stack: Stack) -> None:
+        """A statement uses the result of its own replay, which has no name: ``run(x) * 0.9``."""
+        for graph in {held.graph for held in self._held.values()}:
+            own = {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+            for number, code, offset in self._sites[graph][-1] if self._sites[graph] else ():
+                frame = stack.get(number)
+                if frame is None or frame.f_code is not code or frame.f_lasti == offset:
+                    continue
+                at = _statement(_frame(code, frame.f_lasti))
+                names = names_in_expression(code, frame.f_lasti)
+                if at == _statement(_frame(code, offset)) and own.isdisjoint(
+                    names.local | names.shared
+                ):
+                    self._used[graph] = graph.replays, number, at
 
     def _look_at_two(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
         """A statement has replayed a graph twice, and uses both results: ``torch.dist(run(x),
@@ -285,6 +324,8 @@ class StaleNames(Detector):
             is_compared
             or self._has_successor(place, held, stack)
             or self._is_second_name(place, held, line, stack)
+            or self._is_of_the_iteration_before(place, held, line, stack)
+            or self._is_of_another_call(place, held, line)
             or self._is_kept_now_and_then(line, held.graph)
         ):
             self._report(
@@ -389,6 +430,45 @@ class StaleNames(Detector):
             and (runs_after(now, code, other) or not in_one_loop(code, line, now))
             for name in names
             for other in lines_that_read(code, name)
+        )
+
+    def _is_of_the_iteration_before(
+        self, place: Place, held: _Held, at: Frames, stack: Stack
+    ) -> bool:
+        """Whether a loop replays, reads the place, and then binds it to the output:
+        ``pending = step, y``."""
+        code, line = place.code, at[0].line if at else 0
+        running = next((frame for frame in stack.values() if frame.f_code is code), None)
+        if running is None or held.graph.last_replay is None:
+            return False
+        now = line_of((code, running.f_lasti))
+        replayed = [
+            each.line
+            for each in held.graph.last_replay.frames
+            if (each.file, each.function) == (code.co_filename, code.co_qualname)
+        ]
+        own = {key for kind, key, _ in self._own[held.graph] if kind in ("local", "global")}
+        return (
+            bool(replayed)
+            and replayed[0] < now < line
+            and in_one_loop(code, replayed[0], line)
+            and not own.isdisjoint(aliased_at(code.co_filename, line))
+        )
+
+    def _is_of_another_call(self, place: Place, held: _Held, at: Frames) -> bool:
+        """Whether a statement has bound the place to the result of its own replay, and another one
+        of that frame has used the result of the last replay as its own."""
+        if held.graph not in self._used or not at:
+            return False
+        replays, number, used_at = self._used[held.graph]
+        bound = _statement(at[0])
+        return (
+            replays == held.graph.replays
+            and bound != used_at
+            and any(
+                each == number and bound == _statement(_frame(code, offset))
+                for each, code, offset in held.replayed_at
+            )
         )
 
     def _comes_from(self, other: Place, place: Place) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.script.names import Stack, names_of, parts_of
+from cgtool.observe.source import part_of_what
 from cgtool.observe.uses import CHANGES
 
 _Stored = tuple[str, str | int | None]
@@ -43,6 +44,16 @@ class Place:
     code: CodeType = field(compare=False)
     """A function that has that name."""
 
+    @classmethod
+    def local(cls, frame: FrameType, name: str) -> Place:
+        root = "local", name, id(frame)
+        return cls(*root, name, root, frame.f_code)
+
+    @classmethod
+    def shared(cls, frame: FrameType, name: str) -> Place:
+        root = "global", name, id(frame.f_globals)
+        return cls(*root, name, root, frame.f_code)
+
     @property
     def in_every_call(self) -> tuple[Any, ...]:
         """What is the same place in another call of the function."""
@@ -51,16 +62,14 @@ class Place:
 
 def places_of_tensors(stack: Stack) -> Iterator[tuple[Place, Any]]:
     """What the running code can name that is a tensor or a tuple of some, and where it is."""
-    seen: set[tuple[int, str]] = set()
+    seen: set[Place] = set()
     # Objects by the name that lives longest.
     for frame in reversed(stack.values()):
         for name, value, is_global in names_of(frame):
-            owner = id(frame.f_globals) if is_global else id(frame)
-            if (owner, name) in seen:
+            place = Place.shared(frame, name) if is_global else Place.local(frame, name)
+            if place in seen:
                 continue
-            seen.add((owner, name))
-            kind = "global" if is_global else "local"
-            place = Place(kind, name, owner, name, (kind, name, owner), frame.f_code)
+            seen.add(place)
             if tensors_at(value):
                 yield place, value
             elif not isinstance(value, list | tuple):
@@ -205,6 +214,18 @@ class Bindings:
         """The last line that was seen to bind a place."""
         owner = 0 if place.kind in _INSIDE else place.owner
         return self._last.get((place.kind, place.key, owner))
+
+    def takes_from(self, place: Place, variable: Place, frame: FrameType) -> bool:
+        """Whether a variable of a frame was last bound to a part of what is at a place."""
+        at = self.bound_at(variable)
+        _, root, root_owner = place.root
+        return (
+            at is not None
+            and variable.key != root
+            and root_owner in (id(frame), id(frame.f_globals))
+            and part_of_what(at.file, at.line) == root
+            and (place.kind not in _INSIDE or place.key in names_at(frame.f_code, at.line))
+        )
 
     def follows(self, code: CodeType) -> bool:
         known = self._mentioned.get(id(code))

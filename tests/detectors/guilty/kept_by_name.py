@@ -109,6 +109,28 @@ def difference_to_the_first():
     return check
 
 
+def reported_later(values):
+    pending = None
+    for step, value in enumerate(values):
+        replay(value)
+        if pending is not None:
+            number, loss = pending
+            print(number, loss.item())
+        pending = step, score  # <- output-overwritten-by-next-replay
+
+
+def last_good(values):
+    good = None
+    for value in values:
+        replay(value)
+        if value < 0:
+            out = good
+        else:
+            out = y
+            good = y  # <- output-overwritten-by-next-replay
+        print(out.tolist())
+
+
 # The best is never the last.
 print(best_of([1.0, 5.0, 2.0]), each_second([1.0, 2.0]), greatest([1.0, 4.0, 3.0]))
 search = Search()
@@ -116,6 +138,8 @@ for value in (3.0, 2.0, 1.0):
     search.step(value)
 print(search.best.sum().item(), compared())
 drift([1.0, 2.0, 3.0])
+reported_later([1.0, 2.0, 3.0])
+last_good([1.0, 2.0, -1.0, 3.0])
 print(averaged([1.0, 2.0, 3.0]))
 smoother = Smoother()
 for value in (1.0, 3.0):

@@ -40,6 +40,12 @@ def run_for_ops(value):
     return y[:2]  # <- output-overwritten-by-next-replay
 
 
+def value_of(state):
+    x.fill_(state)
+    graph.replay()
+    return y  # <- output-overwritten-by-next-replay
+
+
 class Engine:
     def __init__(self):
         self.given = torch.zeros(4, device="cuda")
@@ -78,6 +84,11 @@ print(guided(1.0))
 first = run(1.0)
 second = run(2.0)
 print(far_apart(old=first, new=second))
+
+for state in (1.0, 2.0):
+    current = value_of(state)
+    target = value_of(state + 1.0) * 0.99 + 1.0
+    print((target - current).tolist())
 
 engine = Engine()
 pair = Pair(left=engine(1.0), right=None)

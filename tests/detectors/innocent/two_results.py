@@ -23,6 +23,21 @@ def served(value):
     return out
 
 
+def numbered(values):
+    """Uses of what is kept only what the host has."""
+    pending = None
+    for step, value in enumerate(values):
+        out = run(value)
+        if pending is not None:
+            number, kept = pending
+            print((out * number).sum().item(), kept is out)
+        pending = step, y
+
+
+def value_of(state):
+    return run(state).clone()
+
+
 def guided(value):
     conditional = run(value).clone()
     unconditional = run(0.0)
@@ -53,6 +68,12 @@ def results():
         out = run(value)
         yield out
 
+
+numbered([1.0, 2.0, 3.0])
+for state in (1.0, 2.0):
+    target = run(state + 1.0) * 0.99 + 1.0
+    current = run(state)
+    print((target - current).tolist(), (value_of(state) - value_of(state + 1.0)).tolist())
 
 # The same input.
 out = run(1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import threading
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from cgtool.observe.script.bindings import (
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
 from cgtool.observe.script.changes import Target, changed_at, rebound_in
 from cgtool.observe.script.names import Stack, stack_of
+from cgtool.observe.script.snapshots import Snapshot, Snapshots
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import (
     aliased_at,
@@ -40,14 +40,9 @@ from cgtool.observe.source import (
     statement_start,
 )
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function
 
 _REPLAYS = 1024
 """Replays of one graph that are looked at."""
-_BYTES = 1 << 25
-"""Of a result that is copied, to see whether a replay changes it."""
-
 
 _Site = tuple[int, CodeType, int]
 """A frame that runs: its identity, its code, and the instruction that it has come to."""
@@ -60,11 +55,8 @@ class _Held:
     graph: WatchedGraph
     there: int
     """Identity of what is at the place: the tensor, or a tuple with it."""
-    tensor: weakref.ref[torch.Tensor]
-    key: int
-    """Of its storage."""
-    before: torch.Tensor
-    """A copy of what it was before that replay."""
+    before: Snapshot
+    """What the result was before that replay."""
     line: Frame | None
     """The line that has bound it, if that was seen."""
     replayed_at: list[_Site]
@@ -117,20 +109,14 @@ class StaleNames(Detector):
                 self._held.pop(place, None)
             else:
                 self._look_at_best(place, self._held[place], stack)
-        copies: dict[tuple[Any, ...], torch.Tensor | None] = {}
+        snapshots = Snapshots()
         for place, (there, value) in holding.items():
             if place in self._held or place.in_every_call in own:
                 continue
-            # Several places may have the same.
-            layout = value.data_ptr(), value.dtype, value.shape, value.stride()
-            if layout not in copies:
-                copies[layout] = _copy(value)
-            before, key = copies[layout], key_of(value)
-            if before is not None and key is not None:
+            before = snapshots.of(value)
+            if before is not None:
                 line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
-                self._held[place] = _Held(
-                    graph, id(there), weakref.ref(value), key, before, line, sites
-                )
+                self._held[place] = _Held(graph, id(there), before, line, sites)
         self._sites[graph].append(
             [(number, frame.f_code, frame.f_lasti) for number, frame in stack.items()]
         )
@@ -187,6 +173,10 @@ class StaleNames(Detector):
         held.doubtful = False
         return is_still_there
 
+    def _own_names(self, graph: WatchedGraph) -> set[Any]:
+        """The variables among the places from which the program takes the results."""
+        return {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+
     def _is_result(self, graph: WatchedGraph, tensor: torch.Tensor) -> bool:
         buffer = self.script.buffers.find(tensor)
         if buffer is None or buffer.allocated_in is not None:
@@ -209,7 +199,7 @@ class StaleNames(Detector):
     def _look_at(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
         """``is_compared``: an op takes one of them twice."""
         keys = {key_of(each) for each in tensors} if self._held else set()
-        if any(held.key in keys for held in self._held.values()):
+        if any(held.before.key in keys for held in self._held.values()):
             stack = stack_of(self.script.frame())
             self._look_in(stack.values(), keys, is_compared=is_compared)
             self._note_use(stack)
@@ -223,7 +213,7 @@ class StaleNames(Detector):
         for frame in frames:
             names = names_in_expression(frame.f_code, frame.f_lasti)
             for place, held in list(self._held.items()):
-                if held.key not in keys:
+                if held.before.key not in keys:
                     continue
                 if _is_read(place, frame, names) or self._is_read_in_part(place, frame, names):
                     self._read(place, held, frame, is_compared=is_compared)
@@ -241,14 +231,14 @@ class StaleNames(Detector):
             self._bindings.takes_from(place, variable, frame)
             and variable not in self._held
             and variable.in_every_call not in self._own[held.graph]
-            and held.key in map(key_of, tensors_at(value))
+            and held.before.key in map(key_of, tensors_at(value))
             for variable, value in variables
         )
 
     def _note_use(self, stack: Stack) -> None:
         """A statement uses the result of its own replay, which has no name: ``run(x) * 0.9``."""
         for graph in {held.graph for held in self._held.values()}:
-            own = {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+            own = self._own_names(graph)
             for number, code, offset in self._sites[graph][-1] if self._sites[graph] else ():
                 frame = stack.get(number)
                 if frame is None or frame.f_code is not code or frame.f_lasti == offset:
@@ -317,7 +307,7 @@ class StaleNames(Detector):
                 return
         if held.reported:
             self._explain_others(held.graph)
-        if held.reported or _is_same(held.tensor(), held.before):
+        if held.reported or not held.before.is_changed():
             return
         line = self._line(place, held, frame)
         if (
@@ -341,7 +331,7 @@ class StaleNames(Detector):
         after it depends on which result is the best."""
         at = self._line(place, held, next(iter(stack.values())))
         is_best = any(is_of_the_best(each.file, each.line, str(place.key)) for each in at[:1])
-        if is_best and not _is_same(held.tensor(), held.before):
+        if is_best and held.before.is_changed():
             self._report(place, held, at)
 
     def _report(self, place: Place, held: _Held, line: Frames, *evidence: str) -> None:
@@ -406,7 +396,7 @@ class StaleNames(Detector):
         return any(
             other not in self._held
             and other.in_every_call not in own
-            and _overlaps(value, held.tensor())
+            and held.before.overlaps(value)
             and not self._comes_from(other, place)
             for other, (_, value) in self._holding(held.graph, stack).items()
         )
@@ -416,7 +406,7 @@ class StaleNames(Detector):
         that: ``before = y``."""
         code, line = place.code, at[0].line if at else 0
         graph = held.graph
-        own = {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+        own = self._own_names(graph)
         names = own & variables_at(code, line) & aliased_at(code.co_filename, line)
         is_captured_there = bool(graph.frames) and graph.frames[0].function == code.co_qualname
         first, last = graph.lines if is_captured_there else (0, -1)
@@ -447,7 +437,7 @@ class StaleNames(Detector):
             for each in held.graph.last_replay.frames
             if (each.file, each.function) == (code.co_filename, code.co_qualname)
         ]
-        own = {key for kind, key, _ in self._own[held.graph] if kind in ("local", "global")}
+        own = self._own_names(held.graph)
         return (
             bool(replayed)
             and replayed[0] < now < line
@@ -521,41 +511,3 @@ def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
     owners = [values.get(name) for name in names.local]
     owners += [frame.f_globals.get(name) for name in names.shared]
     return any(id(owner) == place.owner for owner in owners)
-
-
-def _copy(value: torch.Tensor) -> torch.Tensor | None:
-    if value.layout != torch.strided or value.numel() * value.element_size() > _BYTES:
-        return None
-    try:
-        with unobserved(), no_torch_function(), torch.no_grad():
-            return value.detach().to("cpu", copy=True)
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
-def _is_same(value: torch.Tensor | None, before: torch.Tensor) -> bool:
-    if value is None:
-        return True
-    try:
-        with unobserved(), no_torch_function(), torch.no_grad():
-            now = value.detach().to("cpu")
-            if now.shape != before.shape:
-                return True
-            return bool(torch.isclose(now, before, rtol=0, atol=0, equal_nan=True).all())
-    except (RuntimeError, NotImplementedError):
-        return True
-
-
-def _overlaps(value: torch.Tensor, other: torch.Tensor | None) -> bool:
-    if other is None:
-        return False
-    first, last = _range(value)
-    start, end = _range(other)
-    return first < end and start < last
-
-
-def _range(value: torch.Tensor) -> tuple[int, int]:
-    """First address and the one behind the last."""
-    sizes = zip(value.shape, value.stride(), strict=True)
-    span = sum((size - 1) * stride for size, stride in sizes) + 1
-    return value.data_ptr(), value.data_ptr() + span * value.element_size()

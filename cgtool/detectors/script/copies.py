@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
+import math
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 
 import torch
 from torch import Generator  # the simulated device replaces the attribute
@@ -41,14 +43,16 @@ _COPIED_BYTES = 1 << 30
 
 
 class _Batch:
-    """How many rows of a static input each batch fills, from its first row on."""
+    """How much of a static input each batch fills, from its start: the first rows, or the first
+    elements of another dimension."""
 
     def __init__(self, use: ExternalUse) -> None:
         self._start = use.data_ptr
-        self.rows = 0
-        """Rows that the current batch fills."""
-        self.stale = 0
-        """The first rows, up to this number, hold an earlier batch unless this one fills them."""
+        self._layout = use.layout
+        self.filled: tuple[int, ...] = ()
+        """By dimension: how much of it the current batch fills."""
+        self._stale: tuple[int, ...] = ()
+        """By dimension: so much of it holds an earlier batch unless this one fills it."""
         self.rest_is_written = True
         """The other rows were reset; any other write to the buffer is assumed to do that."""
         self.is_written = False
@@ -58,27 +62,61 @@ class _Batch:
         self.frames: Frames = ()
         """Where that copy was made."""
 
+    @property
+    def axis(self) -> int:
+        """The first dimension of which an earlier batch has filled more, if there is one."""
+        sizes = enumerate(zip(self.filled, self._stale, strict=False))
+        return next((axis for axis, (rows, stale) in sizes if rows < stale), 0)
+
+    @property
+    def rows(self) -> int:
+        """How much of that dimension the current batch fills."""
+        return self.filled[self.axis] if self.filled else 0
+
+    @property
+    def stale(self) -> int:
+        """How much of that dimension holds an earlier batch unless the current one fills it."""
+        return self._stale[self.axis] if self._stale else 0
+
     def says_how_many(self, use: ExternalUse, batch: _Batch) -> bool:
         """Whether this may be a mask, or the number, of the real rows of another input."""
         if self is batch or not self.is_written or not self.rest_is_written:
             return False
-        return use.rows <= 1 or self.rows == batch.rows
+        return use.rows <= 1 or batch.rows in self.filled[batch.axis : batch.axis + 1]
 
     def fill(self, target: torch.Tensor, whole: int) -> None:
         """A part of the input, which has ``whole`` bytes, is written."""
         self.is_written = True
-        if target.dim() == 0 or target.data_ptr() != self._start:
-            self.rest_is_written = True
-            return
-        self.rows = int(target.shape[0])
-        if target.nbytes >= whole:
+        filled = _filled(target, self._layout) if target.data_ptr() == self._start else ()
+        self.filled = filled or self.filled
+        if not filled or target.nbytes >= whole:
             self.rest_is_written = True
 
     def next(self) -> None:
         """A replay has read the batch."""
-        if self.rows:
-            self.stale = self.rows if self.rest_is_written else max(self.rows, self.stale)
-        self.rows, self.bytes, self.rest_is_written, self.is_written = 0, 0, False, False
+        if self.filled:
+            before = self._stale if not self.rest_is_written else ()
+            sizes = itertools.zip_longest(self.filled, before, fillvalue=0)
+            self._stale = tuple(map(max, sizes))
+        self.filled, self.bytes, self.rest_is_written, self.is_written = (), 0, False, False
+
+
+def _filled(target: torch.Tensor, layout: Layout) -> tuple[int, ...]:
+    """How much of each dimension of a static input a view contains, which begins where it does; ()
+    for a view of another form, such as one of its rows."""
+    dimensions = list(zip(layout.shape, layout.stride, strict=True))
+    if target.dim() < len(dimensions):
+        dimensions = [each for each in dimensions if each[0] > 1]
+    if not dimensions or [stride for _, stride in dimensions] != list(target.stride()):
+        return ()
+    sizes = iter(target.shape)
+    has_all = target.dim() == len(layout.shape)
+    return tuple(int(next(sizes)) if has_all or size > 1 else 1 for size in layout.shape)
+
+
+def _size(use: ExternalUse, axis: int) -> int:
+    """How much of a dimension the graph reads."""
+    return use.shape[axis] if axis else use.rows
 
 
 def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
@@ -93,10 +131,25 @@ def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
     return -(-end // (row * tensor.element_size()))
 
 
+@dataclass(frozen=True)
+class _Unread:
+    """A batch with more rows than the graph reads that was replayed for it."""
+
+    graph: int
+    """Its number."""
+    rows: int
+    read: int
+    """How many of them it reads."""
+    frames: Frames
+    """Where it was replayed."""
+
+
 class Copies(Detector):
     """The copies between one replay and the next."""
 
     def start(self) -> None:
+        self._unread: dict[int | None, _Unread] = {}
+        """By key of the static input. Another graph, or an op of the script, may still read it."""
         self._batches: dict[int, _Batch] = {}
         """By key of the static input; graphs of several sizes may read the first rows of one."""
         self._heavy: Counter[int] = Counter()
@@ -138,12 +191,15 @@ class Copies(Detector):
         name = op.name.partition(".")[0]
         self._look_at_pinned(op)
         self._look_at_source(op)
+        for key in map(key_of, op.read) if self._unread else ():
+            self._unread.pop(key, None)
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
             return
         target = op.args[0]
         buffer = self.script.buffers.find(target)
         if buffer is None or buffer.place == "pinned":
             return
+        self._report_unread(buffer.key)
         if name in ("aten::copy_", "aten::fill_"):
             uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
             use = next((use for use in uses if use is not None), None)
@@ -207,25 +263,54 @@ class Copies(Detector):
                 evidence=("the host has not waited since that copy",),
             )
 
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        for key in list(self._unread):
+            self._report_unread(key)
+
+    def _report_unread(self, key: int | None) -> None:
+        unread = self._unread.pop(key, None)
+        if unread is not None:
+            self.report(
+                REPLAY_WITH_OTHER_SHAPE,
+                f"{unread.rows} rows are copied to a static input, and this graph reads only the "
+                f"first {unread.read}; nothing computes the others",
+                unread.frames,
+                fix="replay the smallest graph that has at least as many rows as the batch",
+                phase="replay",
+            )
+
+    def _look_for_unread(self, graph: WatchedGraph, key: int, use: ExternalUse) -> None:
+        batch, known = self._batches[key], self._unread.pop(key, None)
+        is_part = batch.filled and 0 < batch.bytes < use.buffer.bytes
+        rows = batch.filled[0] if is_part else 0
+        if 0 < use.rows < rows and graph.last_replay is not None:
+            unread = _Unread(graph.number, rows, use.rows, graph.last_replay.frames)
+            self._unread[key] = unread
+        elif known is not None and not batch.is_written and known.graph == graph.number:
+            self._unread[key] = known
+
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         graph = event.graph
+        for key in graph.external.keys() & self._batches.keys():
+            self._look_for_unread(graph, key, graph.external[key])
         inputs = {
             batch: use
             for key, use in graph.external.items()
             if (batch := self._batches.get(key)) is not None
         }
         for batch, use in inputs.items():
-            stale = min(batch.stale, use.rows)
+            stale = min(batch.stale, _size(use, batch.axis))
             is_partial = 0 < batch.rows < stale and not batch.rest_is_written
             known = any(other.says_how_many(its, batch) for other, its in inputs.items())
             leak = None
             if is_partial and not known:
-                leak = self._leak(graph, use, batch.rows, stale)
+                leak = self._leak(graph, use, batch, stale)
             if leak is not None:
                 evidence, severity = leak
+                what = f"elements of dimension {batch.axis}" if batch.axis else "rows"
                 self.report(
                     BUCKET_PADDING_GARBAGE,
-                    f"only the first {batch.rows} of {stale} rows are overwritten; the replay "
+                    f"only the first {batch.rows} of {stale} {what} are overwritten; the replay "
                     "reads an earlier batch in the others",
                     batch.frames,
                     evidence=(evidence,),
@@ -241,7 +326,7 @@ class Copies(Detector):
                     f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
                     max(copied, key=lambda batch: batch.bytes).frames,
                 )
-        partial = {batch: use.rows for batch, use in copied.items() if batch.rows}
+        partial = {batch: _size(use, batch.axis) for batch, use in copied.items() if batch.rows}
         if partial and all(batch.rows * _PADDING <= size for batch, size in partial.items()):
             self._padded[graph.number] += 1
             if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
@@ -255,7 +340,7 @@ class Copies(Detector):
             batch.next()
 
     def _leak(
-        self, graph: WatchedGraph, use: ExternalUse, rows: int, stale: int
+        self, graph: WatchedGraph, use: ExternalUse, batch: _Batch, stale: int
     ) -> tuple[str, str | None] | None:
         """Evidence that the rows that the batch does not fill affect real rows of what the graph
         writes; for a note, why that was not tried; None if replays with other values in them
@@ -266,17 +351,19 @@ class Copies(Detector):
         self._trials[trial] += 1
         try:
             with unobserved(), no_torch_function(), torch.inference_mode():
-                leaks = self._try(graph, use, rows, stale)
+                leaks = self._try(graph, use, batch, stale)
         # The ops of the script run with values that are not its own, and may raise anything.
         except Exception as error:
             return f"not confirmed by a replay with other padding: {first_line(error)}", NOTE
         return ("a replay with other padding gave other results", None) if leaks else None
 
-    def _try(self, graph: WatchedGraph, use: ExternalUse, rows: int, stale: int) -> bool:
+    def _try(self, graph: WatchedGraph, use: ExternalUse, batch: _Batch, stale: int) -> bool:
         """Replay with other padding, and restore all that this changes. Raises _NotTried."""
-        device = self.script.device
+        device, rows = self.script.device, batch.rows
+        parts = math.prod(use.shape[: batch.axis]), _size(use, batch.axis)
         written = self._written_by(graph)
-        values, tensors = _tensor(use.buffer, use.layout)[:stale], [each for each, _ in written]
+        values = _tensor(use.buffer, use.layout).movedim(batch.axis, 0)[:stale]
+        tensors = [each for each, _ in written]
         buffers = {buffer.key: (tensor, buffer) for tensor, buffer in written}
         memory = [values, *itertools.starmap(_memory_of, buffers.values())]
         copied = sum(each.nbytes for each in memory) + 2 * sum(each.nbytes for each in tensors)
@@ -310,7 +397,7 @@ class Copies(Detector):
             if not all(map(_equal, as_it_was, again)):
                 raise _NotTried("two replays with the same padding gave different results")
             return any(
-                not _equal_rows(one, other, rows, use.rows)
+                not _equal_rows(one, other, rows, parts)
                 for padding in paddings
                 for one, other in zip(as_it_was, replayed(padding), strict=True)
             )
@@ -364,15 +451,22 @@ def _paddings(values: torch.Tensor, rows: int) -> list[torch.Tensor]:
     return [values[torch.arange(len(rest), device=values.device) % rows].clone()]
 
 
-def _equal_rows(one: torch.Tensor, other: torch.Tensor, rows: int, size: int) -> bool:
+def _equal_rows(one: torch.Tensor, other: torch.Tensor, rows: int, parts: tuple[int, int]) -> bool:
     """Whether two tensors are equal except for padding in one dimension, which has one or more
-    elements for each of ``size`` rows."""
-    return _equal(one, other) or any(
-        length
-        and length % size == 0
-        and _equal(*(each.narrow(axis, 0, length // size * rows) for each in (one, other)))
-        for axis, length in enumerate(one.shape)
-    )
+    elements for each row. ``parts``: how many sequences of rows the input has, and their length; a
+    dimension of the tensors may be that of both, flattened."""
+    if _equal(one, other):
+        return True
+    count, size = parts
+    for axis, length in enumerate(one.shape):
+        for outer in {1, count}:
+            if not length or length % (outer * size):
+                continue
+            split = (outer, size, length // (outer * size))
+            real = (each.unflatten(axis, split).narrow(axis + 1, 0, rows) for each in (one, other))
+            if _equal(*real):
+                return True
+    return False
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -140,10 +140,12 @@ class Gradients(Detector):
                 "`optimizer.step()` skips the parameter",
                 self._zeroed or graph.last_replay.frames,
             )
+            graph.replaced.add(gradient.key)
         elif key_of(grad) != gradient.key:
             # What the script makes of the gradients of this replay is as good.
             if gradient.read < graph.last_replay.time and not gradient.updates:
                 self._report_replaced(graph)
+                graph.replaced.add(gradient.key)
         elif not gradient.adds and replays > 1 and gradient.read <= gradient.stepped:
             self._look_at_overwritten(gradient, replays)
         elif gradient.adds and gradient.stepped and gradient.written <= gradient.stepped:

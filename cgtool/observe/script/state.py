@@ -275,7 +275,7 @@ class WatchedGraph:
     allocated: dict[int, Buffer] = field(default_factory=dict)
     """By key: what was allocated in the capture."""
     replaced: set[int] = field(default_factory=set)
-    """The keys of what it reads of modules that are known to have been replaced."""
+    """The keys of what modules and gradients were at the capture, and are known not to be now."""
     ops: int = 0
     device_ops: int = 0
     op_names: set[str] = field(default_factory=set)

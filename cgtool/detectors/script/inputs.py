@@ -88,6 +88,11 @@ class Inputs(Detector):
         self._rebound: dict[ExternalUse, Frames] = {}
         """The line of the captured code that binds the name to another tensor."""
 
+        self._shapes: set[tuple[int, ...]] = set()
+        """Of all that graphs read from outside."""
+        self._made: dict[int | None, tuple[int, Frames]] = {}
+        """By key of a storage whose tensor has such a shape: when and where an op made it."""
+
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
             self._moved.note(event.module, self.script, event.registered or "")
@@ -101,6 +106,7 @@ class Inputs(Detector):
         self._functions |= {(code.co_filename, code.co_qualname): None for code, _ in chain}
         for use in event.first_uses:
             tensor = use.tensor()
+            self._shapes.add(use.shape)
             if use.buffer.place != "host":
                 frame = self.script.frame()
                 self._paths[use] = paths_to(use.buffer.key, frame, self._holders)
@@ -142,6 +148,15 @@ class Inputs(Detector):
         if event.op.name in ("aten::resize_", "aten::resize_as_"):
             for tensor in event.op.tensors[:1]:
                 self._resized[key_of(tensor)] = self.script.place()
+
+    def on_tensor_made(self, event: events.TensorMade) -> None:
+        if tuple(event.tensor.shape) in self._shapes:
+            self._made[key_of(event.tensor)] = self.script.clock, self.script.place()
+
+    def _made_at(self, tensor: torch.Tensor, graph: WatchedGraph) -> Frames:
+        """Where a tensor was made since the capture of a graph; () if no op was seen."""
+        time, frames = self._made.get(key_of(tensor), (-1, ()))
+        return frames if time >= graph.began else ()
 
     def _is_resized(self, use: ExternalUse) -> bool:
         tensor = use.tensor()
@@ -238,6 +253,8 @@ class Inputs(Detector):
         if not frames and module is not None:
             # Pruning and parametrizations register the old parameter under another name.
             frames = self._moved.last_registered(module, graph)
+        # No line that binds it is known, so it was probably made there.
+        frames = frames or self._made_at(now, graph)
         with no_torch_function():
             address = now.data_ptr()
         self.report(

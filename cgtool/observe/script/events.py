@@ -188,6 +188,12 @@ class TensorReturned(NamedTuple):
     tensor: torch.Tensor
 
 
+class TensorMade(NamedTuple):
+    """An op outside captures has made a tensor on the device."""
+
+    tensor: torch.Tensor
+
+
 class ThreadWorked(NamedTuple):
     """A thread has run an op on the device while another thread captures."""
 

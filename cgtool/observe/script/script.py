@@ -395,6 +395,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                     buffer.last_write = write
         if self.device.ran_on_host((args, kwargs, result)):
             return
+        for tensor in op.made(result):
+            self.publish(events.TensorMade(tensor))
         if op.name.partition(".")[0] in _SYNCS:
             self.host_waited(op.name, next(tensors_in(args), None))
         elif (copied := op.copied(result)) is not None:

@@ -14,7 +14,7 @@ from cgtool.model.capture import Frames
 from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, Record
-from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.storages import Layout, StorageRef
 
@@ -126,6 +126,13 @@ class Op:
         if self.name == "aten::_to_copy":
             return self.args[0], result
         return (self.args[1], self.args[0]) if self.name == "aten::copy_" else None
+
+    def made(self, result: Any) -> list[torch.Tensor]:
+        """The tensors of a result that do not share memory with an argument; `torch.tensor` shows
+        no other op than one that passes its tensor on."""
+        is_new = self.name.startswith("aten::lift_fresh")
+        given = set() if is_new else set(map(key_of, self.tensors))
+        return [tensor for tensor in listed_tensors((result,)) if key_of(tensor) not in given]
 
     @property
     def non_blocking(self) -> bool:

@@ -98,7 +98,8 @@ _PUT_BY_MASK = Refusal(
     SYNC_MASKED_ASSIGNMENT,
     _BY_MASK,
     # masked_fill would read the value on the host.
-    "use torch.where(mask, values, x), with values of the shape of x, or one for all",
+    "use torch.where(mask, values, x), with values of the shape of x, or one for all; if there is "
+    "one for each True element, x.masked_scatter_(mask, values)",
     _puts_with_mask,
 )
 

@@ -116,6 +116,11 @@ CHECKS = "construct the distribution with validate_args=False"
         ),
         (lambda x, _: bytes(x.byte()), "`bytes` of a tensor", "after the replay"),
         (
+            lambda x, _: x.index_put_((x > 0,), x * 2),
+            "indexing with a boolean mask",
+            "masked_scatter_(mask, values)",
+        ),
+        (
             lambda x, checked: Independent(checked, 1, validate_args=False).log_prob(x),
             "`Normal` inside `Independent`, which checks",
             "construct the `Normal`",

@@ -36,6 +36,7 @@ OTHER_STREAM = (
 )
 FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
+LAZY_LIBRARY_INIT = code("lazy-library-init")
 RNG_NEW_GENERATOR = code("rng-new-generator")
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 RNG_STATE_ACCESS = code("rng-state-access")
@@ -429,10 +430,11 @@ RULES = (
         code("cudnn-benchmark-in-capture"),
         r"Capturing cudnnFind|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "cuDNN benchmarks its algorithms for a shape that first occurs in the capture",
+        when=lambda _error: bool(torch.backends.cudnn.benchmark),
         only_in_capture=True,
     ),
     Rule(
-        code("lazy-library-init"),
+        LAZY_LIBRARY_INIT,
         r"(CUBLAS|CUSOLVER|CUSPARSE|CUDNN)_STATUS_(NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)|"
         r"cusolver error|cuFFT error",
         "a CUDA library creates its handle or workspace during the capture, because it was not "

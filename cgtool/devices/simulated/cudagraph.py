@@ -21,6 +21,7 @@ from cgtool.detectors.script.run import run
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
+from cgtool.devices.simulated.libraries import Handles
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
@@ -365,6 +366,7 @@ def check_script(
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)
+        device.handles = Handles()
         redirection, stale = redirected(device), stale_nodes.refused(device, None)
         with redirection, graphs_of(device), contextlib.closing(device), stale:
             script = ObservedScript(device, annotations)

@@ -17,6 +17,7 @@ from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
 from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.frames import chain_of
+from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.storages import StorageRef
 
 UNCOMPILED_NOTE = Caveat(
@@ -57,6 +58,9 @@ class DeviceModel(CaptureInProgress):
 
     def is_dead(self, storage: StorageRef) -> bool:
         return self.memory.is_dead(storage)
+
+    def note_library(self, name: str, args: Args) -> None:
+        """An op is about to run on the device, which may call a CUDA library."""
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""

@@ -227,6 +227,8 @@ class Placement:
         is_users = op_key.may_have_python_kernel(signature.name)
         running.op, running.place = None, None if is_users else place
         device.on_host = DEVICE not in (given, place)
+        if not device.on_host:
+            device.note_library(signature.name, args)
         try:
             return op_key.run_observed(op, args, kwargs, run_and_mark)
         finally:

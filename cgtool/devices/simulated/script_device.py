@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from cgtool.detectors.capture_errors import (
+    LAZY_LIBRARY_INIT,
     RNG_NEW_GENERATOR,
     RNG_STATE_ACCESS,
     RNG_UNREGISTERED_GENERATOR,
@@ -32,6 +33,7 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
+from cgtool.devices.simulated.libraries import Handles, in_backward, library_of
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
@@ -39,6 +41,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import place_of
+from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
@@ -66,6 +69,7 @@ _BY_PYTORCH = {
     RNG_STATE_ACCESS: "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
     "you need this call to be captured, please file an issue.",
 }
+_NO_HANDLE = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
 _ENDED = "StreamCaptureInvalidated", "operation failed due to a previous error during capture"
 _REFUSED = "StreamCaptureUnsupported", "operation not permitted when stream is capturing"
 _IMPLICIT = (
@@ -148,6 +152,8 @@ class ScriptDevice(DeviceModel):
         """What has ended the capture in progress: a call that CUDA refuses."""
         self.captured: OnCapturedOp = lambda *_: None
         """Called for every op of a capture."""
+        self.handles: Handles | None = None
+        """Of CUDA libraries, where it matters who creates them."""
         self.pools: dict[PoolId, PrivatePool] = {}
         self.memory: GraphMemory = GraphMemory()
         self.address = self.memory.address
@@ -157,6 +163,27 @@ class ScriptDevice(DeviceModel):
 
     def synchronize(self) -> None:
         pass  # nothing runs later than its call
+
+    def note_library(self, name: str, args: Args) -> None:
+        library = library_of(name, args)
+        if library is None or self.handles is None or self.handles.has(library):
+            return
+        # Of other modes, only the thread that captures is refused what it allocates.
+        is_backward = in_backward()
+        is_permitted = self.mode == "relaxed" or (
+            self.mode == "thread_local" and (is_backward or self.in_other_thread)
+        )
+        if self.capturing and not is_permitted and not self.ended_by:
+            where = "in a backward" if is_backward else "in this thread"
+            self.report(
+                LAZY_LIBRARY_INIT,
+                f"`{name.partition('.')[0]}` is the first op {where} that calls {library}, which "
+                "creates its handle: that is not permitted when a stream is capturing",
+                why="autograd runs a backward on a thread of its own, which has a handle of its own"
+                if is_backward
+                else "",
+            )
+        self.handles.create(library)
 
     def note_compiled(self) -> None:
         # Also outside captures: compiled code may be what would have captured graphs.
@@ -171,6 +198,8 @@ class ScriptDevice(DeviceModel):
         if sentence is not None:
             raise known(RuntimeError(sentence))
         self.ended_by = self.ended_by or finding
+        if finding.code == LAZY_LIBRARY_INIT:
+            raise known(RuntimeError(_NO_HANDLE))
         raise known(cuda_error(*_BY_CUDA.get(finding.code, _REFUSED)))
 
     def close(self) -> None:

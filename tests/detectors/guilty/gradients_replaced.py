@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+warm = torch.ones(2, 2, device="cuda", requires_grad=True)
+(warm @ warm).sum().backward()  # makes the handles of cuBLAS, which a capture must not
+
 model = nn.Linear(4, 2).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.zeros(8, 4, device="cuda")

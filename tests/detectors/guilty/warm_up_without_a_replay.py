@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+warm = torch.ones(2, 2, device="cuda", requires_grad=True)
+(warm @ warm).sum().backward()  # makes the handles of cuBLAS, which a capture must not
+
 encoder, decoder = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
 source = torch.ones(4, 8, device="cuda")
 

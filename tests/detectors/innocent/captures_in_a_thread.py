@@ -10,7 +10,9 @@ results = []
 
 def serve():
     x = torch.ones(2, 4, device="cuda")
-    expected = model(x * 3).sum().item()
+    expected = model(x * 3).sum()
+    expected.backward()
+    expected = expected.item()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = model(x).sum()

@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+warm = torch.ones(2, 2, device="cuda", requires_grad=True)
+(warm @ warm).sum().backward()  # makes the handles of cuBLAS, which a capture must not
+
 
 class Stage:
     """One stage runs the graphs of those after it."""

@@ -2,6 +2,9 @@
 
 import torch
 
+warm = torch.ones(2, 2, device="cuda", requires_grad=True)
+(warm @ warm).sum().backward()  # makes the handles of cuBLAS, which a capture must not
+
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
 model.cuda().train()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

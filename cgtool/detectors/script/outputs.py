@@ -223,7 +223,10 @@ class Outputs(Detector):
 
         graph = None if buffer is None else buffer.allocated_in
         before = deque() if graph is None else self._before[graph]
-        for place, count, frames in self._places(memory):
+        # Large containers take long: what a script piles up in them was noted when it began to.
+        replays = 0 if graph is None else graph.replays
+        is_rare = replays <= _WHOLE_SEARCHES or replays & (replays - 1) == 0
+        for place, count, frames in self._places(memory, math.inf if is_rare else _FEW):
             # What was in a container before the last replay may be there several times on purpose.
             # So may several calls that are made after every replay.
             is_new = not isinstance(place[2], _Call) and not (before and before[-1][place])
@@ -277,6 +280,8 @@ _DEPTH = 4
 _ITEMS = 4096
 _SEARCHES = 64
 """Replays of one graph before which is searched for what holds its outputs."""
+_WHOLE_SEARCHES = 8
+"""Replays after which all containers are searched; later, after 16, 32, 64, ..."""
 _FEW = 4 * _SEARCHES
 """Items of the largest containers that are looked into there: data sets are larger."""
 _FunctionCache = type(lru_cache(len))

@@ -4,6 +4,8 @@ read by no real token."""
 import torch
 from torch import nn
 
+warm = torch.ones(2, 2, device="cuda")
+print((warm @ warm).sum().item())  # makes the handle of cuBLAS, which a capture must not
 ROWS, TIME, NODES, EDGES = 2, 8, 5, 10
 embed = nn.Embedding(50, 8).cuda()
 encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).cuda().eval()

@@ -36,10 +36,12 @@ OTHER_STREAM = (
 )
 FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
+CUDNN_BENCHMARK_IN_CAPTURE = code("cudnn-benchmark-in-capture")
 LAZY_LIBRARY_INIT = code("lazy-library-init")
 RNG_NEW_GENERATOR = code("rng-new-generator")
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 RNG_STATE_ACCESS = code("rng-state-access")
+_BENCHMARKS = "cuDNN benchmarks its algorithms for a shape that first occurs in the capture"
 
 
 @dataclass(frozen=True)
@@ -427,9 +429,15 @@ RULES = (
         only_in_capture=True,
     ),
     Rule(
-        code("cudnn-benchmark-in-capture"),
-        r"Capturing cudnnFind|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "cuDNN benchmarks its algorithms for a shape that first occurs in the capture",
+        CUDNN_BENCHMARK_IN_CAPTURE,
+        r"Capturing cudnnFind",
+        _BENCHMARKS,
+        only_in_capture=True,
+    ),
+    Rule(
+        CUDNN_BENCHMARK_IN_CAPTURE,
+        r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        _BENCHMARKS,
         when=lambda _error: bool(torch.backends.cudnn.benchmark),
         only_in_capture=True,
     ),

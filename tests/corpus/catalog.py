@@ -78,6 +78,8 @@ NOT_SHOWN = frozenset(
         "schedules_of_a_step:compares_with_the_best_now_and_then",
         "schedules_of_a_step:keeps_a_number_now_and_then",
         "schedules_of_a_step:writes_a_line_now_and_then",
+        # Boxes of which all match those before.
+        "speech_vision_and_play:tracks_get_the_next_identities",
         # An average of what has converged.
         "steps_of_a_recipe:average_with_a_warm_up",
     )

@@ -37,7 +37,8 @@ def raised(text, kind=RuntimeError):
         ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
          "lazy-library-init"),
         ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-         "cudnn-benchmark-in-capture"),
+         "lazy-library-init"),
+        ("Capturing cudnnFind failed", "cudnn-benchmark-in-capture"),
         ("Cannot construct a new CUDAGeneratorImpl during CUDA graph capture.",
          "rng-new-generator"),
         ("Attempt to increase offset for a CUDA generator not in capture mode.",
@@ -57,6 +58,12 @@ def test_a_sentence_has_its_code(text, code, monkeypatch):
     assert finding.code == code
     assert page(code) is not None
     assert text.splitlines()[0] in finding.evidence[0]
+
+
+def test_cudnn_benchmarks_only_if_the_program_says_so(monkeypatch):
+    text = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert explain(raised(text), "capture forward").code == "cudnn-benchmark-in-capture"
 
 
 def test_the_legacy_stream_in_backward_is_a_stale_autograd_node():

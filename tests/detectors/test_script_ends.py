@@ -225,6 +225,7 @@ def capture():
     with torch.cuda.graph(graph):
         y = a @ a
     return graph, y
+print((a @ a).sum().item())
 first, y = capture()
 first.replay()
 """

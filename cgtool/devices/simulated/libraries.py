@@ -16,7 +16,7 @@ from cgtool.observe.tensors import listed_tensors
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.private import running_autograd_node
 
-CUBLAS, CUDNN = "cuBLAS", "cuDNN"
+CUBLAS, CUDNN = "the cuBLAS library", "the cuDNN library"
 _OF_CUBLAS = frozenset(
     (
         "aten::mm", "aten::addmm", "aten::addmm_", "aten::_addmm_activation", "aten::bmm",

@@ -45,6 +45,8 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
         done.acquire()
         _thread.start_new_thread(work, ())
         done.acquire()
+        # The thread, which may end later, keeps nothing of the program alive.
+        args, kwargs = (), {}
         for error in errors:
             raise error
         return results[0]

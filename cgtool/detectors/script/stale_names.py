@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -281,7 +282,7 @@ class StaleNames(Detector):
                         f"both results of {graph.name}, which is replayed twice, are one buffer, "
                         "which holds the result of the last replay",
                         returned or (at,),
-                        evidence=(f"both are used at line {at.line}",) if returned else (),
+                        evidence=(f"both are used at {_shown(at)}",) if returned else (),
                     )
                     return
 
@@ -319,7 +320,7 @@ class StaleNames(Detector):
             or self._is_kept_now_and_then(line, held.graph)
         ):
             self._report(
-                place, held, line, f"read at line {line_of((frame.f_code, frame.f_lasti))}"
+                place, held, line, f"read at {_shown(_frame(frame.f_code, frame.f_lasti))}"
             )
         else:
             # The program takes it for the result of the last replay.
@@ -345,7 +346,7 @@ class StaleNames(Detector):
             f"`{place.text}` is an output of {held.graph.name}, which was replayed again before "
             f"`{place.text}` is read: it holds the result of the last replay",
             returned or line,
-            evidence=((f"kept at line {line[0].line}",) if returned and line else ()) + evidence,
+            evidence=((f"kept at {_shown(line[0])}",) if returned and line else ()) + evidence,
         )
 
     def _explain_others(self, graph: WatchedGraph) -> None:
@@ -478,6 +479,10 @@ class StaleNames(Detector):
 
 def _frame(code: CodeType, offset: int) -> Frame:
     return Frame(code.co_filename, line_of((code, offset)), code.co_qualname)
+
+
+def _shown(at: Frame) -> str:
+    return f"{Path(at.file).name}:{at.line}"
 
 
 def _statement(at: Frame) -> Frame:

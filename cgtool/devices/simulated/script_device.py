@@ -168,12 +168,15 @@ class ScriptDevice(DeviceModel):
         library = library_of(name, args)
         if library is None or self.handles is None or self.handles.has(library):
             return
+        if self.capturing and self.ended_by:
+            # The op does not run.
+            return
         # Of other modes, only the thread that captures is refused what it allocates.
         is_backward = in_backward()
         is_permitted = self.mode == "relaxed" or (
             self.mode == "thread_local" and (is_backward or self.in_other_thread)
         )
-        if self.capturing and not is_permitted and not self.ended_by:
+        if self.capturing and not is_permitted:
             where = "in a backward" if is_backward else "in this thread"
             self.report(
                 LAZY_LIBRARY_INIT,

@@ -7,6 +7,7 @@ from torch import nn
 
 model = nn.Linear(4, 4).cuda()
 x = torch.ones(2, 4, device="cuda")
+square = torch.ones(2, 2, device="cuda")
 
 
 def captured(step):
@@ -20,7 +21,17 @@ def captured(step):
         torch.cuda.set_stream(torch.cuda.default_stream())
 
 
+def read_too_early():
+    try:
+        x.sum().item()  # <- sync-item
+    except RuntimeError as error:
+        print(error)
+    # Does not run, and creates nothing.
+    return torch.mm(square, square)
+
+
 captured(lambda: (x * 2).tanh())
+captured(read_too_early)
 captured(lambda: model(x))  # <- lazy-library-init
 model(x).sum().item()
 captured(lambda: model(x).sum())

@@ -30,7 +30,7 @@ from cgtool.observe.script.bindings import (
 )
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
 from cgtool.observe.script.changes import Target, changed_at, rebound_in
-from cgtool.observe.script.names import Stack, stack_of
+from cgtool.observe.script.names import Stack, stack_of, waiting_beside
 from cgtool.observe.script.snapshots import Snapshot, Snapshots
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import (
@@ -63,6 +63,8 @@ class _Held:
     replayed_at: list[_Site]
     """The calls that led to the replay before it was bound, innermost first."""
     reported: bool = False
+    waits: bool = False
+    """It is a variable, or in an object, of a coroutine that waited in another task."""
     doubtful: bool = False
     """The place may have been bound again to the same."""
 
@@ -101,7 +103,8 @@ class StaleNames(Detector):
             self._leave(graph)
             return
         stack = stack_of(self.script.frame())
-        holding = self._holding(graph, stack)
+        waiting = waiting_beside(stack)
+        holding = self._holding(graph, stack | waiting)
         own = self._own[graph]
         if not self._sites[graph]:
             own.update(place.in_every_call for place in holding)
@@ -117,12 +120,13 @@ class StaleNames(Detector):
             before = snapshots.of(value)
             if before is not None:
                 line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
-                self._held[place] = _Held(graph, id(there), before, line, sites)
+                waits = place.root[2] in waiting
+                self._held[place] = _Held(graph, id(there), before, line, sites, waits=waits)
         self._sites[graph].append(
             [(number, frame.f_code, frame.f_lasti) for number, frame in stack.items()]
         )
         if self._held:
-            self._bindings.watch(self._held, stack)
+            self._bindings.watch(self._held, stack | waiting)
             if not self.script.lines.start(self._bindings, stack.values()):
                 self._held.clear()
 
@@ -392,14 +396,18 @@ class StaleNames(Detector):
         return bound or frames_of([(frame.f_code, frame.f_lasti)])
 
     def _has_successor(self, place: Place, held: _Held, stack: Stack) -> bool:
-        """Whether another name got the same memory after the last replay."""
+        """Whether another name got the same memory after the last replay; for one in another task,
+        the same name of another call, since a task may also watch the output."""
         own = self._own[held.graph]
         return any(
             other not in self._held
             and other.in_every_call not in own
+            and (not held.waits or _is_same_in_another_call(other, place))
             and held.before.overlaps(value)
             and not self._comes_from(other, place)
-            for other, (_, value) in self._holding(held.graph, stack).items()
+            for other, (_, value) in self._holding(
+                held.graph, stack | waiting_beside(stack)
+            ).items()
         )
 
     def _is_second_name(self, place: Place, held: _Held, at: Frames, stack: Stack) -> bool:
@@ -475,6 +483,11 @@ class StaleNames(Detector):
             return False
         replayed = [each for each in graph.last_replay.frames if each.function == at[0].function]
         return is_taken_now_and_then(at[0].file, at[0].line, [each.line for each in replayed[:1]])
+
+
+def _is_same_in_another_call(one: Place, other: Place) -> bool:
+    """Whether two calls of a function have places by one name."""
+    return (one.kind, one.key, one.code) == (other.kind, other.key, other.code)
 
 
 def _frame(code: CodeType, offset: int) -> Frame:

@@ -7,6 +7,7 @@ memory. Whether a name got it before or after a replay is seen only where its li
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -173,6 +174,17 @@ def lines_that_bind(place: Place) -> list[int]:
     return [line for line, stored in _stores(place.code).items() if stored & wanted]
 
 
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_WHERE = 3
+"""The bits of the argument of ``RESUME`` that are 0 at the start of a function."""
+
+
+def _instruction(frame: FrameType) -> tuple[str, int]:
+    """The instruction that a frame has come to, and its argument."""
+    code = frame.f_code.co_code
+    return dis.opname[code[frame.f_lasti]], code[frame.f_lasti + 1]
+
+
 class Bindings:
     """Calls ``on_bound`` when a line has bound a watched place, with whether that may be what it
     held before (``best = max(best, new)``), and ``on_return`` when a function that mentions one is
@@ -194,9 +206,11 @@ class Bindings:
         """By identity of a function: whether one of these keys is in it."""
         self._pending: dict[int, tuple[frozenset[_Stored], int]] = {}
         """By identity of a frame: what its line, which may not be over, binds."""
-        self._last: dict[tuple[str, str | int, int], Frame] = {}
-        """The last line that has bound a place, by kind, key and owner, which is 0 for those inside
-        an object."""
+        self._raised_at: tuple[int, int] | None = None
+        """The frame, by identity, and its instruction, where an exception was the last event."""
+        self._last: dict[int, dict[tuple[str, str | int], Frame]] = {}
+        """The last line that has bound a place, by owner, which is 0 for those inside an object;
+        kind and key."""
 
     def watch(self, places: Collection[Place], stack: Stack) -> None:
         """Follow these places, and no others."""
@@ -213,7 +227,7 @@ class Bindings:
     def bound_at(self, place: Place) -> Frame | None:
         """The last line that was seen to bind a place."""
         owner = 0 if place.kind in _INSIDE else place.owner
-        return self._last.get((place.kind, place.key, owner))
+        return self._last.get(owner, {}).get((place.kind, place.key))
 
     def takes_from(self, place: Place, variable: Place, frame: FrameType) -> bool:
         """Whether a variable of a frame was last bound to a part of what is at a place."""
@@ -236,6 +250,11 @@ class Bindings:
 
     def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         number = id(frame)
+        if self._is_suspension(frame, event):
+            # Its line is not over.
+            if event == "return":
+                self._on_return(frame, argument)
+            return
         pending = self._pending.pop(number, None)
         if event == "call":
             self._forget(number)
@@ -249,8 +268,22 @@ class Bindings:
             self._on_return(frame, argument)
             self._forget(number)
 
+    def _is_suspension(self, frame: FrameType, event: str) -> bool:
+        """Whether a frame returns to its caller for a while, or goes on: a generator, or what is
+        awaited."""
+        at = id(frame), frame.f_lasti
+        ends, self._raised_at = self._raised_at == at, at if event == "exception" else None
+        if not frame.f_code.co_flags & _SUSPENDABLE:
+            return False
+        name, argument = _instruction(frame)
+        if event == "call":
+            return name != "RESUME" or argument & _WHERE != 0
+        # An exception may be thrown in where it waits, and end it there.
+        return event == "return" and name == "YIELD_VALUE" and not ends
+
     def _forget(self, number: int) -> None:
         """The names of a call are gone."""
+        self._last.pop(number, None)
         for place in list(self._watched):
             if place.root[2] == number:
                 self._on_bound(place, False)
@@ -270,7 +303,8 @@ class Bindings:
                 self._on_bound(place, place.key in names_at(code, line))
         for kind, key in stored:
             if kind in _INSIDE and key is not None:
-                self._last[kind, key, 0] = at
+                self._last.setdefault(0, {})[kind, key] = at
             elif key is not None:
                 owner = id(frame.f_globals) if kind == "global" else id(frame)
-                self._last["local" if kind == "cell" else kind, key, owner] = at
+                stored_at = "local" if kind == "cell" else kind, key
+                self._last.setdefault(owner, {})[stored_at] = at

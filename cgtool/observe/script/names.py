@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,28 @@ Stack = dict[int, FrameType]
 def stack_of(frame: FrameType | None) -> Stack:
     """The user's frames from ``frame`` outward."""
     return {id(each): each for each in callers(frame) if not is_internal(each.f_code)}
+
+
+def waiting_beside(stack: Stack) -> Stack:
+    """The user's frames of the coroutines that wait in other tasks of the event loop that runs."""
+    asyncio: Any = sys.modules.get("asyncio")
+    try:
+        tasks = set() if asyncio is None else asyncio.all_tasks()
+    except RuntimeError:  # No loop runs.
+        return {}
+    frames = [frame for task in tasks for frame in _frames_awaited(task.get_coro())]
+    return {
+        id(each): each for each in frames if id(each) not in stack and not is_internal(each.f_code)
+    }
+
+
+def _frames_awaited(coroutine: Any) -> Iterator[FrameType]:
+    """The frame of a coroutine, and of those that it waits for."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None)
+        if frame is not None:
+            yield frame
+        coroutine = getattr(coroutine, "cr_await", None)
 
 
 def names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:

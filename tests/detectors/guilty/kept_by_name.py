@@ -131,6 +131,15 @@ def last_good(values):
         print(out.tolist())
 
 
+def resumed(values):
+    last = None
+    for value in values:
+        yield replay(value)
+        if last is not None:
+            print(last.tolist())
+        last = y  # <- output-overwritten-by-next-replay
+
+
 # The best is never the last.
 print(best_of([1.0, 5.0, 2.0]), each_second([1.0, 2.0]), greatest([1.0, 4.0, 3.0]))
 search = Search()
@@ -138,6 +147,7 @@ for value in (3.0, 2.0, 1.0):
     search.step(value)
 print(search.best.sum().item(), compared())
 drift([1.0, 2.0, 3.0])
+print(list(resumed([1.0, 2.0, 3.0])))
 reported_later([1.0, 2.0, 3.0])
 last_good([1.0, 2.0, -1.0, 3.0])
 print(averaged([1.0, 2.0, 3.0]))

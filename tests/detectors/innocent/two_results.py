@@ -1,5 +1,7 @@
 """Names have outputs over several replays, and are meant to have what the last one computes."""
 
+import asyncio
+
 import torch
 
 x = torch.zeros(4, device="cuda")
@@ -75,6 +77,29 @@ for state in (1.0, 2.0):
     current = run(state)
     print((target - current).tolist(), (value_of(state) - value_of(state + 1.0)).tolist())
 
+
+async def awaited(value):
+    out = run(value)
+    await asyncio.sleep(0)
+    return out
+
+
+async def one_by_one():
+    for value in (1.0, 2.0):
+        result = await awaited(value)
+        print(result.sum().item())
+    before = (await awaited(1.0)).clone()
+    after = await awaited(2.0)
+    print((after - before).tolist())
+
+
+def echo():
+    out = None
+    while True:
+        value = yield out
+        out = run(value)
+
+
 # The same input.
 out = run(1.0)
 for _ in range(3):
@@ -85,6 +110,13 @@ engine = Engine()
 for value in (1.0, 2.0, 3.0):
     result = engine(value)
     print(result.sum().item(), engine.out.sum().item())
+
+asyncio.run(one_by_one())
+replies = echo()
+next(replies)
+for value in (1.0, 2.0):
+    reply = replies.send(value)
+    print(reply.sum().item())
 
 run(0.0)
 print(served(1.0).sum().item(), guided(2.0))

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -195,7 +196,7 @@ class CUDAGraph:
         else:
             self._pool = device.add_pool((int(pool[0]), int(pool[1])))
         self._stream = device.current
-        stale_nodes.mark_held(_names_of_tensors(sys._getframe(1)))
+        stale_nodes.mark_held(partial(_names_of_tensors, sys._getframe(1)))
         device.begin(device.current, "capture", capture_error_mode)
         device.ended_by = None
         device.memory.sweep()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -29,10 +30,17 @@ from cgtool.torch_compat.private import BACKWARD, is_profiler_enabled, no_torch_
 _HELD = "cgtool: held"
 """Key in the metadata of a node, which live as long as the node: why it is alive, and the fix."""
 _IS_OF_DEFAULT = "cgtool: of the default stream"
-"""Key of whether a node was made by an op on the default stream."""
+"""Key of whether a node was made by an op on the default stream: a ``_Mark``, or None."""
 _OVERRIDE = "set_override_stale_capture_stream"
 """Of ``torch.autograd.graph``, from PyTorch 2.13 on: stale nodes run on the captured stream."""
 _ELSEWHERE = "on another stream (`with torch.cuda.stream(torch.cuda.Stream())`)"
+
+
+class _Mark:
+    """Lives as long as the node in whose metadata it is."""
+
+
+_marks: weakref.WeakSet[_Mark] = weakref.WeakSet()
 
 
 def note_stream(leaves: list[torch.Tensor], *, is_default: bool) -> None:
@@ -45,7 +53,11 @@ def note_stream(leaves: list[torch.Tensor], *, is_default: bool) -> None:
     with with_autograd(), contextlib.suppress(RuntimeError):
         for leaf in leaves:
             for node in _accumulating([_use_of(leaf)]):
-                node.metadata.setdefault(_IS_OF_DEFAULT, is_default)
+                if _IS_OF_DEFAULT not in node.metadata:
+                    mark = _Mark() if is_default else None
+                    node.metadata[_IS_OF_DEFAULT] = mark
+                    if mark is not None:
+                        _marks.add(mark)
 
 
 def _use_of(leaf: torch.Tensor) -> torch.Tensor:
@@ -83,14 +95,17 @@ def _held_by(result: str) -> tuple[str, str]:
     )
 
 
-def mark_held(names: dict[int, str]) -> None:
+def mark_held(names: Callable[[], dict[int, str]]) -> None:
     """Mark the nodes that a result of a script keeps alive when a capture begins, and that were
     made on the default stream. ``names``: of tensors, by identity."""
+    if not _marks:
+        return  # It takes long to go through all objects of Python.
+    named = names()
     with unintercepted(), no_torch_function():
         for result in _results():
             for node in _accumulating([result]):
                 if node.metadata.get(_IS_OF_DEFAULT):
-                    name = names.get(id(result))
+                    name = named.get(id(result))
                     why = _held_by("a result" if name is None else f"`{name}`")
                     node.metadata.setdefault(_HELD, why)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import math
-import queue
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
-from functools import lru_cache, partial
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,8 +17,7 @@ from cgtool.model.capture import Frames
 from cgtool.observe.frames import position_of
 from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import Target, put_at
-from cgtool.observe.script.names import names_of, stack_of
+from cgtool.observe.script.containers import Holding, PutOffCall, holdings
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.source import called_at, operands_at
@@ -61,10 +55,10 @@ class Outputs(Detector):
         self._kept: dict[int, int] = {}
         """By key of a buffer of the script that a graph writes: how many items of one container
         were its memory at the last search."""
-        self._before: defaultdict[WatchedGraph, deque[Counter[_Place]]]
+        self._before: defaultdict[WatchedGraph, deque[Counter[Holding]]]
         self._before = defaultdict(lambda: deque(maxlen=2))
         """How many items of each container had its outputs when each of its last replays began."""
-        self._piled: dict[_Place, Callable[[], Frames]] = {}
+        self._piled: dict[Holding, Callable[[], Frames]] = {}
         """Where the next replay found another item, and what puts it there."""
         self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
         """Where an output was read before the first replay, by its key and the name of the op."""
@@ -85,9 +79,9 @@ class Outputs(Detector):
             own = buffer is not None and buffer.allocated_in is graph
             return _memory_of(buffer, item) if own else None
 
-        now: Counter[_Place] = Counter()
+        now: Counter[Holding] = Counter()
         before = self._before[graph]
-        for place, count, frames in self._places(memory, _FEW):
+        for place, count, frames in holdings(self.script.frame(), memory, _FEW):
             now[place] = max(now[place], count)
             if _is_piled(place, count, before):
                 self._piled[place] = frames
@@ -226,37 +220,26 @@ class Outputs(Detector):
         # Large containers take long: what a script piles up in them was noted when it began to.
         replays = 0 if graph is None else graph.replays
         is_rare = replays <= _WHOLE_SEARCHES or replays & (replays - 1) == 0
-        for place, count, frames in self._places(memory, math.inf if is_rare else _FEW):
+        largest = math.inf if is_rare else _FEW
+        for place, count, frames in holdings(self.script.frame(), memory, largest):
             # What was in a container before the last replay may be there several times on purpose.
             # So may several calls that are made after every replay.
-            is_new = not isinstance(place[2], _Call) and not (before and before[-1][place])
+            is_new = not isinstance(place[2], PutOffCall) and not (before and before[-1][place])
             if count > 1 and (is_new or _is_piled(place, count, before)):
                 return frames(), count
         for place, frames in self._piled.items():
-            own = place[2].memory if isinstance(place[2], _Call) else place[2]
+            own = place[2].memory if isinstance(place[2], PutOffCall) else place[2]
             if own == _memory_of(buffer, tensor):
                 return frames(), 2
         return None
 
-    def _places(
-        self, memory: _MemoryOf, largest: float = math.inf
-    ) -> Iterator[tuple[_Place, int, Callable[[], Frames]]]:
-        """The containers that the script can name and that hold a memory, in how many items, and
-        the line that puts them there; none with more than ``largest`` items."""
-        for frame in stack_of(self.script.frame()).values():
-            file = frame.f_code.co_filename
-            for name, value, _ in names_of(frame):
-                for target, kept in _holders_of(("name", name), value, memory, largest):
-                    for each, count in kept.most_common():
-                        yield (file, target, each), count, partial(put_at, file, target)
 
-
-def _is_piled(place: _Place, count: int, before: deque[Counter[_Place]]) -> bool:
+def _is_piled(place: Holding, count: int, before: deque[Counter[Holding]]) -> bool:
     """Whether another result was kept after the last replay; of calls that were put off, one after
     each of the last two, since a call may also be added to those that follow every replay.
     ``before``: how many there were when each of the last replays began."""
     *_, earlier, last = 0, 0, *(counts[place] for counts in before)
-    return 0 < last < count and (earlier < last or not isinstance(place[2], _Call))
+    return 0 < last < count and (earlier < last or not isinstance(place[2], PutOffCall))
 
 
 def _memory_of(buffer: Buffer | None, tensor: torch.Tensor) -> Hashable:
@@ -275,132 +258,12 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
     return not written and not isinstance(use.tensor(), torch.nn.Parameter)
 
 
-_DEPTH = 4
-"""Containers inside containers that are looked into."""
-_ITEMS = 4096
 _SEARCHES = 64
 """Replays of one graph before which is searched for what holds its outputs."""
 _WHOLE_SEARCHES = 8
 """Replays after which all containers are searched; later, after 16, 32, 64, ..."""
 _FEW = 4 * _SEARCHES
 """Items of the largest containers that are looked into there: data sets are larger."""
-_FunctionCache = type(lru_cache(len))
-
-
-def _items(value: Any, largest: float = math.inf) -> list[tuple[Target | None, Any]]:
-    """What is directly in a container, or in an object of the script: how it is written, and what
-    it is. Nothing of one with more than ``largest`` items."""
-    if isinstance(value, queue.Queue):
-        value = value.queue
-    if isinstance(value, dict | list | tuple | deque | set) and len(value) > largest:
-        return []
-    if isinstance(value, dict):
-        pairs = itertools.islice(value.items(), _ITEMS)
-        return [
-            (("item", key) if isinstance(key, str | int) else None, item) for key, item in pairs
-        ]
-    if isinstance(value, list | tuple | deque | set):
-        return [(None, item) for item in itertools.islice(value, _ITEMS)]
-    if isinstance(value, _FunctionCache):
-        return [(None, item) for item in _cached(value)[:_ITEMS]]
-    if isinstance(value, torch.nn.Module | type | ModuleType) or callable(value):
-        return []
-    table = getattr(value, "__dict__", None)
-    if table is None:
-        # Slots, and objects in C: futures.
-        parts = gc.get_referents(value) if gc.is_tracked(value) else ()
-        return [(None, part) for part in parts if not isinstance(part, type)]
-    return [(("attribute", name), item) for name, item in table.items()] + _caches_of(value)
-
-
-def _cached(function: Any) -> list[Any]:
-    """What the cache of a function (`functools.lru_cache`) keeps."""
-    parts = gc.get_referents(function)
-    # Without a bound, the results are in a dict; else, in items of a linked list.
-    values = [value for part in parts if type(part) is dict for value in part.values()]
-    return [*values, *(part for part in parts if type(part) is not dict)]
-
-
-def _caches_of(value: Any) -> list[tuple[Target | None, Any]]:
-    """The caches of the methods of an object, as `_items` returns them."""
-    return [
-        (("attribute", name), member)
-        for owner in type(value).__mro__
-        for name, member in vars(owner).items()
-        if isinstance(member, _FunctionCache)
-    ]
-
-
-_MemoryOf = Callable[[Any], Hashable]
-"""Names the memory of a tensor or an array; None for those that do not matter."""
-_Place = tuple[str, Target, Hashable]
-"""A file, how a container is written in it, and the memory that it holds."""
-
-
-class _Call(NamedTuple):
-    """A call that was put off: a partial, a closure, a method, an object that can be called."""
-
-    function: int
-    """Identity of what is called; equal for the calls of one line."""
-    owner: int
-    """Identity of what holds the arguments; 0 for any."""
-    memory: Hashable
-    """Of one of the arguments."""
-
-
-def _calls(value: Any, memory: _MemoryOf) -> set[Hashable]:
-    """As `_Call`, the memory that a call was given which is put off."""
-    owner, function, given = value, id(type(value)), ()  # type: Any, int, Any
-    if isinstance(value, partial):
-        function, given = id(value.func), (*value.args, *value.keywords.values())
-    elif isinstance(value, FunctionType):
-        # A cell may be empty, and a tensor has no truth value.
-        given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        given += tuple(part for cell in value.__closure__ or () for part in gc.get_referents(cell))
-        function = id(value.__code__)
-    else:
-        if isinstance(value, MethodType):
-            owner, function = value.__self__, id(value.__func__)
-        if not isinstance(owner, torch.nn.Module | type | ModuleType):
-            given = getattr(owner, "__dict__", {}).values()
-    return {
-        _Call(function, id(owner), own)
-        for part in given
-        if isinstance(part, torch.Tensor) and (own := memory(part)) is not None
-    }
-
-
-def _memories(value: Any, memory: _MemoryOf, largest: float, depth: int) -> set[Hashable]:
-    """Of the tensors and arrays in a value."""
-    if isinstance(value, torch.Tensor) or array_address(value) is not None:
-        return {memory(value)} - {None}
-    if callable(value) and not isinstance(value, _FunctionCache):
-        return _calls(value, memory)
-    inner = _items(value, largest) if depth > 0 else ()
-    return set().union(*(_memories(item, memory, largest, depth - 1) for _, item in inner))
-
-
-def _holders_of(
-    target: Target, value: Any, memory: _MemoryOf, largest: float, depth: int = _DEPTH
-) -> Iterator[tuple[Target, Counter[Hashable]]]:
-    """How the containers in ``value`` are written that hold some memory, and in how many items."""
-    items = [] if isinstance(value, torch.Tensor) else _items(value, largest)
-    # The keys of a record are names: what several records hold is not kept several times.
-    is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    kept: Counter[Hashable] = Counter()
-    calls: set[_Call] = set()
-    if isinstance(value, list | tuple | deque | set | dict | queue.Queue | _FunctionCache):
-        for _, item in items:
-            own = _memories(item, memory, largest, 0 if is_record else depth - 1)
-            own_calls = {each for each in own if isinstance(each, _Call)}
-            calls |= own_calls
-            kept.update(own - own_calls)
-    kept.update(call._replace(owner=0) for call in calls)
-    if kept:
-        yield target, kept
-    for name, item in items:
-        if depth and name:
-            yield from _holders_of(name, item, memory, largest, depth - 1)
 
 
 class Abandoned(Detector):

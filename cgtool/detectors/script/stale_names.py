@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -15,6 +15,14 @@ import torch
 
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.outputs import OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY
+from cgtool.detectors.script.two_results import (
+    Site,
+    TwoReplays,
+    frame_at,
+    sites_of,
+    statement_at,
+    statement_of,
+)
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import Names, frames_of, line_of, locals_of, names_in_expression
 from cgtool.observe.script import events
@@ -31,6 +39,7 @@ from cgtool.observe.script.bindings import (
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
 from cgtool.observe.script.changes import Target, changed_at, rebound_in
 from cgtool.observe.script.names import Stack, stack_of, waiting_beside
+from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.snapshots import Snapshot, Snapshots
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import (
@@ -45,9 +54,6 @@ from cgtool.observe.tensors import key_of, tensors_in
 _REPLAYS = 1024
 """Replays of one graph that are looked at."""
 
-_Site = tuple[int, CodeType, int]
-"""A frame that runs: its identity, its code, and the instruction that it has come to."""
-
 
 @dataclass
 class _Held:
@@ -60,7 +66,7 @@ class _Held:
     """What the result was before that replay."""
     line: Frame | None
     """The line that has bound it, if that was seen."""
-    replayed_at: list[_Site]
+    replayed_at: list[Site]
     """The calls that led to the replay before it was bound, innermost first."""
     reported: bool = False
     waits: bool = False
@@ -84,7 +90,7 @@ class StaleNames(Detector):
         """Places (`Place.in_every_call`) from which the program takes the results: those that had
         them before the first replay, or that were read as such."""
         self._held: dict[Place, _Held] = {}
-        self._sites: defaultdict[WatchedGraph, deque[list[_Site]]]
+        self._sites: defaultdict[WatchedGraph, deque[list[Site]]]
         self._sites = defaultdict(lambda: deque(maxlen=2))
         """By graph: the calls that led to its last replays."""
         self._used: dict[WatchedGraph, tuple[int, int, Frame]] = {}
@@ -122,9 +128,7 @@ class StaleNames(Detector):
                 line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
                 waits = place.root[2] in waiting
                 self._held[place] = _Held(graph, id(there), before, line, sites, waits=waits)
-        self._sites[graph].append(
-            [(number, frame.f_code, frame.f_lasti) for number, frame in stack.items()]
-        )
+        self._sites[graph].append(sites_of(stack))
         if self._held:
             self._bindings.watch(self._held, stack | waiting)
             if not self.script.lines.start(self._bindings, stack.values()):
@@ -145,7 +149,10 @@ class StaleNames(Detector):
     def on_eager_op(self, event: events.EagerOp) -> None:
         read = event.op.read
         memories = [(each.data_ptr(), each.shape) for each in read]
-        is_compared = len(set(memories)) < len(memories)
+        # PyTorch prints what it has compared with itself. A loss is a function in Python.
+        is_compared = len(set(memories)) < len(memories) and not called_by_pytorch(
+            but_for=torch.nn.functional.__file__
+        )
         self._look_at(read, is_compared=is_compared)
         self._look_at_two(read, is_compared=is_compared)
 
@@ -248,50 +255,36 @@ class StaleNames(Detector):
                 frame = stack.get(number)
                 if frame is None or frame.f_code is not code or frame.f_lasti == offset:
                     continue
-                at = _statement(_frame(code, frame.f_lasti))
+                at = statement_at(code, frame.f_lasti)
                 names = names_in_expression(code, frame.f_lasti)
-                if at == _statement(_frame(code, offset)) and own.isdisjoint(
-                    names.local | names.shared
-                ):
+                if at == statement_at(code, offset) and own.isdisjoint(names.local | names.shared):
                     self._used[graph] = graph.replays, number, at
 
     def _look_at_two(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
-        """A statement has replayed a graph twice, and uses both results: ``torch.dist(run(x),
-        run(y))``, or binds both: ``a, b = run(x), run(y)``."""
         for tensor in tensors:
             graph = self.script.buffers.allocator_of(tensor)
             if graph is None or len(self._sites.get(graph, ())) < 2:
                 continue
-            stack = stack_of(self.script.frame())
-            before, last = self._sites[graph]
-            for number, code, offset in _in_one_statement(before, last):
-                frame = stack.get(number)
-                if frame is None:
-                    continue
-                at = _statement(_frame(code, offset))
-                # Not in the second call itself.
-                is_used = (
-                    is_compared
-                    and frame.f_lasti != offset
-                    and at == _statement(_frame(code, frame.f_lasti))
+            stack, (before, last) = stack_of(self.script.frame()), self._sites[graph]
+            two = TwoReplays(before, last, stack, tensor, is_compared)
+            at = two.statement(partial(self._are_bound, graph, tensor, stack))
+            if at is None:
+                continue
+            self._explain_others(graph)
+            if (graph, at) not in self._reported:
+                self._reported.add((graph, at))
+                returned = self._returned_at(graph, last, (at,))
+                self.report(
+                    OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                    f"both results of {graph.name}, which is replayed twice, are one buffer, "
+                    "which holds the result of the last replay",
+                    returned or (at,),
+                    evidence=(f"both are used at {_shown(at)}",) if returned else (),
                 )
-                if is_used or self._are_two(graph, tensor, code, at.line, stack):
-                    self._explain_others(graph)
-                    if (graph, at) in self._reported:
-                        return
-                    self._reported.add((graph, at))
-                    returned = self._returned_at(graph, last, (at,))
-                    self.report(
-                        OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                        f"both results of {graph.name}, which is replayed twice, are one buffer, "
-                        "which holds the result of the last replay",
-                        returned or (at,),
-                        evidence=(f"both are used at {_shown(at)}",) if returned else (),
-                    )
-                    return
+            return
 
-    def _are_two(
-        self, graph: WatchedGraph, tensor: torch.Tensor, code: CodeType, line: int, stack: Stack
+    def _are_bound(
+        self, graph: WatchedGraph, tensor: torch.Tensor, stack: Stack, code: CodeType, line: int
     ) -> bool:
         """Whether a statement has bound this result of a graph at two places."""
         bound = [
@@ -324,7 +317,7 @@ class StaleNames(Detector):
             or self._is_kept_now_and_then(line, held.graph)
         ):
             self._report(
-                place, held, line, f"read at {_shown(_frame(frame.f_code, frame.f_lasti))}"
+                place, held, line, f"read at {_shown(frame_at(frame.f_code, frame.f_lasti))}"
             )
         else:
             # The program takes it for the result of the last replay.
@@ -354,17 +347,18 @@ class StaleNames(Detector):
         )
 
     def _explain_others(self, graph: WatchedGraph) -> None:
-        """The same was found as an op that takes one tensor twice."""
+        """The same was found as an op that takes one tensor twice, or several in a list."""
         if graph.last_replay is not None:
             self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, graph.last_replay.frames)
+        self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, self.script.place())
 
-    def _returned_at(self, graph: WatchedGraph, sites: list[_Site], at: Frames) -> Frames:
+    def _returned_at(self, graph: WatchedGraph, sites: list[Site], at: Frames) -> Frames:
         """Where the line ``at`` has called a function that replays: the line that returns the
         output itself, of the innermost such function; () if there is none."""
         own = {key for _, key, _ in self._own[graph]}
         returned: Frames = ()
         for _, code, offset in sites:
-            if at and _statement(_frame(code, offset)) == _statement(at[0]):
+            if at and statement_at(code, offset) == statement_of(at[0]):
                 return returned
             lines = [line for line in returns_of(code) if own & names_at(code, line)]
             if lines and not returned:
@@ -460,12 +454,12 @@ class StaleNames(Detector):
         if held.graph not in self._used or not at:
             return False
         replays, number, used_at = self._used[held.graph]
-        bound = _statement(at[0])
+        bound = statement_of(at[0])
         return (
             replays == held.graph.replays
             and bound != used_at
             and any(
-                each == number and bound == _statement(_frame(code, offset))
+                each == number and bound == statement_at(code, offset)
                 for each, code, offset in held.replayed_at
             )
         )
@@ -490,31 +484,8 @@ def _is_same_in_another_call(one: Place, other: Place) -> bool:
     return (one.kind, one.key, one.code) == (other.kind, other.key, other.code)
 
 
-def _frame(code: CodeType, offset: int) -> Frame:
-    return Frame(code.co_filename, line_of((code, offset)), code.co_qualname)
-
-
 def _shown(at: Frame) -> str:
     return f"{Path(at.file).name}:{at.line}"
-
-
-def _statement(at: Frame) -> Frame:
-    """The first line of the statement."""
-    return Frame(at.file, statement_start(at.file, at.line), at.function)
-
-
-def _in_one_statement(before: list[_Site], last: list[_Site]) -> Iterator[_Site]:
-    """The frames in which one execution of a statement has led to two calls."""
-    known = {number: (code, offset) for number, code, offset in before}
-    for number, code, offset in last:
-        was_code, was = known.get(number, (None, 0))
-        if was_code is not code or offset < 0:
-            continue
-        is_unpacking = dis.opname[code.co_code[offset]].startswith("UNPACK_")
-        if was == offset and not is_unpacking:
-            continue
-        if _statement(_frame(code, was)) == _statement(_frame(code, offset)):
-            yield number, code, offset
 
 
 def _is_read(place: Place, frame: FrameType, names: Names) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from cgtool.observe.source import Position, tree_of
+from cgtool.observe.source import Position, statement_start, tree_of
+from cgtool.observe.uses import assigned_parts
 
 _VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")
 """Attributes of a tensor that are views of it."""
@@ -80,6 +81,56 @@ def _values(node: ast.expr) -> Iterator[ast.expr]:
     yield node
 
 
+Variable = tuple[str, str]
+"""A variable, and an attribute of it, or ""."""
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What an assignment binds one variable to."""
+
+    target: Variable
+    source: Variable | None
+    """Another one, as it is."""
+    read: frozenset[str]
+    """The names in the value, which may be attributes."""
+
+
+@cache
+def assigned_at(file: str, line: int) -> tuple[Assigned, ...]:
+    """What an assignment at a line binds: of ``before, best = best, new`` both, each by itself; ()
+    if it binds more than variables and their attributes."""
+    start = statement_start(file, line)
+    pairs = [
+        pair
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Assign) and node.lineno == start
+        for target in node.targets
+        for pair in assigned_parts(target, node.value)
+    ]
+    variables = [(_variable(target), value) for target, value in pairs]
+    assigned = [
+        Assigned(target, _variable(value), _names_read(value))
+        for target, value in variables
+        if target is not None
+    ]
+    return tuple(assigned) if len(assigned) == len(pairs) else ()
+
+
+def _names_read(node: ast.expr) -> frozenset[str]:
+    parts = list(ast.walk(node))
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    return frozenset(names | {part.attr for part in parts if isinstance(part, ast.Attribute)})
+
+
+def _variable(node: ast.expr) -> Variable | None:
+    if isinstance(node, ast.Name):
+        return node.id, ""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id, node.attr
+    return None
+
+
 @dataclass(frozen=True)
 class Collection:
     """An expression that makes a call for each item, and then has all results at once:
@@ -136,6 +187,18 @@ def collection_at(position: Position) -> Collection | None:
     if not isinstance(outermost, ast.expr):
         return None
     return _collection(outermost, _called(outermost), position[0])
+
+
+@cache
+def gathered_in(file: str) -> tuple[Collection, ...]:
+    """The results of several coroutines that a file binds to a name each: ``a, b = await gather(
+    run(x), run(y))``."""
+    gathered = (
+        _collection(node, "gather", file)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Await) and _called(node.value) == "gather"
+    )
+    return tuple(each for each in gathered if each.is_unpacked)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -60,6 +60,8 @@ class _Held:
     """A place that held a result of a graph when it was replayed again."""
 
     graph: WatchedGraph
+    place: Place
+    """The place that held it then; another one may have got it since: ``before = best``."""
     there: int
     """Identity of what is at the place: the tensor, or a tuple with it."""
     before: Snapshot
@@ -98,7 +100,7 @@ class StaleNames(Detector):
         frame by identity, and the statement."""
         self._reported: set[tuple[WatchedGraph, Frame]] = set()
         """Statements that use two results."""
-        self._bindings = Bindings(self._on_bound, self._on_return)
+        self._bindings = Bindings(self._on_bound, self._on_handed_over, self._on_return)
         self._thread = threading.get_ident()
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -127,7 +129,7 @@ class StaleNames(Detector):
             if before is not None:
                 line, sites = self._bindings.bound_at(place), self._sites[graph][-1]
                 waits = place.root[2] in waiting
-                self._held[place] = _Held(graph, id(there), before, line, sites, waits=waits)
+                self._held[place] = _Held(graph, place, id(there), before, line, sites, waits=waits)
         self._sites[graph].append(sites_of(stack))
         if self._held:
             self._bindings.watch(self._held, stack | waiting)
@@ -202,6 +204,11 @@ class StaleNames(Detector):
             self._held[place].doubtful = True
         else:
             self._held.pop(place, None)
+
+    def _on_handed_over(self, place: Place, held: _Held) -> None:
+        """``before, best = best, y``: another name has got the older result."""
+        if place.in_every_call not in self._own[held.graph]:
+            self._held[place] = replace(held, doubtful=False)
 
     def _on_return(self, frame: FrameType, returned: Any) -> None:
         """What a function returns is read by its caller."""
@@ -307,7 +314,7 @@ class StaleNames(Detector):
             self._explain_others(held.graph)
         if held.reported or not held.before.is_changed():
             return
-        line = self._line(place, held, frame)
+        line = self._line(held, frame)
         if (
             is_compared
             or self._has_successor(place, held, stack)
@@ -327,7 +334,7 @@ class StaleNames(Detector):
     def _look_at_best(self, place: Place, held: _Held, stack: Stack) -> None:
         """A place that keeps the best of all results was held over a replay: whether it is read
         after it depends on which result is the best."""
-        at = self._line(place, held, next(iter(stack.values())))
+        at = self._line(held, next(iter(stack.values())))
         is_best = any(is_of_the_best(each.file, each.line, str(place.key)) for each in at[:1])
         if is_best and held.before.is_changed():
             self._report(place, held, at)
@@ -365,10 +372,11 @@ class StaleNames(Detector):
                 returned = (Frame(code.co_filename, lines[-1], code.co_qualname),)
         return ()
 
-    def _line(self, place: Place, held: _Held, frame: FrameType) -> Frames:
+    def _line(self, held: _Held, frame: FrameType) -> Frames:
         """The line that has bound it, else the one that reads it."""
         if held.line is not None:
             return (held.line,)
+        place = held.place
         code = place.code
         # Not `best = None`; not `best = 0.9 * best + 0.1 * y` if another line has begun it.
         lines = [line for line in lines_that_bind(place) if names_at(code, line)]

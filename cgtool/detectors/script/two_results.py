@@ -14,6 +14,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.expressions import (
     Collection,
     collection_at,
+    gathered_in,
     has_operand,
     returned_at,
     takes_both,
@@ -136,6 +137,12 @@ class TwoReplays:
                 outer = outer[1:]
                 is_returned = collection.is_returned and outer
                 collection = returned_at(position_of(outer[0]), collection) if is_returned else None
+        for frame in self.stack.values():
+            code, now = frame.f_code, line_of((frame.f_code, frame.f_lasti))
+            for each in gathered_in(code.co_filename):
+                line = each.position[1]
+                if code.co_firstlineno <= line <= now and self._is_of(each, frame):
+                    return statement_of(Frame(code.co_filename, line, code.co_qualname))
         return None
 
     def _is_of(self, collection: Collection, frame: FrameType) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from cgtool.model.capture import Frame
+from cgtool.observe.expressions import Variable, assigned_at
+from cgtool.observe.frames import locals_of
 from cgtool.observe.script.names import Stack, names_of, parts_of
 from cgtool.observe.source import part_of_what
 from cgtool.observe.uses import CHANGES
@@ -26,6 +28,8 @@ _Stored = tuple[str, str | int | None]
 ``("attribute", "best")``, ``("item", "best")``; ``("item", None)`` for any item."""
 _SETTERS = CHANGES | {"__setitem__", "__setattr__", "setattr"}
 _INSIDE = ("attribute", "item")
+Held = TypeVar("Held")
+"""What is known of a watched place."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,17 @@ class Place:
     def shared(cls, frame: FrameType, name: str) -> Place:
         root = "global", name, id(frame.f_globals)
         return cls(*root, name, root, frame.f_code)
+
+    @classmethod
+    def of(cls, frame: FrameType, variable: Variable, *, is_global: bool) -> Place:
+        """What a variable of a frame leads to."""
+        name, attribute = variable
+        place = cls.shared(frame, name) if is_global else cls.local(frame, name)
+        if not attribute:
+            return place
+        table = frame.f_globals if is_global else locals_of(frame)
+        text, owner = f"{name}.{attribute}", id(table.get(name))
+        return cls("attribute", attribute, owner, text, place.root, place.code)
 
     @property
     def in_every_call(self) -> tuple[Any, ...]:
@@ -185,10 +200,11 @@ def _instruction(frame: FrameType) -> tuple[str, int]:
     return dis.opname[code[frame.f_lasti]], code[frame.f_lasti + 1]
 
 
-class Bindings:
+class Bindings(Generic[Held]):
     """Calls ``on_bound`` when a line has bound a watched place, with whether that may be what it
-    held before (``best = max(best, new)``), and ``on_return`` when a function that mentions one is
-    about to return. Follows the lines of a ``LineTrace``.
+    held before (``best = max(best, new)``), ``on_handed_over`` when another place has got what is
+    known of one (``before = best``), and ``on_return`` when a function that mentions one is about
+    to return. Follows the lines of a ``LineTrace``.
 
     Errs on one side: what may have been bound counts as bound.
     """
@@ -196,11 +212,13 @@ class Bindings:
     def __init__(
         self,
         on_bound: Callable[[Place, bool], None],
+        on_handed_over: Callable[[Place, Held], None],
         on_return: Callable[[FrameType, Any], None],
     ) -> None:
         self._on_bound = on_bound
+        self._on_handed_over = on_handed_over
         self._on_return = on_return
-        self._watched: Collection[Place] = ()
+        self._watched: Mapping[Place, Held] = {}
         self._keys: frozenset[str | int] = frozenset()
         self._mentioned: dict[int, tuple[CodeType, bool]] = {}
         """By identity of a function: whether one of these keys is in it."""
@@ -212,17 +230,19 @@ class Bindings:
         """The last line that has bound a place, by owner, which is 0 for those inside an object;
         kind and key."""
 
-    def watch(self, places: Collection[Place], stack: Stack) -> None:
+    def watch(self, places: Mapping[Place, Held], stack: Stack) -> None:
         """Follow these places, and no others."""
         self._watched = places
-        keys = frozenset(key for place in places for key in (place.key, place.root[1]))
-        if keys != self._keys:
-            self._keys = keys
-            self._mentioned.clear()
+        self._follow(frozenset(key for place in places for key in (place.key, place.root[1])))
         for number, frame in stack.items():
             stored = _stores(frame.f_code).get(frame.f_lineno)
             if stored:
                 self._pending.setdefault(number, (stored, frame.f_lineno))
+
+    def _follow(self, keys: frozenset[str | int]) -> None:
+        if keys != self._keys:
+            self._keys = keys
+            self._mentioned.clear()
 
     def bound_at(self, place: Place) -> Frame | None:
         """The last line that was seen to bind a place."""
@@ -291,6 +311,13 @@ class Bindings:
     def _bound(self, frame: FrameType, stored: frozenset[_Stored], line: int) -> None:
         code = frame.f_code
         at = Frame(code.co_filename, line, code.co_qualname)
+        assigned = self._assigned(frame, stored, line)
+        handed_over = [
+            (target, self._watched[source])
+            for target, (_, sources) in assigned.items()
+            for source in sources
+            if source in self._watched
+        ]
         for place in list(self._watched):
             kind, name, owner = place.root
             is_root = ("cell", name) in stored or (
@@ -299,7 +326,9 @@ class Bindings:
             is_part = place.kind in _INSIDE and not stored.isdisjoint(
                 ((place.kind, place.key), (place.kind, None))
             )
-            if is_root or is_part:
+            if place in assigned:
+                self._on_bound(place, place.key in assigned[place][0])
+            elif is_root or (is_part and not assigned):
                 self._on_bound(place, place.key in names_at(code, line))
         for kind, key in stored:
             if kind in _INSIDE and key is not None:
@@ -308,3 +337,25 @@ class Bindings:
                 owner = id(frame.f_globals) if kind == "global" else id(frame)
                 stored_at = "local" if kind == "cell" else kind, key
                 self._last.setdefault(owner, {})[stored_at] = at
+        for place, held in handed_over:
+            self._follow(self._keys | {place.key, place.root[1]})
+            self._on_handed_over(place, held)
+
+    def _assigned(
+        self, frame: FrameType, stored: frozenset[_Stored], line: int
+    ) -> dict[Place, tuple[frozenset[str], list[Place]]]:
+        """The places that an assignment binds, the names that it reads for them, and the places
+        whose values they get as they are; nothing if it is not known."""
+        assigned = {}
+        for each in assigned_at(frame.f_code.co_filename, line) if self._watched else ():
+            name, attribute = each.target
+            # What has the attribute is read, not stored.
+            is_local = ("local", name) in stored or (attribute and name in frame.f_code.co_varnames)
+            sources = [
+                Place.of(frame, each.source, is_global=is_global)
+                for is_global in (False, True)
+                if each.source is not None
+            ]
+            target = Place.of(frame, each.target, is_global=not is_local)
+            assigned[target] = each.read, sources
+        return assigned

@@ -1,4 +1,4 @@
-"""Coroutines return the output itself, and wait after the replay."""
+"""Coroutines return the output itself, and wait after the replay, or are gathered."""
 
 import asyncio
 
@@ -24,6 +24,9 @@ async def main():
     second = await infer(2.0)
     await asyncio.sleep(0)
     print(first.sum().item(), second.sum().item())
+    answers = infer(3.0), infer(4.0)
+    third, fourth = await asyncio.gather(*answers)  # <- output-overwritten-by-next-replay
+    print(third.sum().item(), fourth.sum().item())
 
 
 asyncio.run(main())

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from operator import attrgetter, itemgetter
@@ -99,13 +100,16 @@ class GeneratedCode:
             self._by_code.update((id(code), (code, file)) for code in lowered.code)
 
 
-_COMMENT = re.compile(r"# .*Source Nodes: \[(.*?)\](?:, Original ATen: \[(.*?)\])?")
-_LAUNCH = re.compile(r"\.run\(|\bextern_kernels\.|\btorch\.ops\.|\baten\.")
+_NAMES = "Source Nodes: ["
+_COMMENT = re.compile(rf"# .*{re.escape(_NAMES)}(.*?)\](?:, Original ATen: \[(.*?)\])?")
+_RUN, _CALLS = ".run(", ("extern_kernels.", "torch.ops.", "aten.")
+"""In a launch of a kernel that Inductor fused, and in those of other ops."""
+_IS_COMMENT = re.compile(r"\s*#")
 _DEFINITION = re.compile(r"^\s*(?:async def|def|class) ")
 _PLACE = re.compile(r"# .*?File: (.*):(\d+) in (.*?), code: ")
 _NODE = re.compile(r'(\w+)(?:: "[^"]*")? = ([^;]*)')
 _CALLED = re.compile(r"torch\.ops\.(\w+)\.(\w+)")
-_NAME = re.compile(r"\b[a-z_]\w*")
+_NAME = re.compile(r"[a-z_]\w*")
 _BACKWARD = re.compile(r"def forward\(.*\btangents_")
 _BUFFER = re.compile(r"\bbuf\d+\b")
 _SEEDS = "prims.inductor_seeds"
@@ -191,18 +195,21 @@ class _File:
     def _launches(self) -> dict[int, _Launch]:
         """By line: from each comment to the launch that it describes."""
         launches: dict[int, _Launch] = {}
-        lists: list[tuple[str, ...]] | None = None
+        lists: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         for number, text in enumerate(linecache.getlines(self._file), 1):
-            comment = _COMMENT.search(text)
-            if comment is not None:
-                lists = [tuple(filter(None, (each or "").split(", "))) for each in comment.groups()]
+            # Most lines are those of kernels, and this runs while the program does.
+            if _NAMES in text and (comment := _COMMENT.search(text)) is not None:
+                names, ops = comment.groups()
+                lists = _listed(names), _listed(ops)
+            elif lists is None:
+                continue
             elif _DEFINITION.match(text):
                 lists = None
-            elif lists is not None and not text.lstrip().startswith("#"):
-                launch = _LAUNCH.search(text)
-                names, ops = lists
-                launches[number] = _Launch(names, ops, launch is not None and launch[0] != ".run(")
-                if launch is not None:
+            elif not _IS_COMMENT.match(text):
+                runs_kernel = _RUN in text
+                calls_op = not runs_kernel and any(each in text for each in _CALLS)
+                launches[number] = _Launch(*lists, calls_op)
+                if runs_kernel or calls_op:
                     lists = None
         return launches
 
@@ -282,10 +289,9 @@ class _File:
         if node.frame is None or is_internal_file(node.frame.file):
             return None
         # From a cache: a line in a loop over layers has the calls of all of them.
-        traced = self._by_line.get((node.frame.file, node.frame.line), ())
-        stacks, modules = {each.stack for each in traced}, {each.module for each in traced}
-        frames = _frames(stacks.pop()) if len(stacks) == 1 else (node.frame,)
-        return _Origin(op, frames, _path(modules.pop()) if len(modules) == 1 else None)
+        stacks, modules = self._by_line.get((node.frame.file, node.frame.line), (set(), set()))
+        frames = _frames(*stacks) if len(stacks) == 1 else (node.frame,)
+        return _Origin(op, frames, _path(*modules) if len(modules) == 1 else None)
 
     def _replacement(self, line: int, launch: _Launch) -> _Origin | None:
         """Where a called op comes from whose source node is in no graph: it replaced others.
@@ -314,15 +320,17 @@ class _File:
         frame: Frame | None = None
         for text in self._text.splitlines():
             line = text.strip()
-            if line.startswith("# No stacktrace"):
-                frame = None
-            elif place := _PLACE.match(line):
-                frame = Frame(place[1], int(place[2]), place[3])
+            if line.startswith("#"):
+                if line.startswith("# No stacktrace"):
+                    frame = None
+                elif place := _PLACE.match(line):
+                    frame = Frame(place[1], int(place[2]), place[3])
             elif node := _NODE.match(line):
                 name, expression = node.groups()
                 called = _CALLED.match(expression)
                 op = f"{called[1]}.{called[2]}" if called else "getitem"
-                inputs = tuple(each for each in _NAME.findall(expression) if each in nodes)
+                found = _NAME.findall(expression, called.end() if called else 0)
+                inputs = tuple([each for each in found if each in nodes])
                 nodes.setdefault(name, _Lowered(name, op, frame, inputs))
         return nodes
 
@@ -341,17 +349,25 @@ class _File:
         return _nearest(self._graph.values(), attrgetter("inputs"))
 
     @cached_property
-    def _by_line(self) -> dict[tuple[str, int], list[TracedNode]]:
-        """Nodes of Dynamo's by the place of their innermost frame."""
-        places: dict[tuple[str, int], list[TracedNode]] = {}
-        for node in self._traced.values():
-            for file, line, _ in _FRAME.findall(node.stack)[-1:]:
-                places.setdefault((file, int(line)), []).append(node)
+    def _by_line(self) -> dict[tuple[str, int], tuple[set[str], set[tuple[str, str] | None]]]:
+        """Stacks and modules of Dynamo's nodes by the place of their innermost frame."""
+        places: defaultdict[tuple[str, int], tuple[set[str], set[tuple[str, str] | None]]] = (
+            defaultdict(lambda: (set(), set()))
+        )
+        for stack, module in {(node.stack, node.module) for node in self._traced.values()}:
+            for file, line, _ in _FRAME.findall(stack, max(stack.rfind("File "), 0)):
+                stacks, modules = places[file, int(line)]
+                stacks.add(stack)
+                modules.add(module)
         return places
 
     @cached_property
     def _is_backward(self) -> bool:
         return _BACKWARD.search(self._text) is not None
+
+
+def _listed(names: str | None) -> tuple[str, ...]:
+    return tuple(names.split(", ")) if names else ()
 
 
 def _nearest(

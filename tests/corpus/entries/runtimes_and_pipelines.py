@@ -119,7 +119,7 @@ class ReturnedBlock:
 
 
 def block_returns_to_its_pool(device):
-    pool = [torch.empty(8, device=device) for _ in range(3)]
+    pool = [torch.zeros(8, device=device) for _ in range(3)]
 
     def step(x):
         lease = ReturnedBlock(pool)

@@ -161,7 +161,8 @@ class _PaddedEncoder(nn.Module):
 
 def utterances_masked_up_to_the_padding(device):
     lengths = torch.tensor([10, 7, 4], device=device)
-    return _PaddedEncoder().to(device).eval(), (torch.randn(3, 10, 8, device=device), lengths)
+    model = _PaddedEncoder().to(device).eval().requires_grad_(False)
+    return model, (torch.randn(3, 10, 8, device=device), lengths)
 
 
 class _SpecAugment(nn.Module):

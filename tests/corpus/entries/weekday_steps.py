@@ -256,7 +256,7 @@ class _Attention(nn.Module):
         self.keys.index_copy_(1, self.length, k)
         self.values.index_copy_(1, self.length, v)
         seen = torch.arange(self.keys.shape[1], device=x.device) <= self.length
-        self.length += 1
+        self.length.add_(1).remainder_(self.keys.shape[1])
         return functional.scaled_dot_product_attention(
             q, self.keys, self.values, attn_mask=seen[None]
         )

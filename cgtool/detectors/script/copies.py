@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import torch
 from torch import Generator  # the simulated device replaces the attribute
 
 from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.padding import Batch, Padding, is_equal, size_of
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import NOTE
@@ -40,83 +40,6 @@ _TRIALS = 5
 """After this many trials, the padding of an input is assumed not to reach real rows."""
 _COPIED_BYTES = 1 << 30
 """The most bytes that a trial copies."""
-
-
-class _Batch:
-    """How much of a static input each batch fills, from its start: the first rows, or the first
-    elements of another dimension."""
-
-    def __init__(self, use: ExternalUse) -> None:
-        self._start = use.data_ptr
-        self._layout = use.layout
-        self.filled: tuple[int, ...] = ()
-        """By dimension: how much of it the current batch fills."""
-        self._stale: tuple[int, ...] = ()
-        """By dimension: so much of it holds an earlier batch unless this one fills it."""
-        self.rest_is_written = True
-        """The other rows were reset; any other write to the buffer is assumed to do that."""
-        self.is_written = False
-        """Whether the current batch has been copied."""
-        self.bytes = 0
-        """Size of the last copy of the current batch."""
-        self.frames: Frames = ()
-        """Where that copy was made."""
-
-    @property
-    def axis(self) -> int:
-        """The first dimension of which an earlier batch has filled more, if there is one."""
-        sizes = enumerate(zip(self.filled, self._stale, strict=False))
-        return next((axis for axis, (rows, stale) in sizes if rows < stale), 0)
-
-    @property
-    def rows(self) -> int:
-        """How much of that dimension the current batch fills."""
-        return self.filled[self.axis] if self.filled else 0
-
-    @property
-    def stale(self) -> int:
-        """How much of that dimension holds an earlier batch unless the current one fills it."""
-        return self._stale[self.axis] if self._stale else 0
-
-    def says_how_many(self, use: ExternalUse, batch: _Batch) -> bool:
-        """Whether this may be a mask, or the number, of the real rows of another input."""
-        if self is batch or not self.is_written or not self.rest_is_written:
-            return False
-        return use.rows <= 1 or batch.rows in self.filled[batch.axis : batch.axis + 1]
-
-    def fill(self, target: torch.Tensor, whole: int) -> None:
-        """A part of the input, which has ``whole`` bytes, is written."""
-        self.is_written = True
-        filled = _filled(target, self._layout) if target.data_ptr() == self._start else ()
-        self.filled = filled or self.filled
-        if not filled or target.nbytes >= whole:
-            self.rest_is_written = True
-
-    def next(self) -> None:
-        """A replay has read the batch."""
-        if self.filled:
-            before = self._stale if not self.rest_is_written else ()
-            sizes = itertools.zip_longest(self.filled, before, fillvalue=0)
-            self._stale = tuple(map(max, sizes))
-        self.filled, self.bytes, self.rest_is_written, self.is_written = (), 0, False, False
-
-
-def _filled(target: torch.Tensor, layout: Layout) -> tuple[int, ...]:
-    """How much of each dimension of a static input a view contains, which begins where it does; ()
-    for a view of another form, such as one of its rows."""
-    dimensions = list(zip(layout.shape, layout.stride, strict=True))
-    if target.dim() < len(dimensions):
-        dimensions = [each for each in dimensions if each[0] > 1]
-    if not dimensions or [stride for _, stride in dimensions] != list(target.stride()):
-        return ()
-    sizes = iter(target.shape)
-    has_all = target.dim() == len(layout.shape)
-    return tuple(int(next(sizes)) if has_all or size > 1 else 1 for size in layout.shape)
-
-
-def _size(use: ExternalUse, axis: int) -> int:
-    """How much of a dimension the graph reads."""
-    return use.shape[axis] if axis else use.rows
 
 
 def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
@@ -150,7 +73,7 @@ class Copies(Detector):
     def start(self) -> None:
         self._unread: dict[int | None, _Unread] = {}
         """By key of the static input. Another graph, or an op of the script, may still read it."""
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, Batch] = {}
         """By key of the static input; graphs of several sizes may read the first rows of one."""
         self._heavy: Counter[int] = Counter()
         """By number of the graph: replays after a copy that costs more than the graph."""
@@ -204,14 +127,14 @@ class Copies(Detector):
             uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
             use = next((use for use in uses if use is not None), None)
             if use is not None:
-                batch = self._batches.setdefault(buffer.key, _Batch(use))
+                batch = self._batches.setdefault(buffer.key, Batch(use))
                 if name == "aten::copy_":
                     batch.bytes, batch.frames = target.nbytes, self.script.place()
                     if self._is_broadcast(op.args[1], target):
                         return
-                batch.fill(target, buffer.bytes)
+                batch.fill(target, buffer.bytes, is_copy=name == "aten::copy_")
         elif buffer.key in self._batches:
-            self._batches[buffer.key].rest_is_written = True
+            self._batches[buffer.key].write(target)
 
     def _is_broadcast(self, source: torch.Tensor, target: torch.Tensor) -> bool:
         if not source.dim() or source.dim() != target.dim() or source.shape == target.shape:
@@ -299,19 +222,20 @@ class Copies(Detector):
             if (batch := self._batches.get(key)) is not None
         }
         for batch, use in inputs.items():
-            stale = min(batch.stale, _size(use, batch.axis))
-            is_partial = 0 < batch.rows < stale and not batch.rest_is_written
-            known = any(other.says_how_many(its, batch) for other, its in inputs.items())
-            leak = None
-            if is_partial and not known:
-                leak = self._leak(graph, use, batch, stale)
+            padding = batch.padding(use)
+            if padding is None or any(
+                other.says_how_many(its, padding)
+                for other, its in inputs.items()
+                if other is not batch
+            ):
+                continue
+            leak = self._leak(graph, use, padding)
             if leak is not None:
                 evidence, severity = leak
-                what = f"elements of dimension {batch.axis}" if batch.axis else "rows"
                 self.report(
                     BUCKET_PADDING_GARBAGE,
-                    f"only the first {batch.rows} of {stale} {what} are overwritten; the replay "
-                    "reads an earlier batch in the others",
+                    f"only the first {padding.what} are overwritten; the replay reads an earlier "
+                    "batch in the others",
                     batch.frames,
                     evidence=(evidence,),
                     severity=severity,
@@ -326,7 +250,7 @@ class Copies(Detector):
                     f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
                     max(copied, key=lambda batch: batch.bytes).frames,
                 )
-        partial = {batch: _size(use, batch.axis) for batch, use in copied.items() if batch.rows}
+        partial = {batch: size_of(use, batch.axis) for batch, use in copied.items() if batch.rows}
         if partial and all(batch.rows * _PADDING <= size for batch, size in partial.items()):
             self._padded[graph.number] += 1
             if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
@@ -340,7 +264,7 @@ class Copies(Detector):
             batch.next()
 
     def _leak(
-        self, graph: WatchedGraph, use: ExternalUse, batch: _Batch, stale: int
+        self, graph: WatchedGraph, use: ExternalUse, padding: Padding
     ) -> tuple[str, str | None] | None:
         """Evidence that the rows that the batch does not fill affect real rows of what the graph
         writes; for a note, why that was not tried; None if replays with other values in them
@@ -351,18 +275,17 @@ class Copies(Detector):
         self._trials[trial] += 1
         try:
             with unobserved(), no_torch_function(), torch.inference_mode():
-                leaks = self._try(graph, use, batch, stale)
+                leaks = self._try(graph, use, padding)
         # The ops of the script run with values that are not its own, and may raise anything.
         except Exception as error:
             return f"not confirmed by a replay with other padding: {first_line(error)}", NOTE
         return ("a replay with other padding gave other results", None) if leaks else None
 
-    def _try(self, graph: WatchedGraph, use: ExternalUse, batch: _Batch, stale: int) -> bool:
+    def _try(self, graph: WatchedGraph, use: ExternalUse, padding: Padding) -> bool:
         """Replay with other padding, and restore all that this changes. Raises _NotTried."""
-        device, rows = self.script.device, batch.rows
-        parts = math.prod(use.shape[: batch.axis]), _size(use, batch.axis)
+        device = self.script.device
         written = self._written_by(graph)
-        values = _tensor(use.buffer, use.layout).movedim(batch.axis, 0)[:stale]
+        values = padding.region(_tensor(use.buffer, use.layout))
         tensors = [each for each, _ in written]
         buffers = {buffer.key: (tensor, buffer) for tensor, buffer in written}
         memory = [values, *itertools.starmap(_memory_of, buffers.values())]
@@ -371,7 +294,7 @@ class Copies(Detector):
             raise _NotTried(f"{copied >> 20} MiB would be copied")
         # Other streams may use the memory, and the graph may write to host memory.
         device.synchronize()
-        before, paddings = [each.clone() for each in memory], _paddings(values, rows)
+        before, others = [each.clone() for each in memory], padding.others(values)
         generators = list(self._generators[graph.number])
         states = [generator.get_state() for generator in generators]
         default_state = device.generator_state()
@@ -384,22 +307,22 @@ class Copies(Detector):
             device.set_generator_state(default_state)
             device.synchronize()
 
-        def replayed(padding: torch.Tensor) -> list[torch.Tensor]:
+        def replayed(value: torch.Tensor) -> list[torch.Tensor]:
             restore()
-            values[rows:] = padding
+            padding.put(values, value)
             self.script.replay_unseen(graph)
             device.synchronize()
             return [tensor.clone() for tensor in tensors]
 
         try:
-            own = values[rows:].clone()
+            own = padding.own(values)
             as_it_was, again = replayed(own), replayed(own)
-            if not all(map(_equal, as_it_was, again)):
+            if not all(map(is_equal, as_it_was, again)):
                 raise _NotTried("two replays with the same padding gave different results")
             return any(
-                not _equal_rows(one, other, rows, parts)
-                for padding in paddings
-                for one, other in zip(as_it_was, replayed(padding), strict=True)
+                not padding.is_equal(one, other)
+                for value in others
+                for one, other in zip(as_it_was, replayed(value), strict=True)
             )
         finally:
             restore()
@@ -440,39 +363,3 @@ def _tensor(buffer: Buffer, layout: Layout) -> torch.Tensor:
 def _memory_of(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     """All memory of a tensor's storage, without creating a storage object, which would own it."""
     return tensor.data.as_strided((buffer.bytes // max(tensor.element_size(), 1),), (1,), 0)
-
-
-def _paddings(values: torch.Tensor, rows: int) -> list[torch.Tensor]:
-    """Other values for the rows after ``rows``, in the range of the script's own: on a GPU, an
-    index or a probability out of range would end the process."""
-    rest = values[rows:]
-    if values.is_floating_point():
-        return [each.expand_as(rest) for each in (values.amax(0), values.amin(0) / 2)]
-    return [values[torch.arange(len(rest), device=values.device) % rows].clone()]
-
-
-def _equal_rows(one: torch.Tensor, other: torch.Tensor, rows: int, parts: tuple[int, int]) -> bool:
-    """Whether two tensors are equal except for padding in one dimension, which has one or more
-    elements for each row. ``parts``: how many sequences of rows the input has, and their length; a
-    dimension of the tensors may be that of both, flattened."""
-    if _equal(one, other):
-        return True
-    count, size = parts
-    for axis, length in enumerate(one.shape):
-        for outer in {1, count}:
-            if not length or length % (outer * size):
-                continue
-            split = (outer, size, length // (outer * size))
-            real = (each.unflatten(axis, split).narrow(axis + 1, 0, rows) for each in (one, other))
-            if _equal(*real):
-                return True
-    return False
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether they are equal, except for the noise of additions in another order."""
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    noise = 16 * torch.finfo(one.dtype).eps
-    scale = float(one.abs().nan_to_num(posinf=0).max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=noise, atol=noise * scale, equal_nan=True)

@@ -42,7 +42,7 @@ _OBSERVERS = (
     graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
-    streams.observe_streams, calls.observe_backward,
+    streams.observe_streams, calls.observe_backward, calls.hide_line_trace,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 

@@ -217,6 +217,8 @@ class StaleNames(Detector):
 
     def _look_at(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
         """``is_compared``: an op takes one of them twice."""
+        if not self.script.lines.is_tracing:
+            self._held.clear()  # What was bound since is not known.
         keys = {key_of(each) for each in tensors} if self._held else set()
         if any(held.before.key in keys for held in self._held.values()):
             stack = stack_of(self.script.frame())

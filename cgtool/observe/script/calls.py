@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from sys import gettrace  # a script sees another `sys.gettrace`
 from types import FrameType
 from typing import Any
 
@@ -419,7 +420,7 @@ def observe_compile(script: ObservedScript, patches: Patches, calls: Patches) ->
 @contextlib.contextmanager
 def _paused(calls: Patches) -> Iterator[None]:
     """Neither ops nor calls are observed: Dynamo would trace the observers."""
-    profile, trace = sys.getprofile(), sys.gettrace()
+    profile, trace = sys.getprofile(), gettrace()
     if isinstance(profile, CallProfile):
         sys.setprofile(None)
     if isinstance(trace, LineTrace):
@@ -432,6 +433,16 @@ def _paused(calls: Patches) -> Iterator[None]:
             sys.setprofile(profile)
         if isinstance(trace, LineTrace):
             sys.settrace(trace)
+
+
+def hide_line_trace(_script: ObservedScript, patches: Patches) -> None:
+    """A script sees no trace function but its own: it may do something else under a debugger."""
+
+    def of_the_script(original: Callable[[], Any]) -> Any:
+        trace = call_user(original)
+        return None if isinstance(trace, LineTrace) else trace
+
+    patches.wrap(sys, "gettrace", of_the_script)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

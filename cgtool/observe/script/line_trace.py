@@ -6,8 +6,8 @@ for them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
+from sys import gettrace, settrace  # a script sees another `sys.gettrace`
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -33,15 +33,20 @@ class LineTrace:
     def start(self, follower: Follower, running: Iterable[FrameType]) -> bool:
         """Trace this thread, from the frames that run; False if it is traced by another one, such
         as a debugger."""
-        if sys.gettrace() is None:
-            sys.settrace(self)
-        is_tracing = sys.gettrace() is self
+        if gettrace() is None:
+            settrace(self)
+        is_tracing = self.is_tracing
         if is_tracing and follower not in self._followers:
             self._followers.append(follower)
         for frame in running if is_tracing else ():
             if frame.f_trace is None and follower.follows(frame.f_code):
                 frame.f_trace = self._trace
         return is_tracing
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether the script has not set a trace function of its own, or ended all tracing."""
+        return gettrace() is self
 
     def leave(self, follower: Follower) -> None:
         """This one follows no longer, until it starts again."""
@@ -51,8 +56,8 @@ class LineTrace:
             self.stop()
 
     def stop(self) -> None:
-        if sys.gettrace() is self:
-            sys.settrace(None)
+        if self.is_tracing:
+            settrace(None)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code

@@ -205,9 +205,10 @@ class StaleNames(Detector):
         else:
             self._held.pop(place, None)
 
-    def _on_handed_over(self, place: Place, held: _Held) -> None:
+    def _on_handed_over(self, place: Place, held: _Held, there: Any) -> None:
         """``before, best = best, y``: another name has got the older result."""
-        if place.in_every_call not in self._own[held.graph]:
+        is_there = held.before.key in map(key_of, tensors_at(there))
+        if is_there and place.in_every_call not in self._own[held.graph]:
             self._held[place] = replace(held, doubtful=False)
 
     def _on_return(self, frame: FrameType, returned: Any) -> None:

@@ -20,9 +20,9 @@ from cgtool.observe.expressions import (
     takes_both,
 )
 from cgtool.observe.frames import line_of, locals_of, names_in_expression, position_of
-from cgtool.observe.script.names import Stack
+from cgtool.observe.script.names import Stack, parts_of
 from cgtool.observe.source import COMPREHENSIONS, called_at, statement_start
-from cgtool.observe.tensors import tensors_in
+from cgtool.observe.tensors import key_of, tensors_in
 
 Site = tuple[int, CodeType, int]
 """A frame that runs: its identity, its code, and the instruction that it has come to."""
@@ -101,7 +101,8 @@ class TwoReplays:
         is_foreign = callee is None or (
             (name := called_at(operation)) in vars(builtins) and name not in frame.f_globals
         )
-        return taken > 0 and (is_foreign or self._count_in(callee) >= taken)
+        is_taken = not self._is_named_in(frame) if is_foreign else self._count_in(callee) >= taken
+        return taken > 0 and is_taken
 
     def _called_by(self, frame: FrameType) -> FrameType | None:
         """The frame of the function that a frame has called; None if it is not of the user."""
@@ -112,6 +113,16 @@ class TwoReplays:
             inner = each
         return None
 
+    def _is_named_in(self, frame: FrameType) -> bool:
+        """Whether the expression that runs in a frame reads this result by a name."""
+        names = names_in_expression(frame.f_code, frame.f_lasti)
+        values = {**frame.f_globals, **locals_of(frame)}
+        named = [values.get(name) for name in names.local | names.shared]
+        parts = [
+            dict(parts_of(each)).get(("attribute", name)) for each in named for name in names.parts
+        ]
+        return any(map(self._is_it, (*named, *parts)))
+
     def _count_in(self, frame: FrameType | None) -> int:
         """How many variables of a frame hold this result."""
         values = {} if frame is None else locals_of(frame)
@@ -120,6 +131,7 @@ class TwoReplays:
     def _is_it(self, value: object) -> bool:
         return (
             isinstance(value, torch.Tensor)
+            and key_of(value) == key_of(self.tensor)
             and value.data_ptr() == self.tensor.data_ptr()
             and value.shape == self.tensor.shape
         )
@@ -154,7 +166,7 @@ class TwoReplays:
             callee = self._called_by(frame)
             return self.is_compared if callee is None else self._count_in(callee) > 1
         if collection.picks and has_operand(now, collection.position):
-            return True
+            return not self._is_named_in(frame)
         first, last = collection.lines
         if not first <= now[1] <= last:
             return False

@@ -70,6 +70,12 @@ class Place:
         text, owner = f"{name}.{attribute}", id(table.get(name))
         return cls("attribute", attribute, owner, text, place.root, place.code)
 
+    def value(self, frame: FrameType) -> Any:
+        """What a variable of a frame, or an attribute of it, is now."""
+        kind, name, _ = self.root
+        value = (frame.f_globals if kind == "global" else locals_of(frame)).get(name)
+        return dict(parts_of(value)).get((self.kind, self.key)) if self.kind in _INSIDE else value
+
     @property
     def in_every_call(self) -> tuple[Any, ...]:
         """What is the same place in another call of the function."""
@@ -202,9 +208,9 @@ def _instruction(frame: FrameType) -> tuple[str, int]:
 
 class Bindings(Generic[Held]):
     """Calls ``on_bound`` when a line has bound a watched place, with whether that may be what it
-    held before (``best = max(best, new)``), ``on_handed_over`` when another place has got what is
-    known of one (``before = best``), and ``on_return`` when a function that mentions one is about
-    to return. Follows the lines of a ``LineTrace``.
+    held before (``best = max(best, new)``), ``on_handed_over`` when another place may have got what
+    is known of one (``before = best``), with what is there, and ``on_return`` when a function that
+    mentions one is about to return. Follows the lines of a ``LineTrace``.
 
     Errs on one side: what may have been bound counts as bound.
     """
@@ -212,7 +218,7 @@ class Bindings(Generic[Held]):
     def __init__(
         self,
         on_bound: Callable[[Place, bool], None],
-        on_handed_over: Callable[[Place, Held], None],
+        on_handed_over: Callable[[Place, Held, Any], None],
         on_return: Callable[[FrameType, Any], None],
     ) -> None:
         self._on_bound = on_bound
@@ -339,7 +345,7 @@ class Bindings(Generic[Held]):
                 self._last.setdefault(owner, {})[stored_at] = at
         for place, held in handed_over:
             self._follow(self._keys | {place.key, place.root[1]})
-            self._on_handed_over(place, held)
+            self._on_handed_over(place, held, place.value(frame))
 
     def _assigned(
         self, frame: FrameType, stored: frozenset[_Stored], line: int

@@ -37,6 +37,17 @@ def newest(values):
         print(other.tolist(), shown.sum().item())
 
 
+def fed_back(values):
+    hidden = None
+    for _ in values:
+        if hidden is not None:
+            x.copy_(hidden)
+        graph.replay()
+        out = y
+        hidden = out
+    print(hidden.tolist())
+
+
 def averaged(values):
     state = torch.zeros(4, device="cuda")
     for value in values:
@@ -64,6 +75,7 @@ class Engine:
 rotated([1.0, 2.0])
 only_tested([1.0, 2.0])
 newest([1.0, 2.0])
+fed_back([1.0, 2.0])
 averaged([1.0, 2.0])
 filtered = Filter()
 for value in (1.0, 2.0, 3.0):

@@ -44,6 +44,8 @@ print(torch.dist(perhaps_copied(1, copy=True), perhaps_copied(2)).item())
 print(torch.cosine_similarity(run(1).clone(), run(2), dim=0).item())
 print(run(1).shape, run(2), f"{run(1)} {run(2)}")
 compare(total(1), total(2))
+print(total(1), total(2), y)
+print(max(map(total, (1, 3, 2))), y)
 
 print(sum(map(run, (1, 2, 3))).tolist(), sum(run(value) for value in (1, 2)).tolist())
 print(functools.reduce(torch.add, map(run, (1, 2)), torch.zeros(4, device="cuda")).tolist())
@@ -62,3 +64,7 @@ last = all_of((1, 2))[-1]
 print(last.tolist(), all_of((3, 4))[-1].tolist())
 *_, last = [run(value) for value in (1, 2)]
 print(last.tolist())
+total_of_all = torch.zeros(4, device="cuda")
+print((total_of_all + run(1) + run(2)).tolist(), total_of_all.add(run(3)).add(run(4)).tolist())
+weight = torch.eye(4, device="cuda")
+print(torch.dist(weight @ run(1), weight @ run(2)).item())

@@ -1,11 +1,10 @@
-"""What becomes of a graph's outputs: read too early, kept too long, overwritten, unordered."""
+"""What becomes of a graph's outputs: read too early, kept too long, read when it is gone."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,14 @@ from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
 from cgtool.observe.script.containers import Holding, PutOffCall, holdings
 from cgtool.observe.script.script import called_by_pytorch
-from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
+from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.source import called_at, operands_at
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.private import running_autograd_node
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 OUTPUT_OF_DROPPED_GRAPH = code("output-of-dropped-graph")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
-SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
-SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
-UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
 
 _COMPARISONS = (
@@ -349,220 +344,3 @@ class Abandoned(Detector):
 def _is_in_place_of(graph: WatchedGraph, earlier: WatchedGraph) -> bool:
     """Whether one line captured both, wherever it was called."""
     return earlier.number < graph.number and earlier.frames[:1] == graph.frames[:1]
-
-
-_IN_ORDER = (
-    "call the callables in the order in which `make_graphed_callables` got them, or graph each by "
-    "a call of its own"
-)
-
-
-class SharedPools(Detector):
-    """Graphs that share a pool: replayed in another order, or at the same time."""
-
-    phase = "replay"
-
-    def start(self) -> None:
-        self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
-        self._lost: dict[int, tuple[WatchedGraph, Frames]] = {}
-        """By key of a buffer that another graph has overwritten: which graph, and where."""
-        self._passed_on: set[int] = set()
-        """The keys of what one graph has allocated and another one reads."""
-
-    def on_capture_ended(self, event: events.CaptureEnded) -> None:
-        uses = event.graph.external.values()
-        self._passed_on.update(use.buffer.key for use in uses if use.buffer.allocated_in)
-
-    def _sharing(self, graph: WatchedGraph) -> list[WatchedGraph]:
-        if graph.pool is None:
-            return []
-        return [
-            other
-            for other in self.script.graphs
-            if other is not graph and other.pool == graph.pool and other.allocated
-        ]
-
-    def _overlap(self, graph: WatchedGraph, other: WatchedGraph) -> list[Buffer]:
-        """What the other graph allocated at addresses where this one writes."""
-        key = graph.number, other.number
-        if key not in self._overlaps:
-            starts, ends = _spans(graph)
-            self._overlaps[key] = []
-            for buffer in other.allocated.values():
-                before = bisect_left(starts, buffer.end)
-                if before and ends[before - 1] > buffer.address:
-                    self._overlaps[key].append(buffer)
-        return self._overlaps[key]
-
-    def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        graph = event.graph
-        for use in graph.external.values():
-            self._look_at_read(use.buffer, graph)
-        stream = self.script.device.stream()
-        for other in self._sharing(graph):
-            last = other.last_replay
-            if last is None or self.script.order.before(last.stream, last.tick, stream):
-                continue
-            if self._overlap(graph, other):
-                self.report(
-                    SHARED_POOL_CONCURRENT_REPLAY,
-                    f"{graph.name} and {other.name} share a pool, and nothing makes this replay "
-                    "wait for the other graph's on another stream",
-                )
-
-    def on_replay_ended(self, event: events.ReplayEnded) -> None:
-        graph = event.graph
-        for key in graph.allocated:
-            self._lost.pop(key, None)
-        frames = graph.last_replay.frames if graph.last_replay is not None else ()
-        for other in self._sharing(graph):
-            if other.replays:
-                for buffer in self._overlap(graph, other):
-                    if not buffer.ref.expired() or buffer.key in self._passed_on:
-                        self._lost.setdefault(buffer.key, (graph, frames))
-
-    def on_eager_op(self, event: events.EagerOp) -> None:
-        if self._lost:
-            for tensor in event.op.read:
-                self._look_at_read(self.script.buffers.find(tensor))
-
-    def on_host_waited(self, event: events.HostWaited) -> None:
-        if self._lost and event.tensor is not None:
-            self._look_at_read(self.script.buffers.find(event.tensor))
-
-    def _look_at_read(self, buffer: Buffer | None, reader: WatchedGraph | None = None) -> None:
-        """``reader``: the graph that reads it, if one does."""
-        if buffer is None or buffer.key not in self._lost or buffer.allocated_in is None:
-            return
-        graph, frames = self._lost[buffer.key]
-        if graph is reader:
-            return  # a backward after two forwards (`callables`)
-        self.report(
-            SHARED_POOL_REPLAY_ORDER,
-            f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites what that "
-            "has written, which is read afterwards",
-            frames,
-            fix=None if graph.callable is None else _IN_ORDER,
-            evidence=(f"{buffer.bytes} bytes at {buffer.address:#x}",),
-        )
-
-
-def _spans(graph: WatchedGraph) -> tuple[list[int], list[int]]:
-    """Starts and ends of the memory that a graph allocates, merged and in order."""
-    starts: list[int] = []
-    ends: list[int] = []
-    for start, end in sorted((buffer.address, buffer.end) for buffer in graph.allocated.values()):
-        if ends and start <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            starts.append(start)
-            ends.append(end)
-    return starts, ends
-
-
-class Unordered(Detector):
-    """Buffers of a graph that two streams use, with no wait between."""
-
-    def start(self) -> None:
-        self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        """By key of a buffer and stream: the position of the last eager op that reads it."""
-
-    def _is_unordered(self, access: Access | None, stream: int) -> bool:
-        return access is not None and not self.script.order.before(
-            access.stream, access.tick, stream
-        )
-
-    def _report(self, use: str) -> None:
-        self.report(
-            UNSYNCHRONIZED_IO, f"{use} on another stream, and nothing orders the two streams"
-        )
-
-    def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        stream = self.script.device.stream()
-        for use in event.graph.external.values():
-            write = use.buffer.last_write
-            if write is None or write.graph is event.graph or use.buffer.place != "device":
-                continue
-            if self._is_unordered(write, stream):
-                self._report("the replay reads what was written")
-                return
-        if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
-            self._report("the replay overwrites what is read")
-
-    def _is_read_elsewhere(self, key: int, stream: int, graph: WatchedGraph) -> bool:
-        """Whether an eager op, or the replay of another graph, may still read a buffer."""
-        reads, buffer = self._reads.pop(key, {}), self.script.buffers.by_key(key)
-        last = None if buffer is None else buffer.last_read
-        if last is not None and last.graph not in (None, graph):
-            reads[last.stream] = max(reads.get(last.stream, 0), last.tick)
-        return any(not self.script.order.before(*read, stream) for read in reads.items())
-
-    def on_eager_op(self, event: events.EagerOp) -> None:
-        if running_autograd_node() is not None:
-            # Autograd's engine makes the streams of a backward wait for each other.
-            return
-        stream = self.script.device.stream()
-        for tensor in event.op.written:
-            buffer = self._on_device(tensor)
-            if buffer is not None and self._is_unordered(buffer.last_read, stream):
-                self._report("this line writes what a replay reads")
-        for tensor in event.op.read:
-            buffer = self._on_device(tensor)
-            write = buffer.last_write if buffer is not None else None
-            if write is not None and write.graph is not None and self._is_unordered(write, stream):
-                self._report("this line reads what a replay writes")
-            if write is not None and write.graph is not None and buffer is not None:
-                self._reads[buffer.key][stream] = self.script.order.submit(stream)
-
-    def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
-        buffer = self.script.buffers.find(tensor)
-        return buffer if buffer is not None and buffer.place == "device" else None
-
-
-def _written(graph: WatchedGraph) -> Iterator[int]:
-    """The keys of the buffers on the device that a graph writes."""
-    yield from (
-        key for key, use in graph.external.items() if use.written and use.buffer.place == "device"
-    )
-    yield from graph.allocated
-
-
-class PinnedReads(Detector):
-    """Pinned memory that the host reads while a copy from the device may still write it."""
-
-    def start(self) -> None:
-        self._copies: dict[int, tuple[int, int]] = {}
-        """By key of the pinned buffer: stream and position of the last copy into it."""
-
-    def on_replay_ended(self, event: events.ReplayEnded) -> None:
-        replay = event.graph.last_replay
-        filled = [use.buffer for use in event.graph.external.values() if use.written]
-        for buffer in (*filled, *event.graph.allocated.values()):
-            if buffer.place == "pinned" and replay is not None:
-                self._copies[buffer.key] = replay.stream, replay.tick
-
-    def on_eager_op(self, event: events.EagerOp) -> None:
-        op, device = event.op, self.script.device
-        copied = op.copied(event.result)
-        if copied is None or device.place(copied[0]) != "device":
-            for tensor in op.read:
-                self._look_at_read(tensor)
-        elif op.non_blocking and device.place(copied[1]) == "pinned":
-            storage = StorageRef(copied[1])
-            buffer = self.script.buffers.add(storage, "pinned", storage.address)
-            stream = device.stream()
-            self._copies[buffer.key] = stream, self.script.order.submit(stream)
-
-    def on_host_read(self, event: events.HostRead) -> None:
-        self._look_at_read(event.tensor)
-
-    def _look_at_read(self, tensor: torch.Tensor) -> None:
-        buffer = self.script.buffers.find(tensor)
-        copy = None if buffer is None else self._copies.get(buffer.key)
-        if copy is not None and not self.script.order.done(*copy):
-            self.report(
-                UNSYNCHRONIZED_IO,
-                "the host reads pinned memory that a copy from the device may still be writing",
-                fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
-                "or an event that was recorded after the copy",
-            )

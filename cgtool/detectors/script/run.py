@@ -22,9 +22,11 @@ from cgtool.detectors.script import (
     inputs,
     memory,
     outputs,
+    shared_pools,
     sharing,
     speed,
     stale_names,
+    unordered,
 )
 from cgtool.model.capture import Frames
 from cgtool.model.failure import CgtoolError, cannot_tell, usage, user_code
@@ -49,7 +51,7 @@ _OBSERVERS = (
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
     copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    stale_names.StaleNames, outputs.SharedPools, outputs.Unordered, outputs.PinnedReads,
+    stale_names.StaleNames, shared_pools.SharedPools, unordered.Unordered, unordered.PinnedReads,
     sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,

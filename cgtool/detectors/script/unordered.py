@@ -1,0 +1,125 @@
+"""What one stream, or the host, reads or writes while another stream may still use it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+
+from cgtool.detectors.reporting import Detector
+from cgtool.findings import code
+from cgtool.observe.script import events
+from cgtool.observe.script.state import Access, Buffer, WatchedGraph
+from cgtool.torch_compat.private import running_autograd_node
+from cgtool.torch_compat.storages import StorageRef
+
+UNSYNCHRONIZED_IO = code("unsynchronized-io")
+
+
+class Unordered(Detector):
+    """Buffers of a graph that two streams use, with no wait between."""
+
+    def start(self) -> None:
+        self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        """By key of a buffer and stream: the position of the last eager op that reads it."""
+
+    def _is_unordered(self, access: Access | None, stream: int) -> bool:
+        return access is not None and not self.script.order.before(
+            access.stream, access.tick, stream
+        )
+
+    def _report(self, use: str) -> None:
+        self.report(
+            UNSYNCHRONIZED_IO, f"{use} on another stream, and nothing orders the two streams"
+        )
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        stream = self.script.device.stream()
+        for use in event.graph.external.values():
+            write = use.buffer.last_write
+            if write is None or write.graph is event.graph or use.buffer.place != "device":
+                continue
+            if self._is_unordered(write, stream):
+                self._report("the replay reads what was written")
+                return
+        if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
+            self._report("the replay overwrites what is read")
+
+    def _is_read_elsewhere(self, key: int, stream: int, graph: WatchedGraph) -> bool:
+        """Whether an eager op, or the replay of another graph, may still read a buffer."""
+        reads, buffer = self._reads.pop(key, {}), self.script.buffers.by_key(key)
+        last = None if buffer is None else buffer.last_read
+        if last is not None and last.graph not in (None, graph):
+            reads[last.stream] = max(reads.get(last.stream, 0), last.tick)
+        return any(not self.script.order.before(*read, stream) for read in reads.items())
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        if running_autograd_node() is not None:
+            # Autograd's engine makes the streams of a backward wait for each other.
+            return
+        stream = self.script.device.stream()
+        for tensor in event.op.written:
+            buffer = self._on_device(tensor)
+            if buffer is not None and self._is_unordered(buffer.last_read, stream):
+                self._report("this line writes what a replay reads")
+        for tensor in event.op.read:
+            buffer = self._on_device(tensor)
+            write = buffer.last_write if buffer is not None else None
+            if write is not None and write.graph is not None and self._is_unordered(write, stream):
+                self._report("this line reads what a replay writes")
+            if write is not None and write.graph is not None and buffer is not None:
+                self._reads[buffer.key][stream] = self.script.order.submit(stream)
+
+    def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
+        buffer = self.script.buffers.find(tensor)
+        return buffer if buffer is not None and buffer.place == "device" else None
+
+
+def _written(graph: WatchedGraph) -> Iterator[int]:
+    """The keys of the buffers on the device that a graph writes."""
+    yield from (
+        key for key, use in graph.external.items() if use.written and use.buffer.place == "device"
+    )
+    yield from graph.allocated
+
+
+class PinnedReads(Detector):
+    """Pinned memory that the host reads while a copy from the device may still write it."""
+
+    def start(self) -> None:
+        self._copies: dict[int, tuple[int, int]] = {}
+        """By key of the pinned buffer: stream and position of the last copy into it."""
+
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
+        replay = event.graph.last_replay
+        filled = [use.buffer for use in event.graph.external.values() if use.written]
+        for buffer in (*filled, *event.graph.allocated.values()):
+            if buffer.place == "pinned" and replay is not None:
+                self._copies[buffer.key] = replay.stream, replay.tick
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        op, device = event.op, self.script.device
+        copied = op.copied(event.result)
+        if copied is None or device.place(copied[0]) != "device":
+            for tensor in op.read:
+                self._look_at_read(tensor)
+        elif op.non_blocking and device.place(copied[1]) == "pinned":
+            storage = StorageRef(copied[1])
+            buffer = self.script.buffers.add(storage, "pinned", storage.address)
+            stream = device.stream()
+            self._copies[buffer.key] = stream, self.script.order.submit(stream)
+
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._look_at_read(event.tensor)
+
+    def _look_at_read(self, tensor: torch.Tensor) -> None:
+        buffer = self.script.buffers.find(tensor)
+        copy = None if buffer is None else self._copies.get(buffer.key)
+        if copy is not None and not self.script.order.done(*copy):
+            self.report(
+                UNSYNCHRONIZED_IO,
+                "the host reads pinned memory that a copy from the device may still be writing",
+                fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
+                "or an event that was recorded after the copy",
+            )

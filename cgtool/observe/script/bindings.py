@@ -329,12 +329,13 @@ class Bindings(Generic[Held]):
             is_root = ("cell", name) in stored or (
                 (kind, name) in stored and owner in (id(frame), id(frame.f_globals))
             )
-            is_part = place.kind in _INSIDE and not stored.isdisjoint(
-                ((place.kind, place.key), (place.kind, None))
+            # Of which object is known of an assignment.
+            is_part = place.kind in _INSIDE and (
+                (place.kind, None) in stored or ((place.kind, place.key) in stored and not assigned)
             )
             if place in assigned:
                 self._on_bound(place, place.key in assigned[place][0])
-            elif is_root or (is_part and not assigned):
+            elif is_root or is_part:
                 self._on_bound(place, place.key in names_at(code, line))
         for kind, key in stored:
             if kind in _INSIDE and key is not None:
@@ -353,10 +354,12 @@ class Bindings(Generic[Held]):
         """The places that an assignment binds, the names that it reads for them, and the places
         whose values they get as they are; nothing if it is not known."""
         assigned = {}
+        code = frame.f_code
+        variables = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
         for each in assigned_at(frame.f_code.co_filename, line) if self._watched else ():
             name, attribute = each.target
             # What has the attribute is read, not stored.
-            is_local = ("local", name) in stored or (attribute and name in frame.f_code.co_varnames)
+            is_local = name in variables if attribute else ("global", name) not in stored
             sources = [
                 Place.of(frame, each.source, is_global=is_global)
                 for is_global in (False, True)

@@ -36,6 +36,20 @@ def multistep(values):
             print((new - 2 * old + oldest).tolist())
 
 
+def nested():
+    before = now = None
+
+    def step(value):
+        nonlocal before, now
+        out = run(value)
+        before, now = now, out  # <- output-overwritten-by-next-replay
+        if before is not None:
+            print((now - before).tolist())
+
+    for value in (1.0, 2.0, 3.0):
+        step(value)
+
+
 class Filter:
     def __init__(self):
         self.before = self.now = None
@@ -55,6 +69,7 @@ class Engine:
 rotated([1.0, 2.0, 3.0])
 one_after_the_other([1.0, 2.0])
 multistep([1.0, 2.0, 3.0])
+nested()
 filtered = Filter()
 for value in (1.0, 2.0, 3.0):
     filtered.step(value)

@@ -56,6 +56,15 @@ def averaged(values):
         print(old.tolist(), state.tolist())
 
 
+def put_by_a_call(values):
+    state, engine = {"out": None}, Engine()
+    for value in values:
+        result = run(value)
+        done = state.update(out=result)
+        none = setattr(engine, "out", result)
+        print(state["out"].tolist(), engine.out.tolist(), result.tolist(), done is none)
+
+
 class Filter:
     def __init__(self):
         self.before = self.now = None
@@ -77,6 +86,7 @@ only_tested([1.0, 2.0])
 newest([1.0, 2.0])
 fed_back([1.0, 2.0])
 averaged([1.0, 2.0])
+put_by_a_call([1.0, 2.0, 3.0])
 filtered = Filter()
 for value in (1.0, 2.0, 3.0):
     filtered.step(value)

@@ -95,7 +95,7 @@ class Inputs(Detector):
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
-            self._moved.note(event.module, self.script, event.registered or "")
+            self._moved.note(event.module, self.script, event.name or "")
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._holders = Holders()
@@ -179,8 +179,9 @@ class Inputs(Detector):
     def _is_rebound(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> bool:
         for path in self._paths.get(use, ()):
             now = path.look(stack)
-            if now is MISSING and path.module is not None and path.module() is not None:
-                self._report_taken(path)
+            module = None if path.module is None else path.module()
+            if now is MISSING and module is not None:
+                self._report_taken(graph, path, module)
                 return True
             new_key = key_of(now) if isinstance(now, torch.Tensor) else None
             if new_key is None or new_key == use.buffer.key:
@@ -218,12 +219,13 @@ class Inputs(Detector):
             for each in self._paths.get(other, ())
         )
 
-    def _report_taken(self, path: Path) -> None:
+    def _report_taken(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> None:
         """A parametrization, or pruning, has put other parameters in its place."""
         self.report(
             _REBOUND[path.kind],
             f"`{path.text}` is no longer a parameter or buffer of its module; the replay reads the "
             "old one",
+            self._moved_at(graph, path, module) or None,
             fix="change the module before the capture, or capture again",
             phase="replay",
         )
@@ -247,8 +249,7 @@ class Inputs(Detector):
         module = None if path.module is None else path.module()
         frames = self._rebound.get(use, ())
         if not frames and module is not None:
-            name = str(path.steps[-1][1])
-            frames = self._moved.since(module, graph, name) or self._moved.since(module, graph)
+            frames = self._moved_at(graph, path, module)
         frames = frames or _bound_at(path, stack, graph)
         if not frames and module is not None:
             # Pruning and parametrizations register the old parameter under another name.
@@ -268,6 +269,11 @@ class Inputs(Detector):
             ),
             phase="replay",
         )
+
+    def _moved_at(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> Frames:
+        """Where a parameter or buffer was exchanged or deleted; () if no call was seen."""
+        name = str(path.steps[-1][1])
+        return self._moved.since(module, graph, name) or self._moved.since(module, graph)
 
     def _report_freed(self, graph: WatchedGraph, use: ExternalUse) -> None:
         finding = Finding(

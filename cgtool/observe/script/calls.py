@@ -37,7 +37,14 @@ from cgtool.torch_compat import op_key
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import APPLY, BACKWARD, DYNAMO, without_our_module_hooks
+from cgtool.torch_compat.private import (
+    APPLY,
+    BACKWARD,
+    DYNAMO,
+    buffers_of,
+    parameters_of,
+    without_our_module_hooks,
+)
 from cgtool.torch_compat.storages import StorageRef
 
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
@@ -289,6 +296,12 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.ModuleChanged(module, False, name))
         return call_user(original, module, name, *args, **kwargs)
 
+    def take(original: Any, module: torch.nn.Module, name: str) -> None:
+        if name in parameters_of(module) or name in buffers_of(module):
+            register(original, module, name)
+        else:
+            call_user(original, module, name)
+
     hooks: list[Any] = []
 
     def begin(_event: events.CaptureBegan) -> None:
@@ -307,6 +320,7 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
         patches.wrap(owner, method, functools.partial(change, method))
     for method in ("register_parameter", "register_buffer"):
         patches.wrap(torch.nn.Module, method, register)
+    patches.wrap(torch.nn.Module, "__delattr__", take)
 
 
 def observe_dlpack(script: ObservedScript, patches: Patches) -> None:

@@ -242,12 +242,12 @@ class ModuleRuns(NamedTuple):
 
 class ModuleChanged(NamedTuple):
     """``train()`` of a module was called, or a method that exchanges its tensors (``to``,
-    ``load_state_dict``), or a parameter or buffer of it was registered."""
+    ``load_state_dict``), or a parameter or buffer of it was registered or deleted."""
 
     module: torch.nn.Module
     is_train: bool
-    registered: str | None = None
-    """The name of that parameter or buffer."""
+    name: str | None = None
+    """Of that parameter or buffer."""
 
 
 class HostDraws(NamedTuple):

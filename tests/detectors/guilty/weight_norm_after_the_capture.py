@@ -10,9 +10,9 @@ with torch.no_grad():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = model(x)
-    torch.nn.utils.parametrizations.weight_norm(model[0])
+    torch.nn.utils.parametrizations.weight_norm(model[0])  # <- parameter-rebound
     for _ in range(3):
         model[0].parametrizations.weight.original0.mul_(0.9)
         x.copy_(torch.randn(4, 8))
-        graph.replay()  # <- parameter-rebound
+        graph.replay()
         print(y.sum().item())

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import FrozenValues
 from cgtool.detectors.script.frozen import Frozen
@@ -44,11 +45,12 @@ from cgtool.observe.script.names import (
     name_in,
 )
 from cgtool.observe.script.state import Op
-from cgtool.observe.tensors import keys_in
+from cgtool.observe.tensors import key_of, keys_in, tensors_in
 from cgtool.observe.uses import ONE, Use
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
 PARAMETER_REBOUND = code("parameter-rebound")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
@@ -190,7 +192,7 @@ class Reads:
             value = resolve(root(), use.steps)
             owner = _owner(watched, value, external, parts)
             state = _state_read(use, value) if owner is None else owner.state
-            meaning = PARAMETER_REBOUND if owner is not None else None
+            meaning = None if owner is None else owner.meaning
             if owner is None and state is not None:
                 meaning = self._code_of(use, state, frame, watched.key)
             if state is None or meaning is None:
@@ -231,7 +233,8 @@ class Reads:
             value = values.get(use.root)
             reference = weakly(value) if watched.root() is value else None
             owner = _owner(watched, watched.look_up(), external, (), is_own=True)
-            if reference is None or owner is None:
+            # The model of another optimizer is reported.
+            if reference is None or owner is None or owner.kind == "optimizer":
                 continue
             known.add(use.text)
             if use.root == "self":
@@ -281,30 +284,39 @@ def _bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int |
 
 @dataclass
 class _Owner:
-    """A module, or an object that has modules, whose parameters or buffers a graph reads, under a
-    name that the captured code reads."""
+    """A module, or an object that has modules, whose parameters or buffers a graph reads, or the
+    optimizer that steps in it, under a name that the captured code reads."""
 
     kind: str
     state: State
     tensors: frozenset[int]
     """The keys of the storages of those that the graph reads."""
+    numbers: tuple[dict[str, Any], ...]
+    """Of an optimizer."""
     subject: Hashable
     """As of ``Frozen``."""
 
+    @property
+    def meaning(self) -> Code:
+        if self.kind != "optimizer":
+            return PARAMETER_REBOUND
+        return METADATA_ADDRESS_CHANGED if self.tensors else PYTHON_SCALAR_FROZEN
+
     def frozen(self, use: Use, root: Root, read_at: Frames, local_to: int | None) -> Frozen:
+        kept, fix = "reads the parameters of the old one", None
+        if self.kind == "optimizer":
+            kept, fix = "takes the steps of the old one", _KEEP_OPTIMIZER
+
         def read(stack: Stack) -> Any:
             now = resolve(root(stack), use.steps)
-            tensors = _tensors_of(now)
-            if not tensors:
+            if not _tensors_of(now) and not isinstance(now, Optimizer):
                 return MISSING
             state = State("owner", (Identity(now),))
-            # What wraps a module has its parameters.
-            return self.state if state != self.state and self.tensors <= tensors else state
+            return self.state if self._is_same_for_the_graph(now) else state
 
         return Frozen(
-            PARAMETER_REBOUND,
-            f"`{use.text}` is a different {self.kind} than at the capture; the replay still reads "
-            "the parameters of the old one",
+            self.meaning,
+            f"`{use.text}` is a different {self.kind} than at the capture; the replay still {kept}",
             self.state,
             read,
             read_at,
@@ -312,6 +324,19 @@ class _Owner:
             *_bound_by(use, local_to),
             subject=self.subject,
             tensors=self.tensors,
+            fix=fix,
+        )
+
+    def _is_same_for_the_graph(self, now: Any) -> bool:
+        """What wraps a module has its parameters; another optimizer may be like the old one."""
+        numbers = _numbers_of_optimizer(now)
+        return (
+            self.tensors <= _tensors_of(now)
+            and len(numbers) >= len(self.numbers)
+            and all(
+                own.items() <= other.items()
+                for own, other in zip(self.numbers, numbers, strict=False)
+            )
         )
 
     def of_another(
@@ -359,21 +384,50 @@ def _owner(
     is_reused = not is_own and not use.steps and isinstance(watched.root, NameIn)
     if use.written or use.tested or is_reused or is_internal_file(watched.frame.file):
         return None
-    tensors = _tensors_of(value) & frozenset(external)
-    if not tensors:
+    tensors, numbers = _tensors_of(value) & frozenset(external), _numbers_of_optimizer(value)
+    if not tensors and not (numbers and _steps_in(value, external)):
         return None
     if use.steps and id(resolve(watched.root(), use.steps[:-1])) in parts:
         return None
-    kind = "module" if isinstance(value, torch.nn.Module) else "object"
+    kinds = {torch.nn.Module: "module", Optimizer: "optimizer"}
+    kind = next((name for kind, name in kinds.items() if isinstance(value, kind)), "object")
     subject = ("owner", watched.key or (watched.frame, use.text))
-    return _Owner(kind, State("owner", (Identity(value),)), tensors, subject)
+    return _Owner(kind, State("owner", (Identity(value),)), tensors, numbers, subject)
+
+
+_KEEP_OPTIMIZER = (
+    "keep the optimizer, and reset its state in place (`zero_()` of each tensor; a learning rate in"
+    " a tensor by `fill_()`), or capture again with the new one"
+)
+
+
+def _steps_in(optimizer: Optimizer, external: Collection[int]) -> bool:
+    """Whether a graph uses a parameter of an optimizer."""
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    return any(key_of(parameter) in external for parameter in parameters)
+
+
+def _numbers_of_optimizer(value: Any) -> tuple[dict[str, Any], ...]:
+    """The hyperparameters of each group of an optimizer, and its class; () of anything else."""
+    if not isinstance(value, Optimizer):
+        return ()
+    return tuple(
+        {"class": type(value)}
+        | {key: each for key, each in group.items() if type(each) in (bool, int, float, tuple)}
+        for group in value.param_groups
+    )
 
 
 def _tensors_of(value: Any) -> frozenset[int]:
     """The keys of the parameters and buffers of a module, or of the modules that are attributes of
-    an object."""
+    an object; of the state of an optimizer."""
     if isinstance(value, torch.nn.Module):
         return keys_in(value)
+    if isinstance(value, Optimizer):
+        rates = [
+            [each for key, each in group.items() if key != "params"] for group in value.param_groups
+        ]
+        return frozenset(filter(None, map(key_of, tensors_in((list(value.state.values()), rates)))))
     if isinstance(value, types.ModuleType | type | torch.Tensor):
         return frozenset()
     fields = attribute_of(value, "__dict__")

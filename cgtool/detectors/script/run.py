@@ -22,6 +22,7 @@ from cgtool.detectors.script import (
     inputs,
     memory,
     outputs,
+    saved_tensors,
     shared_pools,
     sharing,
     speed,
@@ -51,8 +52,8 @@ _OBSERVERS = (
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
     copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    stale_names.StaleNames, shared_pools.SharedPools, unordered.Unordered, unordered.PinnedReads,
-    sharing.Sharing,
+    stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
+    unordered.Unordered, unordered.PinnedReads, sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,

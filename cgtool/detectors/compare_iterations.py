@@ -74,11 +74,18 @@ _FIX_OF_ASSIGNMENT = (
     "allocate the tensor once, before the capture, and where it is assigned now, `copy_()` the new "
     "values into it"
 )
+_FIX_OF_QUEUE = (
+    "allocate the tensors once, before the capture, and where they are moved or exchanged now, "
+    "copy from one to the other: `older.copy_(newer)`"
+)
 
 _FIX_OF_REPLACEMENT = (
     "keep the object, and `copy_()` the new values into its tensors (`load_state_dict`); to choose "
     "between several objects, capture a graph for each"
 )
+
+_INDEXES = ("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")
+"""Ops for which PyTorch makes tensors of lists (`x[[0, 2]]`)."""
 
 
 @dataclass(frozen=True)
@@ -362,9 +369,11 @@ class _Comparison:
                 # Another part of the same tensor, whose number was reported; or in memory that
                 # each iteration takes for it, and gives back.
                 continue
-            if new.storage not in self.first.storages and not self.second.outlived(new.storage):
-                # It existed neither before nor after: PyTorch created it in C++ for this call
-                # (the index tensor of x[[0, 2]]).
+            is_short_lived = new.storage not in self.first.storages and not self.second.outlived(
+                new.storage
+            )
+            if is_short_lived and (after.call.name.startswith(_INDEXES) or not self._was_held(new)):
+                # It existed neither before nor after: PyTorch created it in C++ for this call.
                 continue
             shown = (
                 f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
@@ -404,7 +413,7 @@ class _Comparison:
                 continue
             is_chosen = False
             changed = self._memory_set() if is_rebound else self._memory_set_of(new)
-            fix = None
+            fix = _FIX_OF_ASSIGNMENT if changed and not is_rebound else None
             if not changed and not is_rebound:
                 holding = self._changed_at(new.address)
                 changed = _places(
@@ -412,6 +421,8 @@ class _Comparison:
                 )
                 if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
                     fix = _FIX_OF_ASSIGNMENT
+                elif holding:
+                    fix = _FIX_OF_QUEUE
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:
@@ -464,6 +475,10 @@ class _Comparison:
         held = [change for change in self.changes if _is(change.before, tensor)]
         held += [change for change in self.changes if _is(change.after, tensor)]
         return [change.watched.use.text for change in held]
+
+    def _was_held(self, tensor: OutsideTensor) -> bool:
+        """Whether a name led to it before the second iteration."""
+        return any(tensor.address in value.addresses for value in self.first.state.values())
 
     def _changed_at(self, address: int) -> list[Watched]:
         """Where the code changes a name, a container, or the attributes of an object, behind which

@@ -467,7 +467,7 @@ class FrozenValues:
             f"{words} reaches {target}: every replay repeats the value of the capture",
             (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
-            fix=_FIX_OF_VERSION if cause.kind == "version" else None,
+            fix=_FIX_OF_VERSION if cause.kind == "version" else self._fixes.get(position),
             severity=None if position in self.observed else WARNING,
         )
 

@@ -2641,6 +2641,39 @@ def heads_train_in_turn(device):
     return step
 
 
+def weight_gets_other_memory(device):
+    weight = torch.ones(4, 4, device=device)
+    x = torch.ones(4, device=device)
+
+    def step():
+        normed = weight / weight.norm()  # <- metadata-address-changed
+        weight.data = normed
+        return x @ weight
+
+    return step
+
+
+def outputs_wait_in_a_queue(device):
+    waiting = collections.deque(torch.zeros(4, device=device) for _ in range(3))
+    x = torch.ones(4, device=device)
+
+    def step():
+        waiting.append(x * 2)
+        return waiting.popleft() + 1  # <- metadata-address-changed
+
+    return step
+
+
+def width_drawn_by_torch(device):
+    weight = torch.ones(64, 4, device=device)
+
+    def step():
+        width = int(torch.randint(1, 64, ()))  # <- rng-frozen-seed
+        return weight[:width].sum()
+
+    return step
+
+
 def snapshots_of_weights_in_a_list(device):
     weights = [rows(device), rows(device, 8)]
     snapshots = []

@@ -170,6 +170,21 @@ def test_a_tensor_that_the_code_assigns_is_to_be_filled_there():
     assert moved.fix.startswith("allocate the tensor once, before the capture, and where it is")
 
 
+def test_a_tensor_that_gets_other_memory_is_to_be_filled_there():
+    (moved,) = found(changing_state, "weight_gets_other_memory")
+    assert moved.fix.startswith("allocate the tensor once, before the capture, and where it is")
+
+
+def test_tensors_that_move_through_a_queue_are_to_be_copied_from_place_to_place():
+    (moved,) = found(changing_state, "outputs_wait_in_a_queue")
+    assert "`older.copy_(newer)`" in moved.fix
+
+
+def test_a_drawn_number_that_no_tensor_can_replace_has_the_fix_of_the_op():
+    (drawn,) = found(changing_state, "width_drawn_by_torch")
+    assert drawn.fix.startswith("`aten::slice.Tensor` takes only numbers")
+
+
 def test_a_number_is_named_with_the_op_that_gets_it():
     drawn, *_ = found(idioms_of_python, "augmentation_by_learned_odds")
     assert "reaches aten::mul.Tensor" in drawn.reason

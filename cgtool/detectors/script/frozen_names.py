@@ -214,7 +214,9 @@ class Reads:
             if owner is not None:
                 yield owner.frozen(use, look_up, read_at, local_to)
             else:
-                yield _named(meaning, use, state, look_up, read_at, local_to, subject)
+                tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
+                named = _named(meaning, use, state, look_up, read_at, local_to, subject)
+                yield named._replace(tensors=tensors)
 
     def of_another(
         self, frame: types.FrameType | None, external: Collection[int], now_at: Callable[[], Frames]
@@ -434,6 +436,15 @@ def _tensors_of(value: Any) -> frozenset[int]:
     parts = fields.values() if isinstance(fields, dict) else ()
     modules = [part for part in list(parts) if isinstance(part, torch.nn.Module)]
     return frozenset(itertools.chain.from_iterable(map(keys_in, modules)))
+
+
+def _tensors_of_items(container: Any) -> frozenset[int]:
+    """The keys of what the modules and optimizers in a container own."""
+    if isinstance(container, torch.nn.Module):
+        return keys_in(container)
+    items = list(container.values() if isinstance(container, dict) else container)[:_ITEMS]
+    owners = [item for item in items if isinstance(item, torch.nn.Module | Optimizer)]
+    return frozenset(itertools.chain.from_iterable(map(_tensors_of, owners)))
 
 
 def _is_forward(code: types.CodeType) -> bool:

@@ -180,8 +180,11 @@ class Inputs(Detector):
         for path in self._paths.get(use, ()):
             now = path.look(stack)
             module = None if path.module is None else path.module()
-            if now is MISSING and module is not None:
+            if module is not None and (now is MISSING or now is None):
                 self._report_taken(graph, path, module)
+                return True
+            if now is MISSING and path.optimizer is not None and path.optimizer() is not None:
+                self._report_reset(graph, path, stack)
                 return True
             new_key = key_of(now) if isinstance(now, torch.Tensor) else None
             if new_key is None or new_key == use.buffer.key:
@@ -227,6 +230,17 @@ class Inputs(Detector):
             "old one",
             self._moved_at(graph, path, module) or None,
             fix="change the module before the capture, or capture again",
+            phase="replay",
+        )
+
+    def _report_reset(self, graph: WatchedGraph, path: Path, stack: Stack) -> None:
+        """An optimizer has lost its state."""
+        name = path.text.partition(".state[")[0]
+        self.report(
+            _REBOUND[path.kind],
+            f"`{path.text}` is gone since the capture; the replay goes on with the old state",
+            changed_at((("attribute", "state"),), stack.values(), graph) or None,
+            fix=f"reset the state of `{name}` in place: `zero_()` of each tensor",
             phase="replay",
         )
 

@@ -95,6 +95,8 @@ class Path:
     frame: int | None = None
     """Identity of the frame of a local."""
     module: weakref.ref[torch.nn.Module] | None = None
+    optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+    """Whose state the tensor is."""
 
     def look(self, stack: Stack) -> Any:
         """What the path leads to now."""
@@ -151,7 +153,12 @@ class Holders:
 
         for parameter, state in optimizer.state.items():
             root = partial(state_of, weakref.ref(parameter))
-            self._add_parts(f"{text}.state[...]", state, root, ())
+            for step, part in parts_of(state):
+                inner = f"{text}.state[...][{step[1]!r}]"
+                if isinstance(part, torch.Tensor):
+                    self._note(part, Path("item", inner, root, (step,), optimizer=owner))
+                else:
+                    self._add_parts(inner, part, root, (step,))
         groups, text = ("attribute", "param_groups"), f"{text}.param_groups"
         self._add_parts(text, optimizer.param_groups, follows(owner), (groups,))
 

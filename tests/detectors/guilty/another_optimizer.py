@@ -26,6 +26,11 @@ def train(optimizer):
     return loss
 
 
+def train_in_turn():
+    for optimizer in several:
+        train(optimizer)
+
+
 def capture(step):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -40,9 +45,13 @@ def capture(step):
 
 
 trainer = Trainer()
+reset = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+several = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)]
 with_moments = capture(lambda: train(momentum))
 with_a_rate = capture(lambda: train(plain))
 of_an_object = capture(trainer.step)
+with_a_state = capture(lambda: train(reset))
+of_a_list = capture(train_in_turn)
 for phase in range(2):
     if phase:
         momentum = torch.optim.SGD(  # <- metadata-address-changed
@@ -52,6 +61,10 @@ for phase in range(2):
         trainer.optimizer = torch.optim.Adagrad(  # <- python-scalar-frozen
             model.parameters(), lr=0.1
         )
-    for graph in (with_moments, with_a_rate, of_an_object):
+        reset.state.clear()  # <- metadata-address-changed
+        several[0] = torch.optim.SGD(  # <- control-flow-frozen
+            model.parameters(), lr=0.1, momentum=0.9
+        )
+    for graph in (with_moments, with_a_rate, of_an_object, with_a_state, of_a_list):
         x.copy_(torch.randn(8, 4))
         graph.replay()

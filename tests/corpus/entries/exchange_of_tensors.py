@@ -33,8 +33,9 @@ def dlpack_capsule(device):
 
 def current_stream_by_its_handle(device):
     def forward(x):
-        stream = torch.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-        with torch.cuda.stream(stream):
+        # ExternalStream(0) is not the default stream, but one of PyTorch's pool.
+        handle = torch.cuda.current_stream().cuda_stream
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle) if handle else None):
             return x + 1
 
     return forward, (torch.randn(3, device=device),)

@@ -150,7 +150,7 @@ def selects_by_a_mask(device):
 def assigns_by_a_mask(device):
     def forward(x, mask):
         x = x.clone()
-        x[mask] = x[0, :1]  # guilty: the mask becomes indices
+        x[mask] = x[0, :1].clone()  # guilty: the mask becomes indices
         return x
 
     return forward, (torch.randn(4, 6, device=device), torch.rand(4, 6, device=device) > 0.5)

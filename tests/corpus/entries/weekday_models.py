@@ -141,7 +141,8 @@ class _Encoder(nn.Module):
 
 def utterances_masked_up_to_the_longest(device):
     lengths = torch.tensor([10, 7, 4], device=device)
-    return _Encoder().to(device).eval(), (torch.randn(3, 10, 8, device=device), lengths)
+    model = _Encoder().to(device).eval().requires_grad_(False)
+    return model, (torch.randn(3, 10, 8, device=device), lengths)
 
 
 # As many steps as there are frames.
@@ -321,7 +322,7 @@ class _TwoTowers(nn.Module):
         self.total += len(ids)  # guilty: the number of the capture
         log_q = torch.log(self.counts[ids] / self.total)  # guilty: as above
         target = torch.arange(len(ids), device=ids.device)
-        return functional.cross_entropy(logits - log_q, target)
+        return functional.cross_entropy(logits - log_q, target), log_q.mean()
 
 
 def two_towers_count_on_the_host(device):

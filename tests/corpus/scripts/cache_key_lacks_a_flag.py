@@ -33,5 +33,5 @@ def run(rows, normalize=False):
 
 
 rows = torch.ones(2, 4)
-print(run(rows).sum().item())
-print(run(rows, normalize=True).exp().sum().item())  # eager: 2.0 for all rows
+print(run(rows).shape, round(run(rows, normalize=True).exp().sum().item(), 3))
+# eager: torch.Size([2, 4]) 2.0

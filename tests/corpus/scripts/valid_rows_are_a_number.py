@@ -35,5 +35,5 @@ class PaddedRunner:
 
 runner = PaddedRunner()
 print(
-    [runner.run(torch.ones(rows, 2, device="cuda")) for rows in (8, 4, 2)]
-)  # eager: [2.0, 2.0, 2.0]
+    [runner.run(torch.full((rows, 2), float(rows), device="cuda")) for rows in (8, 4, 2)]
+)  # eager: [16.0, 8.0, 4.0]

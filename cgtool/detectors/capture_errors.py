@@ -394,6 +394,7 @@ RULES = (
         code("no-differentiable-params"),
         r"element 0 of tensors does not require grad",
         "no output requires grad, so there is no backward to capture",
+        when=lambda error: error.phase != "script" or error.ran("torch/cuda/graphs"),
     ),
     Rule(
         code("capture-ended-elsewhere"),

@@ -17,6 +17,7 @@ from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
+DOUBLE_BACKWARD = code("double-backward")
 GRAPHED_CALLABLE_CALLED_TWICE = code("graphed-callable-called-twice")
 GRAPHED_MODULE_MUTATED_IN_PLACE = code("graphed-module-mutated-in-place")
 INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED = code("input-layout-or-grad-flag-changed")
@@ -40,6 +41,8 @@ class Callables(Detector):
         self._last_call: dict[GraphedCallable, Frames] = {}
         self._fell_back: dict[GraphedCallable, Frames] = {}
         """Where a callable first ran eagerly."""
+        self._differentiated: set[Frames] = set()
+        """Where the backward of a callable ran with ``create_graph=True``."""
 
     def on_callables_graphing(self, event: events.CallablesGraphing) -> None:
         self._copies.clear()
@@ -150,6 +153,11 @@ class Callables(Detector):
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._look_at_warm_up_state()
+        places = {each.frames for each in self.findings if each.code == DOUBLE_BACKWARD}
+        if places > self._differentiated:
+            # PyTorch has refused the second derivative, at its own line.
+            for frames in self._differentiated:
+                self.findings.drop(DOUBLE_BACKWARD, frames)
         for graphed, frames in self._fell_back.items():
             if graphed not in self._last_call:
                 mode = "train()" if graphed.training else "eval()"
@@ -184,6 +192,16 @@ class Callables(Detector):
 
     def on_graphed_call_fell_back(self, event: events.GraphedCallFellBack) -> None:
         self._fell_back.setdefault(event.callable, self.script.place())
+
+    def on_graphed_backward_keeps_graph(self, _event: events.GraphedBackwardKeepsGraph) -> None:
+        place = self.script.place()
+        self._differentiated.add(place)
+        self.report(
+            DOUBLE_BACKWARD,
+            "the backward of a graphed callable is a replay: `create_graph=True` gives gradients "
+            "that cannot be differentiated, and a loss of them has no effect",
+            place,
+        )
 
     def on_graphed_backward_too_late(self, event: events.GraphedBackwardTooLate) -> None:
         self.report(

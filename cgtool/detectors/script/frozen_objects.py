@@ -27,7 +27,13 @@ from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import is_condition
 from cgtool.observe.tensors import keys_in
-from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS, Dropout, children_of
+from cgtool.torch_compat.private import (
+    BACKWARD_HOOKS,
+    FORWARD_HOOKS,
+    TENSOR_HOOKS,
+    Dropout,
+    children_of,
+)
 
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -234,6 +240,45 @@ def flags(graph: WatchedGraph) -> Iterator[Frozen]:
                 (("call", "requires_grad_"), ("attribute", "requires_grad")),
                 fix=_CAPTURE_AGAIN,
             )
+
+
+def tensor_hooks(graph: WatchedGraph) -> Iterator[Frozen]:
+    """Hooks of the parameters that a graph with a backward reads, but not of a graphed callable,
+    whose gradients autograd accumulates after the replay."""
+    if graph.callable is not None or not any(call.autograd_node for call in graph.record.calls):
+        return
+    for use in graph.external.values():
+        parameter = use.tensor()
+        if isinstance(parameter, torch.nn.Parameter) and parameter.requires_grad:
+            known = _tensor_hooks_of(parameter)
+            yield Frozen(
+                CHILD_MODULE_HOOKS_CAPTURED,
+                "a hook of a parameter was added after the capture; no replay runs it",
+                *_of(parameter, partial(_added_tensor_hooks, known)),
+                frames_of(use.call.chain),
+                targets=_ADDS_TENSOR_HOOK,
+                fix=_HOOK_FIRST,
+            )
+
+
+def _added_tensor_hooks(known: frozenset[Any], parameter: torch.Tensor) -> frozenset[Any]:
+    return _tensor_hooks_of(parameter) - known
+
+
+def _tensor_hooks_of(parameter: torch.Tensor) -> frozenset[Any]:
+    """Names of the tables and keys of the hooks in them."""
+    tables = ((name, getattr(parameter, name, None) or ()) for name in TENSOR_HOOKS)
+    return frozenset((name, key) for name, table in tables for key in table)
+
+
+_ADDS_TENSOR_HOOK: tuple[Target, ...] = (
+    ("call", "register_hook"),
+    ("call", "register_post_accumulate_grad_hook"),
+)
+_HOOK_FIRST = (
+    "register it before the capture, with tensor ops alone, which the graph then repeats; or call "
+    "it after each replay"
+)
 
 
 # The environment, and settings of PyTorch.

@@ -34,6 +34,7 @@ from cgtool.detectors.script.frozen_objects import (
     parts,
     settings,
     stepped,
+    tensor_hooks,
     variable,
 )
 from cgtool.detectors.script.histories import Histories
@@ -151,6 +152,7 @@ class HostState(Detector):
             *self._captured_parts(graph),
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
+            *tensor_hooks(graph),
         ]
         self._captured |= {
             (each.subject, each.before)

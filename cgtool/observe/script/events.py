@@ -157,6 +157,12 @@ class GraphedBackwardTooLate(NamedTuple):
     callable: GraphedCallable
 
 
+class GraphedBackwardKeepsGraph(NamedTuple):
+    """The backward of a call is about to run with ``create_graph=True``."""
+
+    callable: GraphedCallable
+
+
 # Ops and host waits (calls.py, streams.py).
 
 

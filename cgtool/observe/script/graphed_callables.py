@@ -92,6 +92,8 @@ class _Callables:
             if self._calls.get(graphed) != number:
                 graphed.called_twice = True
                 self.script.publish(events.GraphedBackwardTooLate(graphed))
+            if torch.is_grad_enabled():
+                self.script.publish(events.GraphedBackwardKeepsGraph(graphed))
 
         with no_torch_function():
             for tensor in tensors_in(result):

@@ -281,7 +281,7 @@ def _named(
 def _bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:
     """What a line must assign to have changed a name, and the frame whose local variable it is."""
     path: tuple[Target, ...] = (("name", use.root), *use.steps)
-    return path[-1:] if path[-1][0] != "item" else path[:-3:-1], None if use.steps else local_to
+    return path[::-1], None if use.steps else local_to
 
 
 @dataclass

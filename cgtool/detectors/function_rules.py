@@ -26,6 +26,7 @@ from cgtool.observe.frames import call_op, callers, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
+    FROM_DATA,
     HOST,
     PINNED,
     is_cpu_device,
@@ -347,7 +348,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.pin_memory: lambda region, _args, _kwargs: note_pinning(region),
 }
 
-FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+FROM_PYTHON = frozenset(getattr(torch, name) for name in FROM_DATA)
 """Checked with ``refuse_from_python`` when the result is on the GPU."""
 
 _GET_ITEM, _SET_ITEM = torch.Tensor.__getitem__, torch.Tensor.__setitem__

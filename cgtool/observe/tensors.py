@@ -312,6 +312,10 @@ def is_leaf(tensor: torch.Tensor) -> bool:
 # --- tensors in arguments and results
 
 
+FROM_DATA = ("tensor", "as_tensor", "asarray")
+"""Functions of ``torch`` that make a tensor of Python's and NumPy's data."""
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Tensors anywhere in arguments or results."""
     if isinstance(value, torch.Tensor):

@@ -26,6 +26,7 @@ from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_user, here
 from cgtool.observe.tensors import (
     DEVICE,
+    FROM_DATA,
     HOST,
     is_cuda_device,
     listed_tensors,
@@ -141,7 +142,6 @@ def _noted(device: DeviceModel, function: Any) -> Any:
     return run_eagerly
 
 
-_FROM_DATA = ("tensor", "as_tensor", "asarray")
 _FROM_TENSORS = (
     "sparse_coo_tensor", "sparse_compressed_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
     "sparse_bsr_tensor", "sparse_bsc_tensor",
@@ -442,7 +442,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         stand_in(torch.Tensor, "new", functools.partial(_new, placement))
         for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))
-        for name in _FROM_DATA:
+        for name in FROM_DATA:
             wrap(torch, name, functools.partial(_make_from, placement, True))
         for owner, name in (*((torch, name) for name in _FROM_TENSORS), private.NESTED_TENSOR):
             wrap(owner, name, functools.partial(_make_from, placement, False))

@@ -32,7 +32,7 @@ from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
-from cgtool.observe.tensors import tensors_in
+from cgtool.observe.tensors import FROM_DATA, listed_tensors, tensors_in
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
@@ -53,6 +53,8 @@ _COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "isend", "irecv",
 )  # fmt: skip
+_FIRST_ITEMS = 8
+"""Of a list, which tell whether it has tensors: it may be a long one of numbers."""
 _HOST_CALLBACKS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
 _GRAPH_METHODS = (
     "capture_begin", "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode",
@@ -228,7 +230,15 @@ def observe_ops(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
-    """Calls that read host memory and dispatch no op."""
+    """Calls that read tensors on the host, and dispatch no op or none that the op key sees."""
+
+    def from_items(name: str, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        # PyTorch reads the tensors among them one by one, with all keys like ours switched off.
+        is_of_tensors = isinstance(data, list | tuple) and listed_tensors(data[:_FIRST_ITEMS])
+        for tensor in listed_tensors(data) if is_of_tensors else ():
+            if script.device.place(tensor) == "device":
+                script.host_waited(f"torch.{name}", tensor)
+        return call_user(original, data, *args, **kwargs)
 
     def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         script.host_read(tensor)
@@ -236,6 +246,8 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
 
     for name in ("tolist", "numpy"):
         patches.wrap(torch.Tensor, name, read)
+    for name in FROM_DATA:
+        patches.wrap(torch, name, functools.partial(from_items, name))
 
 
 def observe_calls(script: ObservedScript, patches: Patches) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Generator  # the simulated device replaces the attribute
 
 from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.padded_results import PaddedResults
 from cgtool.detectors.script.padding import Batch, Padding, is_equal, size_of
 from cgtool.findings import code
 from cgtool.model.capture import Frames
@@ -85,6 +86,7 @@ class Copies(Detector):
         self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
         """By number of the graph: the generators that its ops use, except the default one."""
 
+        self._results = PaddedResults(self.report, self.script.device.simulated)
         self._sources: dict[tuple[int | None, int, int], bytes] = {}
         """By key, address and size of a pinned source: a hash of what the last copy found in it."""
 
@@ -108,6 +110,12 @@ class Copies(Detector):
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         self._written.pop(event.graph.number, None)
         self._generators.pop(event.graph.number, None)
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        self._results.forget([key for key, _ in self._written[event.graph.number]])
+
+    def on_followed_op(self, event: events.FollowedOp) -> None:
+        self._results.note(event.op, event.result)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op
@@ -276,6 +284,7 @@ class Copies(Detector):
         try:
             with unobserved(), no_torch_function(), torch.inference_mode():
                 leaks = self._try(graph, use, padding)
+                self.script.follows_all = bool(self._results)
         # The ops of the script run with values that are not its own, and may raise anything.
         except Exception as error:
             return f"not confirmed by a replay with other padding: {first_line(error)}", NOTE
@@ -319,13 +328,20 @@ class Copies(Detector):
             as_it_was, again = replayed(own), replayed(own)
             if not all(map(is_equal, as_it_was, again)):
                 raise _NotTried("two replays with the same padding gave different results")
-            return any(
-                not padding.is_equal(one, other)
-                for value in others
-                for one, other in zip(as_it_was, replayed(value), strict=True)
+            tried = [replayed(value) for value in others]
+            leaks = not all(
+                padding.is_equal(one, other)
+                for result in tried
+                for one, other in zip(as_it_was, result, strict=True)
             )
         finally:
             restore()
+        if not leaks:
+            for number, (tensor, _) in enumerate(written):
+                self._results.begin(
+                    tensor, as_it_was[number], [each[number] for each in tried], padding.what
+                )
+        return leaks
 
     def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
         """What a graph writes and the script still holds. Raises _NotTried if a replay may change

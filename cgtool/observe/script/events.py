@@ -173,6 +173,14 @@ class EagerOp(NamedTuple):
     result: Any
 
 
+class FollowedOp(NamedTuple):
+    """An op outside captures has run, whatever it has touched, while ``ObservedScript.follows_all``
+    is true."""
+
+    op: Op
+    result: Any
+
+
 class HostWaited(NamedTuple):
     """The host has waited for the device."""
 

@@ -162,6 +162,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """The thread of the script, and those that it has started; not autograd's."""
         self.clock = 0
         """Counts writes and replays."""
+        self.follows_all = False
+        """Whether each eager op is published as a ``FollowedOp``."""
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
@@ -393,6 +395,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
+        if self.follows_all:
+            self.publish(events.FollowedOp(op, result))
         if self.device.ran_on_host((args, kwargs, result)):
             return
         for tensor in op.made(result):

@@ -391,6 +391,13 @@ RULES = (
         "a graphed callable takes positional arguments only",
     ),
     Rule(
+        code("replay-with-other-shape"),
+        r"must match the size of tensor|must match the existing size",
+        "an argument of a graphed callable is copied into its sample, which has another shape",
+        fix="pad the batch to the shape of the sample, or graph the callable for each shape",
+        when=lambda error: error.ran("torch/cuda/graphs"),
+    ),
+    Rule(
         code("no-differentiable-params"),
         r"element 0 of tensors does not require grad",
         "no output requires grad, so there is no backward to capture",

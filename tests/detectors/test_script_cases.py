@@ -121,6 +121,12 @@ def test_fix_of_what_an_optimizer_holds(script: str, fix: str) -> None:
     assert all(fix in (each or "") for each in fixes)
 
 
+def test_fix_of_what_a_graph_reads_of_one_that_did_not_run() -> None:
+    fixes = checked(_HERE / "guilty" / "made_in_a_graph_that_did_not_run.py").fixes
+    assert any("as a warm-up" in (fix or "") for fix in fixes)
+    assert any((fix or "").startswith("replay graph ") for fix in fixes)
+
+
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
 def test_corpus(entry: Entry) -> None:
     outcome = checked(entry.file)

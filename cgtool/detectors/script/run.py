@@ -21,6 +21,7 @@ from cgtool.detectors.script import (
     gradients,
     inputs,
     memory,
+    not_run,
     outputs,
     saved_tensors,
     shared_pools,
@@ -52,7 +53,7 @@ _OBSERVERS = (
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
     copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
+    not_run.NotRun, stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,

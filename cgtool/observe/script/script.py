@@ -272,7 +272,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 storage = StorageRef(tensor)
                 place, address = self.device.place(tensor), self.device.address(storage)
                 buffer = self.buffers.add(storage, place, address)
-                buffer.allocated_in = graph
+                buffer.allocated_in, buffer.allocated_by = graph, call
                 graph.allocated[key] = buffer
         stream = self.device.stream()
         tick = graph.order.submit(stream)

@@ -50,6 +50,8 @@ class Buffer:
     """On the device; on the simulated one an address of the allocator's model."""
     allocated_in: WatchedGraph | None = None
     """The graph in whose capture it was allocated."""
+    allocated_by: OpCall | None = None
+    """The op of that capture."""
     last_write: Access | None = None
     last_read: Access | None = None
     """The last replay that reads it."""

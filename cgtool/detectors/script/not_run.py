@@ -1,0 +1,110 @@
+"""What one graph computes, and another reads before the first was replayed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from cgtool.detectors.reporting import Detector
+from cgtool.findings import code
+from cgtool.model.capture import Frames
+from cgtool.observe.effects import overwrites
+from cgtool.observe.frames import frames_of
+from cgtool.observe.ops import OpCall
+from cgtool.observe.script import events
+from cgtool.observe.script.state import Buffer, WatchedGraph
+from cgtool.torch_compat.storages import Layout
+
+CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
+
+_WARM_UP = "run the code once before the first capture, as a warm-up, so that this is computed then"
+
+_Span = tuple[int, int]
+"""The first byte in a storage, and the one after the last."""
+
+
+class NotRun(Detector):
+    """Replays that read memory of a graph that was never replayed."""
+
+    phase = "replay"
+
+    def start(self) -> None:
+        self._written: defaultdict[int, list[_Span]] = defaultdict(list)
+        """By key of a buffer: what the capture in progress has written."""
+        self._reads: defaultdict[WatchedGraph, dict[int, tuple[Buffer, OpCall | None]]]
+        self._reads = defaultdict(dict)
+        """By graph, and by key of a buffer that another graph computes: the first op that reads
+        it."""
+
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
+        self._written.clear()
+
+    def on_op_captured(self, event: events.OpCaptured) -> None:
+        graph, op = event.graph, event.op
+        for tensor in (*op.read, *(() if overwrites(op.name) else op.written)):
+            buffer = self._computed_elsewhere(tensor, graph)
+            if buffer is not None and not _covers(self._written[buffer.key], _span(tensor)):
+                self._reads[graph].setdefault(buffer.key, (buffer, op.call))
+        for tensor in op.written:
+            buffer = self._computed_elsewhere(tensor, graph)
+            if buffer is not None:
+                self._written[buffer.key].append(_span(tensor))
+
+    def _computed_elsewhere(self, tensor: torch.Tensor, graph: WatchedGraph) -> Buffer | None:
+        buffer = self.script.buffers.find(tensor)
+        return None if buffer is None or buffer.key in graph.allocated else _not_run(buffer)
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        graph = event.graph
+        for buffer, call in self._reads.get(graph, {}).values():
+            maker = buffer.allocated_in
+            if maker is None or _not_run(buffer) is None:
+                continue
+            made_at, read_at = _place(buffer.allocated_by), _place(call)
+            # Graphs of one line do not wait for each other: the first call has made something for
+            # the later ones, too. So it has if nothing can replay its graph.
+            by_first_call = not maker.replayable or graph.is_alternative_to(maker)
+            at_maker = by_first_call and bool(made_at)
+            lines = ("read", read_at), ("computed", () if at_maker else made_at)
+            self.report(
+                CAPTURE_DOES_NOT_EXECUTE,
+                f"{graph.name} reads what {maker.name} computes, but {maker.name} was not replayed "
+                "before; a capture runs nothing",
+                made_at if at_maker else None,
+                fix=_WARM_UP if by_first_call else f"replay {maker.name} before {graph.name}",
+                evidence=tuple(
+                    f"{verb} at {Path(frames[0].file).name}:{frames[0].line}"
+                    for verb, frames in lines
+                    if frames
+                ),
+            )
+
+
+def _not_run(buffer: Buffer) -> Buffer | None:
+    """The buffer, if only a replay of a graph would compute it, and there was none."""
+    graph = buffer.allocated_in
+    is_computed = graph is None or graph.replays > 0 or buffer.last_write is not None
+    return None if is_computed else buffer
+
+
+def _place(call: OpCall | None) -> Frames:
+    return () if call is None else frames_of(call.chain)
+
+
+def _span(tensor: torch.Tensor) -> _Span:
+    if not tensor.numel():
+        return 0, 0
+    layout, size = Layout.of(tensor), tensor.element_size()
+    last = sum((count - 1) * step for count, step in zip(layout.shape, layout.stride, strict=True))
+    return layout.offset * size, (layout.offset + last + 1) * size
+
+
+def _covers(written: list[_Span], span: _Span) -> bool:
+    """Whether all of a span was written, as far as the first and the last bytes tell."""
+    at, end = span
+    for first, after in sorted(written):
+        if first <= at < after:
+            at = after
+    return at >= end

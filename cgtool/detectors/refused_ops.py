@@ -178,7 +178,11 @@ def _refusal_of(
             function = called_at(position_of(call.chain[0]))
     if function in ("", _short(name).removesuffix("_")):
         return refusal if callers else inside_python(refusal, call)
-    subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
+    callee, _, reads = refusal.subject.removesuffix(",").partition(", ")
+    if callee == "`torch.linalg`" and function.startswith("linalg_"):
+        subject = f"`torch.linalg.{function.removeprefix('linalg_')}`, {reads},"
+    else:
+        subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
     # The user's code does not branch where a library function compares.
     is_hidden = refusal.code == SYNC_TRUTH_VALUE
     return Refusal(

@@ -110,6 +110,11 @@ CHECKS = "construct the distribution with validate_args=False"
             "scale_tril=",
         ),
         (
+            lambda x, _: torch.linalg.pinv(x[None]),
+            "`torch.linalg.pinv`, which reads its error code",
+            "outside",
+        ),
+        (
             lambda x, _: StudentT(x[0], x, x, False),
             "creating a device tensor from Python or NumPy data in `Gamma`",
             "replace it",

@@ -241,6 +241,21 @@ def test_what_the_default_stream_has_computed_and_is_held_is_refused():
     assert "the graph behind `held.loss`" in failure.message
 
 
+def test_a_backward_whose_forward_ran_before_the_capture_is_refused_for_that():
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        held = {"loss": _ones().sum()}
+
+        def step(x):
+            held["loss"].backward(retain_graph=True)
+            return x * 2
+
+        captured(device, step, torch.ones(4, device="cuda"))
+    failure = caught.value.failure
+    assert failure.findings[0].code == "accumulate-grad-default-stream"
+    assert "it reaches the forward of `held.loss`" in failure.message
+    assert "compute `held.loss` in the captured code" in failure.fix
+
+
 def test_a_node_that_is_kept_belongs_to_the_stream_on_which_it_was_made():
     edge = torch.autograd.graph.get_gradient_edge
     with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:

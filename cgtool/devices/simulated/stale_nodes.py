@@ -29,6 +29,8 @@ from cgtool.torch_compat.private import BACKWARD, is_profiler_enabled, no_torch_
 
 _HELD = "cgtool: held"
 """Key in the metadata of a node, which live as long as the node: why it is alive, and the fix."""
+_COMPUTED = "cgtool: computed before the capture"
+"""Key of the name of a result, in the node that computed it."""
 _IS_OF_DEFAULT = "cgtool: of the default stream"
 """Key of whether a node was made by an op on the default stream: a ``_Mark``, or None."""
 _OVERRIDE = "set_override_stale_capture_stream"
@@ -74,7 +76,9 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
         if on_host(tensor):
             continue
         if tensor.grad_fn is not None:
-            why = _held_by(f"`{path}`")
+            name = f"`{path}`"
+            _note_computed(tensor, name)
+            why = _held_by(name)
             for node in _accumulating([tensor]):
                 if node.metadata.get(_IS_OF_DEFAULT, True):
                     node.metadata[_HELD] = why
@@ -95,6 +99,25 @@ def _held_by(result: str) -> tuple[str, str]:
     )
 
 
+def _note_computed(result: torch.Tensor, name: str) -> None:
+    node: Any = result.grad_fn
+    node.metadata[_COMPUTED] = name
+
+
+def _why_refused(outputs: Iterable[torch.Tensor]) -> tuple[str, str] | None:
+    """Why their backward is refused, and the fix; None if it is not."""
+    nodes = list(nodes_behind(tensor.grad_fn for tensor in outputs))
+    why = next(filter(None, (node.metadata.get(_HELD) for node in nodes)), None)
+    result = next(filter(None, (node.metadata.get(_COMPUTED) for node in nodes)), None)
+    if why is None or result is None:
+        return why
+    return (
+        "backward would make the default stream wait for the capture (906): it reaches the "
+        f"forward of {result}, which ran on the default stream before the capture",
+        f"compute {result} in the captured code, so that each replay computes it anew",
+    )
+
+
 def mark_held(names: Callable[[], dict[int, str]]) -> None:
     """Mark the nodes that a result of a script keeps alive when a capture begins, and that were
     made on the default stream. ``names``: of tensors, by identity."""
@@ -103,11 +126,12 @@ def mark_held(names: Callable[[], dict[int, str]]) -> None:
     named = names()
     with unintercepted(), no_torch_function():
         for result in _results():
+            name = named.get(id(result))
+            text = "a result" if name is None else f"`{name}`"
             for node in _accumulating([result]):
                 if node.metadata.get(_IS_OF_DEFAULT):
-                    name = named.get(id(result))
-                    why = _held_by("a result" if name is None else f"`{name}`")
-                    node.metadata.setdefault(_HELD, why)
+                    node.metadata.setdefault(_HELD, _held_by(text))
+                    _note_computed(result, text)
 
 
 def _results() -> Iterator[torch.Tensor]:
@@ -123,11 +147,10 @@ def refused(model: DeviceModel, entry: Frame | None) -> Iterator[None]:
     at the line that calls it."""
 
     def run(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.capturing and not model.overrides_stale_streams:
-            reasons = (node.metadata.get(_HELD) for node in _accumulating(tensors_in(outputs)))
-            if (why := next(filter(None, reasons), None)) is not None:
-                frames = () if entry is None else (entry,)
-                model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
+        is_judged = model.capturing and not model.overrides_stale_streams
+        if is_judged and (why := _why_refused(tensors_in(outputs))) is not None:
+            frames = () if entry is None else (entry,)
+            model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
         return call_user(original, outputs, *args, **kwargs)
 
     def override(original: Callable[..., Any], enabled: bool) -> None:

@@ -302,6 +302,12 @@ def variable(name: str, value: str | None, read_at: Frames) -> Frozen:
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 _CONVOLUTIONS = ("aten::convolution", "aten::cudnn_", "aten::_cudnn_", "aten::_slow_conv")
 _ATTENTION = ("aten::_scaled_dot_product",)
+_SUMS = (
+    "aten::index_add", "aten::index_put", "aten::_index_put_impl", "aten::scatter_add",
+    "aten::scatter_reduce", "aten::index_reduce", "aten::cumsum", "aten::embedding_dense_backward",
+    "aten::histc", "aten::bincount", "aten::put",
+)  # fmt: skip
+"""Ops with an algorithm that is deterministic, and one that is not."""
 _SETTINGS: tuple[tuple[str, tuple[str, ...], tuple[Target, ...]], ...] = (
     (
         "torch.get_float32_matmul_precision()",
@@ -323,8 +329,33 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...], tuple[Target, ...]], ...] = (
         (f"torch.backends.cuda.{name}_sdp_enabled()", _ATTENTION, (("call", f"enable_{name}_sdp"),))
         for name in ("flash", "mem_efficient", "math")
     ),
+    (
+        "torch.are_deterministic_algorithms_enabled()",
+        _SUMS,
+        (("call", "use_deterministic_algorithms"),),
+    ),
 )  # fmt: skip
 """Name, ops whose kernels depend on it, and what a line that changes it does."""
+
+
+def autocast(graph: WatchedGraph) -> Iterator[Frozen]:
+    """Autocast around a replay, where neither the captured code nor what captured it used it."""
+    is_cast = any(use.layout.dtype == torch.float32 for use in graph.external.values())
+    if is_cast and graph.has_op(*_MATMULS, *_CONVOLUTIONS) and not _autocasts():
+        yield Frozen(
+            CONTROL_FLOW_FROZEN,
+            "autocast changes nothing in a replay, which computes with the dtypes of the capture",
+            False,
+            _autocasts,
+            (),
+            "torch.is_autocast_enabled('cuda')",
+            (("call", "autocast"),),
+            fix="capture under the same `torch.autocast(..., cache_enabled=False)`",
+        )
+
+
+def _autocasts(_stack: Stack | None = None) -> bool:
+    return torch.is_autocast_enabled("cuda")
 
 
 def settings(graph: WatchedGraph) -> Iterator[Frozen]:

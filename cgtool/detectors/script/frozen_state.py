@@ -28,6 +28,7 @@ from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows
 from cgtool.detectors.script.frozen_names import Reads
 from cgtool.detectors.script.frozen_objects import (
+    autocast,
     flags,
     hyperparameters,
     mode,
@@ -73,6 +74,8 @@ class HostState(Detector):
         """Forget what the last capture has read: it refers to tensors, and would keep them
         alive."""
         self._reads = Reads()
+        self._casts = False
+        """Whether captured code has used autocast itself."""
         self._modules: dict[weakref.ref[torch.nn.Module], Frames] = {}
         """Modules that ran in the capture, and where."""
         self._others: dict[object, tuple[Frozen, ...]] = {}
@@ -103,6 +106,9 @@ class HostState(Detector):
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
             self._toggled.note(event.module, self.script)
+
+    def on_autocast_entered(self, _event: events.AutocastEntered) -> None:
+        self._casts |= self.script.capture is not None
 
     def on_environment_read(self, event: events.EnvironmentRead) -> None:
         place = self.script.place()
@@ -153,6 +159,7 @@ class HostState(Detector):
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
             *tensor_hooks(graph),
+            *(() if self._casts else autocast(graph)),
         ]
         self._captured |= {
             (each.subject, each.before)

@@ -23,10 +23,8 @@ from cgtool.torch_compat.private import no_torch_function, pytree
 from cgtool.torch_compat.storages import StorageRef
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
-_MOST_BYTES = 64 << 20
-"""Of a tensor that is followed."""
-_MOST = 64
-"""Tensors that are followed at a time."""
+_MOST_BYTES = 256 << 20
+"""Of all copies of the tensors that are followed at a time."""
 _SLICE = "use the real rows alone (`out[:n]`), or a mask that is zero for the others"
 
 
@@ -42,6 +40,11 @@ class _Followed(NamedTuple):
     """All of its memory, with other values in that part."""
     real: tuple[torch.Tensor, ...]
     """The same, with other values in the rest."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the copies."""
+        return sum(each.nbytes for each in (*self.padded, *self.real))
 
 
 class PaddedResults:
@@ -62,12 +65,14 @@ class PaddedResults:
     ) -> None:
         """Follow what a graph has written. ``again``: what another replay with the same padding
         writes, which may draw other random numbers; ``others``: replays with other padding."""
-        own, is_padding = tensor.clone(), _any_differs(again, others)
-        if own.is_complex() or not is_padding.any() or is_padding.all():
-            return
-        padded = [torch.where(is_padding, other, own) for other in others]
-        padded, real = [*padded, *self._others(own, is_padding)], self._others(own, ~is_padding)
-        self._follow(tensor, what, padded, real)
+        # Not every dtype has all that is needed here.
+        with contextlib.suppress(Exception):
+            own, is_padding = tensor.clone(), _any_differs(again, others)
+            if own.is_complex() or not is_padding.any() or is_padding.all():
+                return
+            padded = [torch.where(is_padding, other, own) for other in others]
+            padded += self._others(own, is_padding)
+            self._follow(tensor, what, padded, self._others(own, ~is_padding))
 
     def _others(self, own: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
         """A result with other values in a part of it: in another order, as the index of the largest
@@ -89,18 +94,17 @@ class PaddedResults:
         real: Sequence[torch.Tensor],
     ) -> None:
         key, storage = key_of(tensor), StorageRef(tensor)
-        if key is None or storage.bytes > _MOST_BYTES:
+        self._followed = {
+            known: each for known, each in self._followed.items() if not each.storage.expired()
+        }
+        copied = sum(each.bytes for each in self._followed.values())
+        if key is None or copied + storage.bytes * (len(padded) + len(real)) > _MOST_BYTES:
             return
-        if len(self._followed) >= _MOST:
-            self._followed = {
-                key: each for key, each in self._followed.items() if not each.storage.expired()
-            }
-        if len(self._followed) < _MOST:
-            whole = (_memory(tensor, storage.bytes, each) for each in (*padded, *real))
-            contents = tuple(whole)
-            self._followed[key] = _Followed(
-                storage, tensor.dtype, what, contents[: len(padded)], contents[len(padded) :]
-            )
+        padded, real = (
+            tuple(_memory(tensor, storage.bytes, each) for each in values)
+            for values in (padded, real)
+        )
+        self._followed[key] = _Followed(storage, tensor.dtype, what, padded, real)
 
     def forget(self, keys: Sequence[int]) -> None:
         """Storages are about to be overwritten."""

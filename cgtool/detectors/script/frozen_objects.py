@@ -375,6 +375,7 @@ def settings(graph: WatchedGraph) -> Iterator[Frozen]:
                 (),
                 name,
                 targets,
+                fix="change the setting before the capture, or capture again",
             )
 
 

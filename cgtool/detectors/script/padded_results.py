@@ -146,8 +146,8 @@ class PaddedResults:
             if (of_padding & of_real).any():
                 self._report(
                     BUCKET_PADDING_GARBAGE,
-                    f"only the first {what} of the batch are real, and this takes a result of all "
-                    "of them together; the others are computed of an earlier batch",
+                    f"only the first {what} of the batch are real, and this combines their results "
+                    "with those of the others, which are computed from an earlier batch",
                     phase="replay",
                     fix=_SLICE,
                 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cgtool.observe.script.state import Clock, merge
 from cgtool.observe.waiting import callers_of_backward
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.weak import Weak
 
 ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
@@ -113,7 +113,7 @@ class CaptureInProgress(CapturedRegion):
         self._generator = GeneratorStates(self.generator_state)
         self.follows_generator = False
         """Captures that go on after a refusal, those of a dry run, do so anyway."""
-        self._recorded: list[tuple[weakref.ref[Any], Finding]] = []
+        self._recorded: list[tuple[Weak[Any], Finding]] = []
         """Tensors of which `record_stream` was called in this capture, and what to report."""
         self._deferred: dict[int, StorageRef] = {}
         """Their storages by key."""
@@ -236,7 +236,7 @@ class CaptureInProgress(CapturedRegion):
                 "block cannot be reused until the capture ends"
             )
             finding = Finding(RECORD_STREAM_DEFERS_REUSE, reason, here(2), phase=self.phase)
-            self._recorded.append((weakref.ref(tensor), finding))
+            self._recorded.append((Weak(tensor), finding))
 
     def _note_kept_blocks(self) -> None:
         """After a node: blocks that are free by now, and that nothing can reuse."""

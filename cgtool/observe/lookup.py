@@ -7,13 +7,13 @@ import gc
 import inspect
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from cgtool.torch_compat.private import MODULE_TABLES, children_of
+from cgtool.torch_compat.weak import Weak
 
 _MANY = 4096
 """Items of a container that are looked at."""
@@ -27,7 +27,7 @@ def weakly(value: Any) -> Callable[[], Any] | None:
     if isinstance(value, torch.Event | torch.Stream):
         return None
     try:
-        return weakref.ref(value)
+        return Weak(value)
     except TypeError:
         return None
 

@@ -442,6 +442,7 @@ def without_our_module_hooks() -> Iterator[None]:
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` makes of a module: the module itself."""
 APPLY = _patch_point("modules", "torch.nn.Module._apply", "moved modules are not noticed")
+SWAP = _patch_point("modules", "torch._C._swap_tensor_impl", "swapped tensors are not noticed")
 call_module: Callable[..., Any] = _module(
     "torch.nn.Module._call_impl", "the module that calls is unknown"
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 
 from cgtool.detectors.preflight import hooks_of
@@ -15,6 +13,7 @@ from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.weak import Weak
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
 DOUBLE_BACKWARD = code("double-backward")
@@ -34,9 +33,9 @@ class Callables(Detector):
     """Misuse when callables are graphed, and when they are called."""
 
     def start(self) -> None:
-        self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+        self._copies: list[tuple[Weak[torch.Tensor], torch.Tensor]] = []
         """Buffers of the modules that are being graphed, with a copy from before the warm-up."""
-        self._changed: list[tuple[Frames, list[weakref.ref[torch.Tensor]]]] = []
+        self._changed: list[tuple[Frames, list[Weak[torch.Tensor]]]] = []
         """Buffers that a warm-up has changed, with the line of ``make_graphed_callables``."""
         self._last_call: dict[GraphedCallable, Frames] = {}
         self._fell_back: dict[GraphedCallable, Frames] = {}
@@ -51,7 +50,7 @@ class Callables(Detector):
                 self._look_at_module(target, graphed)
                 with unobserved():
                     self._copies += [
-                        (weakref.ref(part), part.detach().clone())
+                        (Weak(part), part.detach().clone())
                         for buffer in target.buffers()
                         for _, part in whole_or_parts(buffer)
                     ]

@@ -34,6 +34,7 @@ from cgtool.torch_compat.private import (
     Dropout,
     children_of,
 )
+from cgtool.torch_compat.weak import Weak
 
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -44,7 +45,7 @@ TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable[[Stack], Any]]:
     """What ``read`` returns for an object, and a function that reads it again while it lives."""
-    reference = weakref.ref(thing)
+    reference = Weak(thing)
 
     def read_again(_stack: Stack) -> Any:
         alive = reference()

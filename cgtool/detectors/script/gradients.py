@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.tensors import key_of, nodes_behind
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function, running_autograd_node
+from cgtool.torch_compat.weak import Weak
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
@@ -33,7 +33,7 @@ class _Gradient:
     """The ``.grad`` of one leaf as the capture left it. Times are those of the script's clock."""
 
     graph: WatchedGraph
-    leaf: weakref.ref[torch.Tensor]
+    leaf: Weak[torch.Tensor]
     key: int
     """Of its storage."""
     adds: bool
@@ -72,9 +72,7 @@ class Gradients(Detector):
                 outside = graph.external.get(key)
                 if key in graph.allocated or (outside is not None and outside.written):
                     adds = outside is not None and not outside.first_is_write
-                    self._gradients.append(
-                        _Gradient(graph, weakref.ref(leaf), key, adds, use.written)
-                    )
+                    self._gradients.append(_Gradient(graph, Weak(leaf), key, adds, use.written))
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         self._look_for_sum_with_itself(event.op)

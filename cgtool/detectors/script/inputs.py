@@ -92,6 +92,8 @@ class Inputs(Detector):
         """Of all that graphs read from outside."""
         self._made: dict[int | None, tuple[int, Frames]] = {}
         """By key of a storage whose tensor has such a shape: when and where an op made it."""
+        self._swapped: dict[int | None, tuple[int, Frames]] = {}
+        """By key of a storage: when and where another tensor got it in exchange for its own."""
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
@@ -153,10 +155,9 @@ class Inputs(Detector):
         if tuple(event.tensor.shape) in self._shapes:
             self._made[key_of(event.tensor)] = self.script.clock, self.script.place()
 
-    def _made_at(self, tensor: torch.Tensor, graph: WatchedGraph) -> Frames:
-        """Where a tensor was made since the capture of a graph; () if no op was seen."""
-        time, frames = self._made.get(key_of(tensor), (-1, ()))
-        return frames if time >= graph.began else ()
+    def on_tensors_swapped(self, event: events.TensorsSwapped) -> None:
+        for tensor in event.tensors:
+            self._swapped[key_of(tensor)] = self.script.clock, self.script.place()
 
     def _is_resized(self, use: ExternalUse) -> bool:
         tensor = use.tensor()
@@ -261,7 +262,7 @@ class Inputs(Detector):
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
     ) -> None:
         module = None if path.module is None else path.module()
-        frames = self._rebound.get(use, ())
+        frames = self._rebound.get(use, ()) or _seen(self._swapped, now, graph)
         if not frames and module is not None:
             frames = self._moved_at(graph, path, module)
         frames = frames or _bound_at(path, stack, graph)
@@ -269,7 +270,7 @@ class Inputs(Detector):
             # Pruning and parametrizations register the old parameter under another name.
             frames = self._moved.last_registered(module, graph)
         # No line that binds it is known, so it was probably made there.
-        frames = frames or self._made_at(now, graph)
+        frames = frames or _seen(self._made, now, graph)
         with no_torch_function():
             address = now.data_ptr()
         self.report(
@@ -339,6 +340,14 @@ class Inputs(Detector):
                 phase="capture",
                 evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}",),
             )
+
+
+def _seen(
+    places: dict[int | None, tuple[int, Frames]], tensor: torch.Tensor, graph: WatchedGraph
+) -> Frames:
+    """The place of a tensor in a table, if it is from after the capture of a graph; else ()."""
+    time, frames = places.get(key_of(tensor), (-1, ()))
+    return frames if time >= graph.began else ()
 
 
 def _was_lent(path: Path, key: int, graph: WatchedGraph, stack: Stack) -> bool:

@@ -47,6 +47,7 @@ _OBSERVERS = (
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
     streams.observe_streams, calls.observe_backward, calls.hide_line_trace,
+    calls.observe_swaps,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 

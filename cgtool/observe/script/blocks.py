@@ -6,7 +6,6 @@ import ast
 import contextlib
 import copy
 import gc
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType
@@ -16,6 +15,7 @@ from cgtool.observe.frames import callers, is_internal, locals_of, position_of, 
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
+from cgtool.torch_compat.weak import Weak
 
 RUNS_AGAIN = "_runs_again"
 """The name of the function that is made."""
@@ -164,7 +164,7 @@ def _values_before(
         if value is MISSING:
             continue
         try:
-            yield name, partial(_alive, weakref.ref(value))
+            yield name, partial(_alive, Weak(value))
         except TypeError:
             if next(iter(tensors_in(value)), None) is None:
                 yield name, partial(_itself, value)
@@ -172,7 +172,7 @@ def _values_before(
                 raise _Gone from None
 
 
-def _alive(reference: weakref.ref[Any]) -> Any:
+def _alive(reference: Weak[Any]) -> Any:
     value = reference()
     return MISSING if value is None else value
 

@@ -33,7 +33,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import FROM_DATA, listed_tensors, tensors_in
-from cgtool.torch_compat import op_key
+from cgtool.torch_compat import op_key, weak
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
@@ -41,6 +41,7 @@ from cgtool.torch_compat.private import (
     APPLY,
     BACKWARD,
     DYNAMO,
+    SWAP,
     buffers_of,
     parameters_of,
     without_our_module_hooks,
@@ -469,6 +470,17 @@ def hide_line_trace(_script: ObservedScript, patches: Patches) -> None:
         return None if isinstance(trace, LineTrace) else trace
 
     patches.wrap(sys, "gettrace", of_the_script)
+
+
+def observe_swaps(script: ObservedScript, patches: Patches) -> None:
+    """``swap_tensors``, which refuses a tensor that has a weak reference: those of the script."""
+
+    def swap(original: Any, first: torch.Tensor, second: torch.Tensor) -> None:
+        original(first, second)
+        script.publish(events.TensorsSwapped((first, second)))
+
+    weak.hide(patches)
+    patches.wrap(*SWAP, swap)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

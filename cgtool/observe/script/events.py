@@ -208,6 +208,12 @@ class TensorMade(NamedTuple):
     tensor: torch.Tensor
 
 
+class TensorsSwapped(NamedTuple):
+    """Two tensors have exchanged their memory."""
+
+    tensors: tuple[torch.Tensor, torch.Tensor]
+
+
 class ThreadWorked(NamedTuple):
     """A thread has run an op on the device while another thread captures."""
 

@@ -18,6 +18,7 @@ from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import no_torch_function, pytree
+from cgtool.torch_compat.weak import Weak
 
 
 class _Running(threading.local):
@@ -126,7 +127,7 @@ class _Callables:
     def _described(self, target: Any, samples: Any) -> GraphedCallable:
         leaves = list(tensors_in(samples))
         graphed = GraphedCallable(
-            samples=tuple(weakref.ref(tensor) for tensor in leaves),
+            samples=tuple(Weak(tensor) for tensor in leaves),
             static_keys=frozenset(key_of(tensor) for tensor in leaves),
         )
         if isinstance(target, torch.nn.Module):

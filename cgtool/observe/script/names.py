@@ -25,6 +25,7 @@ from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
 from cgtool.torch_compat.private import buffers_of, children_of, parameters_of
+from cgtool.torch_compat.weak import Weak
 
 _ATTRIBUTES = 64
 """Attributes and items looked at in one object."""
@@ -152,7 +153,7 @@ class Holders:
             return MISSING if alive is None else alive.state.get(parameter(), MISSING)
 
         for parameter, state in optimizer.state.items():
-            root = partial(state_of, weakref.ref(parameter))
+            root = partial(state_of, Weak(parameter))
             for step, part in parts_of(state):
                 inner = f"{text}.state[...][{step[1]!r}]"
                 if isinstance(part, torch.Tensor):

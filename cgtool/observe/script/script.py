@@ -44,6 +44,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
 from cgtool.torch_compat.storages import Layout, StorageRef
+from cgtool.torch_compat.weak import Weak
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called with call, func, args, kwargs and result of every op of a capture."""
@@ -260,7 +261,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 graph.external[key] = ExternalUse(
                     self.buffers.add(storage, self.device.place(tensor), address),
                     call,
-                    weakref.ref(tensor),
+                    Weak(tensor),
                     Layout.of(tensor),
                     tensor.data_ptr(),
                     key in written,

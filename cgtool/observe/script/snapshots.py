@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.weak import Weak
 
 _BYTES = 1 << 25
 """Larger tensors are not copied."""
@@ -19,7 +19,7 @@ _BYTES = 1 << 25
 class Snapshot:
     """A tensor, which it does not keep alive, and a copy of its values."""
 
-    tensor: weakref.ref[torch.Tensor]
+    tensor: Weak[torch.Tensor]
     key: int
     """Of its storage."""
     values: torch.Tensor
@@ -66,7 +66,7 @@ class Snapshots:
             is_large = tensor.numel() * tensor.element_size() > _BYTES
             self._copies[layout] = None if is_large else _values(tensor)
         values = self._copies[layout]
-        return None if values is None else Snapshot(weakref.ref(tensor), key, values)
+        return None if values is None else Snapshot(Weak(tensor), key, values)
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -17,6 +17,7 @@ from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.storages import Layout, StorageRef
+from cgtool.torch_compat.weak import Weak
 
 PoolId = tuple[int, int]
 
@@ -157,7 +158,7 @@ class ExternalUse:
     buffer: Buffer
     call: OpCall
     """The first op that touches the buffer."""
-    tensor: weakref.ref[torch.Tensor]
+    tensor: Weak[torch.Tensor]
     layout: Layout
     """Of that tensor, which may be a view that does not live on."""
     data_ptr: int
@@ -176,7 +177,7 @@ class ExternalUse:
 class GraphedCallable:
     """One callable that ``make_graphed_callables`` has graphed."""
 
-    samples: tuple[weakref.ref[torch.Tensor], ...] = ()
+    samples: tuple[Weak[torch.Tensor], ...] = ()
     """The sample arguments, flattened: the static inputs of the graph."""
     static_keys: frozenset[int | None] = frozenset()
     """Keys of their storages."""

@@ -85,6 +85,10 @@ def _is_rectangular(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return bool(args[0].numel() and args[0].shape[-1] != args[0].shape[-2])
 
 
+def _has_norms(args: Sequence[Any], _kwargs: Kwargs) -> bool:
+    return bool(args[0].numel() and args[0].shape[-1] > 1)
+
+
 def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     return any(
         matrix.is_sparse and not matrix.is_coalesced() and sparse_indices(matrix).shape[1] > 1
@@ -173,6 +177,13 @@ OPS: dict[str, Refusal] = {
             _COMPUTE_OUTSIDE,
             when=_has_elements,
         ),
+    ),
+    # LinearAlgebra.cpp, mexp_impl; a matrix of one element has no norm.
+    "aten::linalg_matrix_exp": Refusal(
+        SYNC_D2H_COPY,
+        "`matrix_exp`, which copies the norms of the matrices to the host,",
+        _COMPUTE_OUTSIDE,
+        when=_has_norms,
     ),
     # sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda: thrust counts the distinct indices.
     "aten::_coalesce": Refusal(

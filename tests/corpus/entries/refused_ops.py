@@ -108,6 +108,20 @@ def factors_a_symmetric_matrix(device):
     return forward, (torch.randn(4, 4, device=device),)
 
 
+def rotates_by_an_exponential(device):
+    def forward(x):
+        return torch.linalg.matrix_exp(x - x.mT)  # guilty: the norm chooses a degree on the host
+
+    return forward, (torch.randn(2, 3, 3, device=device),)
+
+
+def decays_by_exponentials_of_one_element(device):
+    def forward(x):
+        return torch.linalg.matrix_exp(x)
+
+    return forward, (torch.randn(5, 1, 1, device=device),)
+
+
 def eigenvectors(device):
     def forward(x):
         return torch.linalg.eig(x)[1].abs()  # guilty: runs on the host

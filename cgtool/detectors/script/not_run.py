@@ -1,4 +1,4 @@
-"""What one graph computes, and another reads before the first was replayed."""
+"""What only a graph computes, and something else reads, although the graph was not replayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cgtool.observe.effects import overwrites
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
-from cgtool.observe.script.state import Buffer, WatchedGraph
+from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.torch_compat.storages import Layout
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
@@ -26,7 +26,8 @@ _Span = tuple[int, int]
 
 
 class NotRun(Detector):
-    """Replays that read memory of a graph that was never replayed."""
+    """Memory of a graph that was not replayed, which another graph reads, or eager code, if nothing
+    can replay the graph."""
 
     phase = "replay"
 
@@ -43,7 +44,7 @@ class NotRun(Detector):
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         graph, op = event.graph, event.op
-        for tensor in (*op.read, *(() if overwrites(op.name) else op.written)):
+        for tensor in _reads(op):
             buffer = self._computed_elsewhere(tensor, graph)
             if buffer is not None and not _covers(self._written[buffer.key], _span(tensor)):
                 self._reads[graph].setdefault(buffer.key, (buffer, op.call))
@@ -59,27 +60,59 @@ class NotRun(Detector):
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         for buffer, call in self._reads.get(graph, {}).values():
-            maker = buffer.allocated_in
-            if maker is None or _not_run(buffer) is None:
-                continue
-            made_at, read_at = _place(buffer.allocated_by), _place(call)
-            # Graphs of one line do not wait for each other: the first call has made something for
-            # the later ones, too. So it has if nothing can replay its graph.
-            by_first_call = not maker.replayable or graph.is_alternative_to(maker)
-            at_maker = by_first_call and bool(made_at)
-            lines = ("read", read_at), ("computed", () if at_maker else made_at)
-            self.report(
-                CAPTURE_DOES_NOT_EXECUTE,
-                f"{graph.name} reads what {maker.name} computes, but {maker.name} was not replayed "
-                "before; a capture runs nothing",
-                made_at if at_maker else None,
-                fix=_WARM_UP if by_first_call else f"replay {maker.name} before {graph.name}",
-                evidence=tuple(
-                    f"{verb} at {Path(frames[0].file).name}:{frames[0].line}"
-                    for verb, frames in lines
-                    if frames
-                ),
-            )
+            if _not_run(buffer) is not None:
+                self._report(buffer, _place(call), graph)
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        for tensor in _reads(event.op):
+            self._look_at(tensor)
+
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._look_at(event.tensor)
+
+    def on_host_waited(self, event: events.HostWaited) -> None:
+        if event.tensor is not None:
+            self._look_at(event.tensor)
+
+    def _look_at(self, tensor: torch.Tensor) -> None:
+        """Eager code reads a tensor. `Outputs` looks at those of graphs that can be replayed."""
+        buffer = self.script.buffers.find(tensor)
+        if buffer is None or _not_run(buffer) is None:
+            return
+        maker = buffer.allocated_in
+        if maker is not None and maker.state in ("failed", "dropped"):
+            self._report(buffer, self.script.place())
+
+    def _report(self, buffer: Buffer, read_at: Frames, reader: WatchedGraph | None = None) -> None:
+        """``reader``: the graph that reads it, if one does."""
+        maker = buffer.allocated_in
+        if maker is None:
+            return
+        made_at = _place(buffer.allocated_by)
+        # Graphs of one line do not wait for each other: the first call has made something for the
+        # later ones, too. So it has if nothing can replay its graph.
+        is_alternative = reader is not None and reader.is_alternative_to(maker)
+        by_first_call = not maker.replayable or is_alternative
+        at_maker = by_first_call and bool(made_at)
+        lines = ("read", read_at), ("computed", () if at_maker else made_at)
+        name = "eager code" if reader is None else reader.name
+        self.report(
+            CAPTURE_DOES_NOT_EXECUTE,
+            f"{name} reads what {maker.name} computes, but {maker.name} was not replayed before; a "
+            "capture runs nothing",
+            made_at if at_maker else None,
+            phase="script" if reader is None else None,
+            fix=_WARM_UP if by_first_call else f"replay {maker.name} before {name}",
+            evidence=tuple(
+                f"{verb} at {Path(frames[0].file).name}:{frames[0].line}"
+                for verb, frames in lines
+                if frames
+            ),
+        )
+
+
+def _reads(op: Op) -> list[torch.Tensor]:
+    return [*op.read, *(() if overwrites(op.name) else op.written)]
 
 
 def _not_run(buffer: Buffer) -> Buffer | None:

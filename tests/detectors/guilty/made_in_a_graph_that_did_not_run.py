@@ -95,6 +95,47 @@ for run in (refused, by_none):
     graph.replay()
     print(y.sum().item())
 
+
+class ByShape:
+    rows = None
+
+    def __call__(self, x):
+        if self.rows is None:
+            self.rows = weight[0] * 2  # <- capture-does-not-execute
+        return x * self.rows
+
+
+by_shape = ByShape()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # to see how much memory it takes
+    by_shape(x)
+del graph
+print(by_shape(x).sum().item())
+
+
+def too_long(x):
+    by_table(x)
+    raise ValueError("too long")
+
+
+class ByTable:
+    table = None
+
+    def __call__(self, x):
+        if self.table is None:
+            self.table = weight[1] * 2  # <- capture-does-not-execute
+        return x * self.table
+
+
+by_table = ByTable()
+graph = torch.cuda.CUDAGraph()
+try:
+    with torch.cuda.graph(graph):
+        y = too_long(x)
+except ValueError:
+    y = by_table(x)
+print(y.sum().item())
+
 # Here one graph goes on with the result of another.
 encode, decode = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
 layer = nn.Linear(4, 4).cuda()

@@ -116,6 +116,7 @@ class Copies(Detector):
 
     def on_followed_op(self, event: events.FollowedOp) -> None:
         self._results.note(event.op, event.result)
+        self.script.follows_all = bool(self._results)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op

@@ -401,8 +401,9 @@ class StaleNames(Detector):
         return bound or frames_of([(frame.f_code, frame.f_lasti)])
 
     def _has_successor(self, place: Place, held: _Held, stack: Stack) -> bool:
-        """Whether another name got the same memory after the last replay; for one in another task,
-        the same name of another call, since a task may also watch the output."""
+        """Whether another name was bound to the same memory after the last replay. If the name is
+        one of a task that waits, only the same name in another call counts: a task may also watch
+        the output."""
         own = self._own[held.graph]
         return any(
             other not in self._held

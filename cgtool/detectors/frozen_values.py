@@ -21,7 +21,7 @@ from cgtool.model.finding import WARNING, Code, Finding
 from cgtool.observe.effects import is_view
 from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Source, contains
-from cgtool.observe.frames import Chain, frames_of, position_of
+from cgtool.observe.frames import Chain, frames_of, is_subscript, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import runs_the_same
 from cgtool.observe.iteration import Iteration
@@ -91,6 +91,10 @@ _FIX_OF_CONTAINER = (
 _FIX_OF_CHOICE = (
     "copy the tensor that is wanted into a static one before each replay, or stack them and select "
     "with a tensor of positions on the device"
+)
+_FIX_OF_POSITION = (
+    "keep the position in a tensor on the device, advance it in place in the captured code, and "
+    "use it with `index_select` or `index_copy_`: the bounds of a slice are numbers on the host"
 )
 _FIX_OF_VERSION = (
     "compute what depends on the input in every call, or outside the captured code whenever the "
@@ -501,11 +505,14 @@ class FrozenValues:
         if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
             evidence.append(used)
         is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
-        if fix is None and code_name == CPU_STATE_STEP_COUNTER and is_fraction:
+        is_counted = fix is None and code_name == CPU_STATE_STEP_COUNTER
+        if is_counted and is_fraction:
             fix = (
                 "keep it in a tensor on the device, and change that in place in the captured code "
                 "(`mul_`, `copy_`)"
             )
+        elif is_counted and any(map(is_subscript, chain[:1])):
+            fix = _FIX_OF_POSITION
         holds_numbers = (
             kind == "container" and changed is not None and not changed.after.has_tensors
         )

@@ -26,6 +26,7 @@ from cgtool.detectors.op_rules import (
     ONLY_ON_THE_CPU,
     OPS,
     OUTSIDE,
+    SYNC_DYNAMIC_SHAPE_OP,
     SYNC_ITEM,
     SYNC_TRUTH_VALUE,
     Refusal,
@@ -176,6 +177,11 @@ def _refusal_of(
         function = library_function() or ""
         if not function and name == call.name == "aten::equal" and call.chain:
             function = called_at(position_of(call.chain[0]))
+    elif not callers and refusal.code == SYNC_DYNAMIC_SHAPE_OP and call.chain:
+        # So has `torch.combinations`, which selects by a mask.
+        called = called_at(position_of(call.chain[0]))
+        is_pytorchs = hasattr(torch, called) and called.strip("_") not in refusal.subject
+        function = called if is_pytorchs else ""
     if function in ("", _short(name).removesuffix("_")):
         return refusal if callers else inside_python(refusal, call)
     callee, _, reads = refusal.subject.removesuffix(",").partition(", ")

@@ -69,6 +69,7 @@ def test_rules_and_entries_belong_together():
         ("scripted_branch", "`TorchScript`, which reads a tensor value"),
         ("ctc_of_device_lengths", "`ctc_loss`, which copies its lengths to the host,"),
         ("ctc_loss_with_lengths_of_the_host", "`ctc_loss`, which copies its lengths to the device"),
+        ("combinations_of_embeddings", "`combinations`, which calls `masked_select`, whose output"),
     ],
 )
 def test_words(name, words):

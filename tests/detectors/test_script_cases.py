@@ -112,9 +112,11 @@ def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> Non
     [
         ("one_cycle_moves_the_momentum", "cycle_momentum=False"),
         ("norms_join_the_optimizer_late", "capture again"),
+        # A bound of a slice.
+        ("keys_go_round_by_an_integer", "`index_copy_`"),
     ],
 )
-def test_fix_of_what_an_optimizer_holds(script: str, fix: str) -> None:
+def test_fix(script: str, fix: str) -> None:
     (entry,) = entries(f"scripts:{script}")
     fixes = checked(entry.file).fixes
     assert fixes
@@ -125,6 +127,27 @@ def test_fix_of_what_a_graph_reads_of_one_that_did_not_run() -> None:
     fixes = checked(_HERE / "guilty" / "made_in_a_graph_that_did_not_run.py").fixes
     assert any("as a warm-up" in (fix or "") for fix in fixes)
     assert any((fix or "").startswith("replay graph ") for fix in fixes)
+
+
+@pytest.mark.parametrize(
+    ("script", "fixes"),
+    [
+        ("read_on_another_stream", [("this line", "of the replay")]),
+        ("replay_overwrites_what_is_read", [("the replay", "that reads it")]),
+    ],
+)
+def test_fix_says_which_stream_waits(script: str, fixes: list[tuple[str, str]]) -> None:
+    said = checked(_HERE / "guilty" / f"{script}.py").fixes
+    for before, side in fixes:
+        end = f"before {before}, where `side` is the stream {side}"
+        assert any((fix or "").endswith(end) for fix in said), said
+
+
+def test_a_branch_by_a_counter_is_one_finding() -> None:
+    """A second call of the code runs its other branch: that is no first call."""
+    (entry,) = entries("scripts:lookahead_counts_in_the_step")
+    outcome = checked(entry.file)
+    assert (outcome.findings, outcome.failure) == ({("control-flow-frozen", 17)}, None)
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)

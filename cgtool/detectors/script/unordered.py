@@ -16,6 +16,8 @@ from cgtool.torch_compat.storages import StorageRef
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
+_AFTER_REPLAY = {"before": "this line", "side": "of the replay"}
+
 
 class Unordered(Detector):
     """Buffers of a graph that two streams use, with no wait between."""
@@ -29,9 +31,12 @@ class Unordered(Detector):
             access.stream, access.tick, stream
         )
 
-    def _report(self, use: str) -> None:
+    def _report(self, use: str, *, before: str, side: str) -> None:
         self.report(
-            UNSYNCHRONIZED_IO, f"{use} on another stream, and nothing orders the two streams"
+            UNSYNCHRONIZED_IO,
+            f"{use} on another stream, and nothing orders the two streams",
+            fix=f"call `torch.cuda.current_stream().wait_stream(side)` before {before}, where "
+            f"`side` is the stream {side}",
         )
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -41,10 +46,14 @@ class Unordered(Detector):
             if write is None or write.graph is event.graph or use.buffer.place != "device":
                 continue
             if self._is_unordered(write, stream):
-                self._report("the replay reads what was written")
+                self._report(
+                    "the replay reads what was written", before="the replay", side="that writes it"
+                )
                 return
         if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
-            self._report("the replay overwrites what is read")
+            self._report(
+                "the replay overwrites what is read", before="the replay", side="that reads it"
+            )
 
     def _is_read_elsewhere(self, key: int, stream: int, graph: WatchedGraph) -> bool:
         """Whether an eager op, or the replay of another graph, may still read a buffer."""
@@ -62,12 +71,12 @@ class Unordered(Detector):
         for tensor in event.op.written:
             buffer = self._on_device(tensor)
             if buffer is not None and self._is_unordered(buffer.last_read, stream):
-                self._report("this line writes what a replay reads")
+                self._report("this line writes what a replay reads", **_AFTER_REPLAY)
         for tensor in event.op.read:
             buffer = self._on_device(tensor)
             write = buffer.last_write if buffer is not None else None
             if write is not None and write.graph is not None and self._is_unordered(write, stream):
-                self._report("this line reads what a replay writes")
+                self._report("this line reads what a replay writes", **_AFTER_REPLAY)
             if write is not None and write.graph is not None and buffer is not None:
                 self._reads[buffer.key][stream] = self.script.order.submit(stream)
 

@@ -48,8 +48,9 @@ _SECONDS = 20.0
 """For one of them."""
 _NUMBERS = int, float, complex, bool, str
 _FIXES = {
-    CONTROL_FLOW_FROZEN: "run the code once, as a warm-up, before the capture, so that what its "
-    "first call makes is there",
+    CONTROL_FLOW_FROZEN: "if only its first call differs, run the code once, as a warm-up, before "
+    "the capture; if a value of the host decides, select on the device, or capture one graph for "
+    "each branch",
 }
 
 
@@ -106,18 +107,21 @@ class SecondCalls:
 
     def report(self) -> None:
         """The script has ended. What is found here is reported if there is no other error, nor a
-        warning at its line, and the graph is not one of several that the same line captures: those
-        may be meant for different calls."""
+        warning at its line, nor of a branch in its function, and the graph is not one of several
+        that the same line captures: those may be meant for different calls."""
         self._wait(_SECONDS)
         log = self._device.findings
         known = [each for each in explain_findings(log) if is_hazard(each)]
         if any(each.severity == ERROR for each in known):
             return
         lines = {each.frames[:1] for each in known}
+        branches = [_function_of(each) for each in known if each.code == CONTROL_FLOW_FROZEN]
         by_place = self._script.graphs_by_place()
         for graph, finding in self._answers:
             is_alone = len(by_place[graph.frames]) == 1
-            if graph.replays > 1 and is_alone and finding.frames[:1] not in lines:
+            is_branch = finding.code == CONTROL_FLOW_FROZEN and _function_of(finding) in branches
+            is_known = is_branch or finding.frames[:1] in lines
+            if graph.replays > 1 and is_alone and not is_known:
                 log.add(finding)
 
 
@@ -308,6 +312,10 @@ def _by_key(values: Any) -> Iterator[tuple[int, torch.Tensor]]:
         key = key_of(tensor)
         if key is not None:
             yield key, tensor
+
+
+def _function_of(finding: Finding) -> list[tuple[str, str]]:
+    return [(frame.file, frame.function) for frame in finding.frames[:1]]
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,14 @@
 """Autograd as it is on a GPU: a backward runs on a thread of autograd's own, which has no line of
-the program's, while the thread that called it waits. On a CPU it runs on that thread itself."""
+the program's, while the thread that called it waits. On a CPU it runs on that thread itself.
+
+The thread is the same for all backwards, but those that a backward calls.
+"""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -17,9 +21,42 @@ from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, excluded_keys, force_keys, included_keys
 
 
+class _Thread:
+    """Runs one function after the other."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._work: Callable[[], None] | None = None
+        self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
+
+        def loop() -> None:
+            while True:
+                self._wanted.acquire()
+                if self._work is None:
+                    return
+                self._work()
+                # A thread that waits keeps nothing of the program alive.
+                self._work = None
+                self._done.release()
+
+        _as_pytorch(loop)
+        self._wanted.acquire()
+        self._done.acquire()
+        _thread.start_new_thread(loop, ())
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._wanted.release()
+        self._done.acquire()
+
+    def end(self) -> None:
+        self._wanted.release()
+
+
 @contextlib.contextmanager
 def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
     """While entered, backwards run as on a GPU. To be entered before the observers."""
+    idle: list[_Thread] = []
 
     def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -29,8 +66,6 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
         keys = included_keys(), excluded_keys()
         results: list[Any] = []
         errors: list[BaseException] = []
-        done = _thread.allocate_lock()
-
         def work() -> None:
             device.current = stream
             try:
@@ -38,14 +73,16 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
                     results.append(original(*args, **kwargs))
             except BaseException as error:
                 errors.append(error)
-            finally:
-                done.release()
 
         _as_pytorch(work)
-        done.acquire()
-        _thread.start_new_thread(work, ())
-        done.acquire()
-        # The thread, which may end later, keeps nothing of the program alive.
+        # A forked process has none of the threads.
+        thread = next((each for each in idle if each.process == os.getpid()), None)
+        if thread is None:
+            thread = _Thread()
+        else:
+            idle.remove(thread)
+        thread.run(work)
+        idle.append(thread)
         args, kwargs = (), {}
         for error in errors:
             raise error
@@ -55,6 +92,9 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
     with Patches() as patches:
         patches.wrap(*BACKWARD, run_backward)
         yield
+    for thread in idle:
+        if thread.process == os.getpid():
+            thread.end()
 
 
 def _as_pytorch(function: FunctionType) -> None:

@@ -49,6 +49,9 @@ class SavedTensors(Detector):
         self._of_callables: list[tuple[GraphedCallable, Frames]] = []
         """Findings about the outputs of graphed callables."""
         self._thread = threading.get_ident()
+        self._of_others = 0
+        """Which numbers of nodes are below that another thread has made: the backward of a
+        backward, on autograd's thread, which numbers its nodes by itself."""
 
     def on_capture_ended(self, _event: events.CaptureEnded) -> None:
         self._add(None)
@@ -62,11 +65,20 @@ class SavedTensors(Detector):
     def on_eager_op(self, event: events.EagerOp) -> None:
         node = running_autograd_node()
         if node is not None:
+            self._note_numbers()
             self._look_at(event.op, sequence_number_of(node))
         elif threading.get_ident() == self._thread:
             read = frozenset(buffer.key for buffer in self._read(event.op))
             if read:
                 self._add(_Use(self.script.clock, self.script.chain(), read))
+
+    def on_op_captured(self, _event: events.OpCaptured) -> None:
+        if running_autograd_node() is not None:
+            self._note_numbers()
+
+    def _note_numbers(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._of_others = max(self._of_others, next_sequence_number())
 
     def _add(self, use: _Use | None) -> None:
         self._numbers.append(next_sequence_number())
@@ -76,6 +88,8 @@ class SavedTensors(Detector):
 
     def _look_at(self, op: Op, number: int) -> None:
         """An op of a backward runs in the node with this number."""
+        if number < self._of_others:
+            return  # a node of the forward, or of an earlier backward
         index = bisect_right(self._numbers, number)
         use = self._uses[index] if index < len(self._uses) else None
         for buffer in () if use is None else self._read(op):

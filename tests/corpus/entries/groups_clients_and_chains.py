@@ -240,6 +240,7 @@ def images_are_cut_and_mixed(device):
         nn.Linear(8, 5),
     ).to(device)
     images = torch.rand(8, 3, 16, 16, device=device)
+    images *= torch.arange(1.0, 9.0, device=device)[:, None, None, None]
     labels = torch.randint(0, 5, (8,), device=device)
 
     def box(height, width, share):

@@ -125,9 +125,8 @@ class Record:
         if maker.is_last:
             return self.calls[maker.call]
         # Autograd made the node, saved a copy of an input, and ran the op: ``clone``, ``silu_``.
-        name = _forward_name(autograd_node or "")
         for call in self.calls[maker.call : maker.call + _SAVED_COPIES]:
-            if _plain(call.name.partition("::")[2].partition(".")[0]) == name:
+            if is_node_of(autograd_node or "", call.name):
                 return call
         return self.calls[maker.call]
 
@@ -150,6 +149,16 @@ class Maker(NamedTuple):
 _BACKWARD = re.compile(r"Backward[0-9]*$")
 _SAVED_COPIES = 4
 """An op is among this many calls from the one at which its autograd node was made."""
+
+
+def name_of_node(node: Any) -> str:
+    """``AddmmBackward0``."""
+    return type(node).__name__ if node.name is None else str(node.name())
+
+
+def is_node_of(autograd_node: str, op: str) -> bool:
+    """Whether an autograd node, by its name, is one that an op of this name makes."""
+    return _plain(op.partition("::")[2].partition(".")[0]) == _forward_name(autograd_node)
 
 
 @cache
@@ -445,7 +454,7 @@ class OpRecorder:
         )
         node = running_autograd_node()
         if node is not None:
-            call.autograd_node = type(node).__name__ if node.name is None else node.name()
+            call.autograd_node = name_of_node(node)
             call.autograd_sequence = sequence_number_of(node)
         self.note_made(call)
         calls.append(call)

@@ -85,6 +85,8 @@ NOT_SHOWN = frozenset(
     )
 )
 """Entries whose mistake two thousand replays need not show."""
+RAISES = frozenset(("scripts:model_never_moved",))
+"""Entries that PyTorch ends with an exception at the marked line, graphs or not."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from cgtool.cli.workers import report_of
 from cgtool.model.failure import EXIT_BUG, EXIT_USER_CODE, CgtoolError
 from cgtool.model.jobs import VerifyJob, check_job
 from cgtool.model.options import CaptureOptions
-from tests.corpus.catalog import Entry
+from tests.corpus.catalog import RAISES, Entry
 from tests.forked_workers import in_fork
 
 SECONDS = 120
@@ -32,8 +32,8 @@ class Said:
 
     exit: int
     hazards: list[tuple[str, int | None, str]]
-    """Code, line in the entry's file, reason. A failure that has no code is one too, unless it is an
-    exception of the code that no finding explains."""
+    """Code, line in the entry's file, reason. A failure that has no code is one too, unless it is
+    an exception of the code that no finding explains."""
 
     def at(self, entry: Entry) -> bool:
         return any(entry.is_guilty_line(line) for _code, line, _reason in self.hazards)
@@ -88,7 +88,7 @@ def _said(report: Callable[..., Any], entry: Entry) -> Said:
         answer = report(WorkerOptions(timeout=SECONDS, quiet=True))
     except CgtoolError as error:
         failure = error.failure
-        is_explained = failure.exit_code != EXIT_USER_CODE
+        is_explained = failure.exit_code != EXIT_USER_CODE or entry.key in RAISES
         places = [(failure.message, list(failure.frames))] if is_explained else []
         places += [(finding.code, list(finding.frames)) for finding in failure.findings]
         hazards = [(code, _line(frames, entry), failure.message) for code, frames in places]

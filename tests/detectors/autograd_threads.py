@@ -40,6 +40,7 @@ class _Thread:
                 self._done.release()
 
         _as_pytorch(loop)
+        _as_pytorch(_Thread.run)
         self._wanted.acquire()
         self._done.acquire()
         _thread.start_new_thread(loop, ())
@@ -66,6 +67,7 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
         keys = included_keys(), excluded_keys()
         results: list[Any] = []
         errors: list[BaseException] = []
+
         def work() -> None:
             device.current = stream
             try:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.outputs import OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY
 from cgtool.model.capture import Frames
 from cgtool.observe.frames import Chain, frames_of
+from cgtool.observe.ops import is_node_of, name_of_node
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, GraphedCallable, Op
 from cgtool.torch_compat.private import (
@@ -37,6 +39,13 @@ class _Use(NamedTuple):
     """By key."""
 
 
+class _Made(NamedTuple):
+    """An op of a backward has run, and autograd has made nodes."""
+
+    time: int
+    op: str
+
+
 class SavedTensors(Detector):
     """Outputs that a head, a loss or another eager function reads before a replay, and its backward
     after it."""
@@ -49,9 +58,11 @@ class SavedTensors(Detector):
         self._of_callables: list[tuple[GraphedCallable, Frames]] = []
         """Findings about the outputs of graphed callables."""
         self._thread = threading.get_ident()
-        self._of_others = 0
-        """Which numbers of nodes are below that another thread has made: the backward of a
-        backward, on autograd's thread, which numbers its nodes by itself."""
+        self._of_others: defaultdict[int, tuple[list[int], list[_Made]]] = defaultdict(
+            lambda: ([], [])
+        )
+        """By thread: which numbers of nodes are below that a backward has made there, for its own
+        backward, and by which op. Each thread counts from 0."""
 
     def on_capture_ended(self, _event: events.CaptureEnded) -> None:
         self._add(None)
@@ -65,20 +76,37 @@ class SavedTensors(Detector):
     def on_eager_op(self, event: events.EagerOp) -> None:
         node = running_autograd_node()
         if node is not None:
-            self._note_numbers()
-            self._look_at(event.op, sequence_number_of(node))
+            self._note_made(event.op)
+            self._look_at(event.op, node)
         elif threading.get_ident() == self._thread:
             read = frozenset(buffer.key for buffer in self._read(event.op))
             if read:
                 self._add(_Use(self.script.clock, self.script.chain(), read))
 
-    def on_op_captured(self, _event: events.OpCaptured) -> None:
+    def on_op_captured(self, event: events.OpCaptured) -> None:
         if running_autograd_node() is not None:
-            self._note_numbers()
+            self._note_made(event.op)
 
-    def _note_numbers(self) -> None:
-        if threading.get_ident() != self._thread:
-            self._of_others = max(self._of_others, next_sequence_number())
+    def _note_made(self, op: Op) -> None:
+        """An op of a backward has run."""
+        thread, following = threading.get_ident(), next_sequence_number()
+        if thread != self._thread:
+            numbers, made = self._of_others[thread]
+            if not numbers or numbers[-1] < following:
+                numbers.append(following)
+                made.append(_Made(self.script.clock, op.name))
+                del numbers[:-_USES], made[:-_USES]
+
+    def _is_of_a_backward(self, node: Any, number: int, since: int) -> bool:
+        """Whether a backward has made this node, and not the forward before ``since``, which may
+        have given the same number to another one."""
+        for numbers, made in self._of_others.values():
+            index = bisect_right(numbers, number)
+            if index < len(numbers) and made[index].time > since:
+                is_last = numbers[index] == number + 1
+                if not is_last or is_node_of(name_of_node(node), made[index].op):
+                    return True
+        return False
 
     def _add(self, use: _Use | None) -> None:
         self._numbers.append(next_sequence_number())
@@ -86,10 +114,9 @@ class SavedTensors(Detector):
         if len(self._uses) > 2 * _USES:
             del self._numbers[:_USES], self._uses[:_USES]
 
-    def _look_at(self, op: Op, number: int) -> None:
-        """An op of a backward runs in the node with this number."""
-        if number < self._of_others:
-            return  # a node of the forward, or of an earlier backward
+    def _look_at(self, op: Op, node: Any) -> None:
+        """An op of a backward runs in this node."""
+        number = sequence_number_of(node)
         index = bisect_right(self._numbers, number)
         use = self._uses[index] if index < len(self._uses) else None
         for buffer in () if use is None else self._read(op):
@@ -97,7 +124,7 @@ class SavedTensors(Detector):
             graph = None if write is None else write.graph
             if use is None or write is None or graph is None or buffer.key not in use.buffers:
                 continue
-            if write.time > use.time:
+            if write.time > use.time and not self._is_of_a_backward(node, number, use.time):
                 frames = frames_of(use.chain)
                 if graph.callable is not None:
                     self._of_callables.append((graph.callable, frames))

@@ -9,7 +9,6 @@ plain capture, one with a recorder inside, the dry run of ``check``, the capture
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.findings import code
+from cgtool.model import clock
 from cgtool.model.capture import Capture, Caveat, Environment
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
@@ -259,10 +259,10 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
             progress(activity)
             graph = self.new_graph(phase)
             with observe(graph) as recorder:
-                begin = time.perf_counter_ns()
+                begin = clock.perf_counter_ns()
                 with user_errors(phase.part, activity, explain), self.capturing(graph), recorder:
                     phase.result = phase.work()
-                graph.capture_ns = time.perf_counter_ns() - begin
+                graph.capture_ns = clock.perf_counter_ns() - begin
             self.graphs.append(graph)
             if phase.kind != "backward":
                 self.results[phase.index] = phase.result

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from cgtool.model import clock
 from cgtool.model.ledger import CALLABLES, COMPILE, RESET
 from cgtool.observe.frames import Chain, call_user, callers, package_part
 from cgtool.observe.waiting import chain_or_waiting
@@ -25,7 +25,7 @@ from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import TRACE_RULES, compile_none_of_our_frames
 
-_now = time.perf_counter_ns
+_now = clock.perf_counter_ns
 
 GRAPHS = "/torch/cuda/graphs.py"
 """The file of ``torch.cuda.graph`` and ``make_graphed_callables``, as ``package_part`` names it."""

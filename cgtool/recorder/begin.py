@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import sys
-import time
 
+from cgtool.model import clock
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.program import Settings
 from cgtool.torch_compat.imports import after_import
@@ -40,7 +40,7 @@ def begin(text: str) -> None:
 
 def not_recorded(folder: str, error: Exception) -> None:
     """Leave the reason why this process is not recorded."""
-    name = os.path.join(folder, f"{os.getpid()}-{time.time_ns()}.lost")  # noqa: PTH118
+    name = os.path.join(folder, f"{os.getpid()}-{clock.time_ns()}.lost")  # noqa: PTH118
     reason = str(error) if type(error) is ImportError else f"{type(error).__name__}: {error}"
     command = " ".join(sys.orig_argv[:4])
     try:

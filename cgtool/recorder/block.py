@@ -7,12 +7,12 @@ import os
 import shlex
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from cgtool.model import clock
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, path_of, version_of
@@ -83,16 +83,16 @@ def recording(
                 stacklevel=_BLOCK,
             )
         before = version_of(target)
-        command = Command(tuple(sys.orig_argv), time.time_ns())
+        command = Command(tuple(sys.orig_argv), clock.time_ns())
         folder = new_folder(target, command)
-        pid, began, status = os.getpid(), time.perf_counter_ns(), 1
+        pid, began, status = os.getpid(), clock.perf_counter_ns(), 1
         try:
             with recorded(folder, device or ""):
                 yield result
             status = 0
         finally:
             if os.getpid() == pid:  # one that was forked in the block leaves it to its parent
-                wall_ns = time.perf_counter_ns() - began
+                wall_ns = clock.perf_counter_ns() - began
                 if version_of(target) != before:
                     target = free_name(target)
                 _write(result, target, folder, command, wall_ns, status)

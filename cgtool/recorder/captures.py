@@ -9,7 +9,6 @@ import inspect
 import os
 import sys
 import threading
-import time
 from _thread import get_ident
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Frames
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
@@ -47,7 +47,7 @@ from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
 from cgtool.torch_compat.patches import Patches
 
-_now = time.perf_counter_ns
+_now = clock.perf_counter_ns
 _BEGINS = 5_000_000_000
 """Nanoseconds after which a capture that was about to begin is taken for one that never did."""
 
@@ -286,7 +286,7 @@ class Captures:
             self._later.put(partial(self._write_machine, self._device.environment()))
         self._journal.append(
             Capturing(
-                time.time_ns(),
+                clock.time_ns(),
                 number,
                 beginning.owner,
                 beginning.key,

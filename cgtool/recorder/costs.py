@@ -4,7 +4,6 @@ that run inside."""
 from __future__ import annotations
 
 import threading
-import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
@@ -12,12 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.model import clock
 from cgtool.model.ledger import CALLABLES
 from cgtool.observe.waiting import waiting_thread
 from cgtool.torch_compat.inductor import COMPILERS
 from cgtool.torch_compat.patches import Patches
 
-_now = time.perf_counter_ns
+_now = clock.perf_counter_ns
 
 
 class Before(NamedTuple):

@@ -8,13 +8,13 @@ code are not, nor those of threads that were there before PyTorch was imported.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from cgtool.model import clock
 from cgtool.model.journal import COUNTER, Between, JournalWriter, WatchesOps
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
@@ -127,17 +127,17 @@ class EagerBreaks:
             or getattr(op, "namespace", "") == "profiler"  # marks a range
         ):
             return call_op(run, args, kwargs)
-        begin = time.perf_counter_ns()
+        begin = clock.perf_counter_ns()
         try:
             return call_op(run, args, kwargs)
         finally:
-            _note(thread, op, caller, time.perf_counter_ns() - begin)
+            _note(thread, op, caller, clock.perf_counter_ns() - begin)
 
     def _replay(self, original: Any, graph: Any) -> None:
         thread = self._thread()
         if thread is None:
             thread = self._this.thread = self._threads[get_ident()] = _Thread()
-        before, spent_ns = thread.before, time.perf_counter_ns() - thread.since_ns
+        before, spent_ns = thread.before, clock.perf_counter_ns() - thread.since_ns
         ran, thread.ran = thread.ran, {}
         thread.before = None  # If the replay raises, no step ends or begins with it.
         original(graph)
@@ -145,7 +145,7 @@ class EagerBreaks:
         if before is not None and after is not None:
             with self._journal.protected():
                 self._add(before, after, spent_ns, ran)
-        thread.before, thread.since_ns = after, time.perf_counter_ns()
+        thread.before, thread.since_ns = after, clock.perf_counter_ns()
 
     def _add(
         self, before: int, after: int, spent_ns: int, ran: dict[tuple[int, ...], _Ran]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
-import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
+
+from cgtool.model import clock
 
 _PAUSE = 0.01
 """Seconds that the thread waits before it looks whether a capture is in progress."""
@@ -54,7 +55,7 @@ class Later:
         """Have ``work`` done, which must not raise."""
         with self._starting:
             self._waiting.append(work)
-            self._put_at = time.monotonic()
+            self._put_at = clock.monotonic()
             self._is_over = False
             if not self._has_thread:
                 try:
@@ -71,11 +72,11 @@ class Later:
         """To be called often by work that takes milliseconds: on the thread, wait until no capture
         is in progress, or somebody waits for the work."""
         while get_ident() == self._thread and not self._awaited and self._is_busy():
-            time.sleep(_PAUSE)
+            clock.sleep(_PAUSE)
 
     def _is_busy(self) -> bool:
         """Whether a capture is in progress, or may soon be."""
-        may_follow = len(self._waiting) < _FEW and time.monotonic() - self._put_at < _QUIET
+        may_follow = len(self._waiting) < _FEW and clock.monotonic() - self._put_at < _QUIET
         return may_follow or self._is_capturing()
 
     @contextlib.contextmanager
@@ -98,9 +99,9 @@ class Later:
         self.do_all()
         self._is_over = True
         self._signals.put(None)
-        limit = time.monotonic() + _LONGEST_END
-        while self._has_thread and self._thread != get_ident() and time.monotonic() < limit:
-            time.sleep(_PAUSE / 100)
+        limit = clock.monotonic() + _LONGEST_END
+        while self._has_thread and self._thread != get_ident() and clock.monotonic() < limit:
+            clock.sleep(_PAUSE / 100)
 
     def do_all(self) -> None:
         """Do all that waits."""
@@ -128,7 +129,7 @@ class Later:
             pause = _PAUSE  # the next capture may follow soon
             while self._waiting:
                 if not self._is_over:
-                    time.sleep(pause)
+                    clock.sleep(pause)
                 if self._is_over or not self._is_busy():
                     self._do_one()
                     pause = _PAUSE / 10

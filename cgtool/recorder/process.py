@@ -7,12 +7,12 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from cgtool.model import clock
 from cgtool.model.journal import Began, JournalWriter, Lost
 from cgtool.model.program import Settings
 from cgtool.recorder.recorded_device import RecordedDevice
@@ -106,12 +106,12 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
 
 
 def _journal_name() -> str:
-    return f"{os.getpid()}-{time.time_ns()}"
+    return f"{os.getpid()}-{clock.time_ns()}"
 
 
 def _began(*, forked: bool, simulated: bool) -> Began:
     command = tuple(sys.orig_argv)
-    return Began(time.time_ns(), os.getpid(), os.getppid(), command, forked, simulated)
+    return Began(clock.time_ns(), os.getpid(), os.getppid(), command, forked, simulated)
 
 
 def _device(name: str, patches: Patches) -> RecordedDevice:

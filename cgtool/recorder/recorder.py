@@ -10,12 +10,12 @@ import contextlib
 import itertools
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
+from cgtool.model import clock
 from cgtool.model.journal import (
     Finished,
     GraphEnded,
@@ -144,7 +144,7 @@ class Recorder(Subscriber[_Graph]):
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
-        self.journal.append(Finished(time.time_ns()))
+        self.journal.append(Finished(clock.time_ns()))
         self._finished = True
 
     def stop(self) -> None:
@@ -212,13 +212,13 @@ class Recorder(Subscriber[_Graph]):
             self._captures.ends(graph.capture, raised, sys._getframe(1))
 
     def captured(self, graph: _Graph, cuda_graph: Any) -> None:
-        over_ns = time.perf_counter_ns()
+        over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
         self._captures.captured(_taken(graph), graph.pool, over_ns)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
-        over_ns = time.perf_counter_ns()
+        over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
         graph.handled = self._captures.raised(_taken(graph), raised, graph.pool, over_ns)
         return True
@@ -257,7 +257,7 @@ class Recorder(Subscriber[_Graph]):
         if self._finished:
             return
         if graph.handled is None:
-            self.journal.append(GraphEnded(time.time_ns(), graph.number, end))
+            self.journal.append(GraphEnded(clock.time_ns(), graph.number, end))
         if graph.pool is not None:
             self._pools[graph.pool] -= 1
             if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
@@ -282,7 +282,7 @@ class Recorder(Subscriber[_Graph]):
             if not (self._finished or self._is_fork):
                 graph = _Graph(next(self._numbers), None)
                 graph.count_in(self.journal)
-                self.journal.append(Unseen(time.time_ns(), graph.number))
+                self.journal.append(Unseen(clock.time_ns(), graph.number))
                 self._graphs.follow(cuda_graph, graph)
         return graph
 
@@ -308,7 +308,7 @@ class Recorder(Subscriber[_Graph]):
 
     def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
         if pools:
-            self.journal.append(Pools(time.time_ns(), self._device.pool_sizes(pools)))
+            self.journal.append(Pools(clock.time_ns(), self._device.pool_sizes(pools)))
 
 
 def _with_note(beginning: Beginning) -> Beginning:

@@ -8,10 +8,10 @@ a tenth of a microsecond, up to one.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from cgtool.model import clock
 from cgtool.model.journal import COUNTER, JournalWriter, Replayed
 from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
 from cgtool.observe.waiting import chain_or_waiting
@@ -73,9 +73,9 @@ def counted_replay(
     return it. ``is_first`` is called after the first replay of each, with its host time.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
-    clock = time.perf_counter_ns
+    now_ns = clock.perf_counter_ns
     # Some systems take half a microsecond to tell the time.
-    since = time.time_ns() - clock()
+    since = clock.time_ns() - now_ns()
     noted = notes.pending
     first, often, many, seldom = LOOKED_UP
     # C++ has no frame.
@@ -100,9 +100,9 @@ def counted_replay(
 
     def replay(graph: Any) -> None:
         # Each object that is touched here may come from memory, in a tenth of a microsecond.
-        begin = clock()
+        begin = now_ns()
         original(graph)
-        end = clock()
+        end = now_ns()
         try:
             live = graphs[id(graph)]
         except KeyError:

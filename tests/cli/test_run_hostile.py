@@ -568,3 +568,30 @@ def test_torchrun_on_the_cpu(folder: Path) -> None:
     # The launcher imports PyTorch too.
     assert len(found.processes) == 3
     assert found.lost == ()
+
+
+def test_a_program_that_replaces_the_clocks(folder: Path) -> None:
+    """As its tests do, by `unittest.mock` or a library that freezes time."""
+    name = program(
+        folder,
+        "clocks.py",
+        """
+        import time, torch
+        from unittest import mock
+        from capturing import capture
+
+        clocks = "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"
+        with mock.patch.multiple(time, **{each: lambda: 7 for each in clocks}):
+            kept = [capture(3)]
+        with mock.patch.multiple(time, **{each: mock.MagicMock() for each in (*clocks, "sleep")}):
+            kept.append(capture(2))
+        kept.append(capture(1))
+        """,
+    )
+    done = run(name, folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "clocks-run.cgt")
+    assert (found.lost, [each.replays for each in found.graphs]) == ((), [3, 2, 1])
+    began = [each.began_ns for each in found.graphs]
+    assert 0 < began[0] < began[1] < began[2] < found.wall_ns
+    assert all(0 < each.capture_ns < found.wall_ns for each in found.graphs)

@@ -16,12 +16,12 @@ import contextlib
 import ctypes
 import struct
 import threading
-import time
 from collections import defaultdict
 from typing import Any
 
 from cgtool.devices.cuda.buffers import process_buffers
 from cgtool.devices.cuda.cupti import CuptiUnavailable, call, library
+from cgtool.model import clock
 from cgtool.model.journal import JournalWriter
 
 _MEMCPY, _MEMSET, _KERNEL, _PEER_COPY, _GRAPH_TRACE = 1, 2, 10, 22, 51
@@ -105,7 +105,7 @@ class GpuTimes:
 
     def _read_regularly(self) -> None:
         while not self._is_over:
-            time.sleep(_READ_EVERY_S)
+            clock.sleep(_READ_EVERY_S)
             if self._is_on:
                 library().cuptiActivityFlushAll(_COMPLETED_ONLY)
                 self._read()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ import torch
 
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.driver import captured_nodes
+from cgtool.model import clock
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, chain_of, is_generated, is_internal
@@ -125,7 +125,7 @@ def _stamper(
     nothing up twice, and keeps a plain tuple in the order of Stamp."""
     append = stamps.append
     getframe = sys._getframe
-    now = time.time_ns
+    now = clock.time_ns
     stream_of: Callable[[int], int] = current_raw_stream
     running_node: Callable[[], Any] = running_autograd_node
     pointer_at = cupti.pointer_at
@@ -223,8 +223,8 @@ class InCaptureRecorder(OpRecorder):
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         stream = current_raw_stream(self._device)
-        start = time.time_ns()
+        start = clock.time_ns()
         try:
             return super().execute(call, func, args, kwargs)
         finally:
-            call.extra = OpTiming(start, time.time_ns(), stream)
+            call.extra = OpTiming(start, clock.time_ns(), stream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
+from cgtool.model import clock
 from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.frames import chain_of
 from cgtool.torch_compat.dispatch_keys import Args
@@ -143,7 +143,7 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or self.device.current
-        self.recorded, self.recorded_ns = True, time.perf_counter_ns()
+        self.recorded, self.recorded_ns = True, clock.perf_counter_ns()
         self.joined, self.frontier = stream.joined, stream.frontier
 
     def wait(self, stream: Stream | None = None) -> None:

@@ -15,11 +15,12 @@ import selectors
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from cgtool.model import clock
 
 _MOST_SHARED = 1 << 30
 """Bytes of shared memory that are copied."""
@@ -57,11 +58,11 @@ class ForkedProcess:
 
     def answer(self, seconds: float) -> bytes:
         """What it returned; nothing if it takes longer or waits in vain, and is ended."""
-        answer, now = b"", time.monotonic()
+        answer, now = b"", clock.monotonic()
         limit, since, before = now + seconds, now, 0
         with selectors.DefaultSelector() as selector, os.fdopen(self._pipe, "rb", 0) as file:
             selector.register(file, selectors.EVENT_READ)
-            while (now := time.monotonic()) < limit and now - since < _MOST_IDLE:
+            while (now := clock.monotonic()) < limit and now - since < _MOST_IDLE:
                 if selector.select(min(0.2, limit - now)):
                     part = file.read(1 << 16)
                     if not part:
@@ -69,7 +70,7 @@ class ForkedProcess:
                     answer += part
                 work = _work_of(self._process)
                 if work is None or work > before:
-                    since, before = time.monotonic(), work or before
+                    since, before = clock.monotonic(), work or before
         if self._process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)

@@ -1034,6 +1034,24 @@ def test_a_large_screen_has_larger_plots(browser, opened):
     page.page.set_viewport_size({"width": 1280, "height": 800})
 
 
+def test_a_narrow_screen_shows_everything_one_below_the_other(opened):
+    page = opened(serving(), serving())
+    page.page.set_viewport_size({"width": 400, "height": 800})
+    for view in page.views:
+        page.show(view)
+        page("state.selectNode(0)")
+        page.page.wait_for_timeout(50)
+        for part in ("document.documentElement", "document.querySelector('header')"):
+            assert page(f"{part}.scrollWidth") <= 400, (view, part)
+        for part in ("nav", ".search", "main", "aside:not([hidden])"):
+            box = page.page.locator(part).bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 400
+        assert page.page.locator("main").bounding_box()["width"] == 400
+        assert page.page.locator("main").bounding_box()["height"] > 200
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+
+
 def test_what_is_printed_keeps_its_proportions_and_colors(opened):
     page = opened(recorded("profile-transformer"))
     page.show("tables")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
 import threading
@@ -88,12 +89,20 @@ def run(
         _show, format_=format_, only=only, quiet=quiet, graphs=graphs, rows=rows, explain=explain
     )
     is_saved = program[0].endswith(".cgt")
-    if (is_saved or is_dir(Path(program[0]))) and (device or times or eager_breaks):
-        option = "--device" if device else "--times" if times else "--eager-breaks"
-        raise usage(
-            f"{option} applies to a program, not to a saved run: {program[0]}",
-            fix="leave the option out, or give the program",
-        )
+    folder = Path(program[0])
+    unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
+    if is_saved or unfinished is not None:
+        if device or times or eager_breaks:
+            option = "--device" if device else "--times" if times else "--eager-breaks"
+            raise usage(
+                f"{option} applies to a program, not to a saved run: {program[0]}",
+                fix="leave the option out, or give the program",
+            )
+        if program[1:]:
+            raise usage(
+                f"nothing can follow a saved run: {shlex.join(program[1:])}",
+                fix="options of cgtool come before it",
+            )
     if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
@@ -106,10 +115,9 @@ def run(
         check_places([("-o", output)], program[0])
         show(capture, output=output)
         return
-    folder = Path(program[0])
     progress = None
-    if is_dir(folder):
-        command, status = _unfinished(folder), None
+    if unfinished is not None:
+        command, status = unfinished, None
         target = output or Path(f"{folder.name.strip('.')}.cgt")
         last_change_ns = max(path.stat().st_mtime_ns for path in folder.iterdir())
         wall_ns = max(0, last_change_ns - command.started_ns)
@@ -202,8 +210,11 @@ def _unfinished(folder: Path) -> Command:
     try:
         return msgspec.json.decode((folder / COMMAND).read_bytes(), type=Command)
     except (OSError, msgspec.MsgspecError):
+        program = "train.py"
+        if is_file(folder / "__main__.py"):
+            program = f"-- python {shlex.quote(str(folder))}"
         raise usage(
-            f"{folder} is not a folder of `cgtool run`", fix="cgtool run train.py"
+            f"{folder} is not a folder of `cgtool run`", fix=f"cgtool run {program}"
         ) from None
 
 
@@ -240,7 +251,8 @@ def _command(program: list[str]) -> tuple[list[str], list[str]]:
     if first != "-m" and not is_file(Path(first)):
         raise usage(
             f"{first}: no such file",
-            fix=f"for a command that is not a Python script: cgtool run -- {' '.join(program)}",
+            fix="for a command that is not a Python script: "
+            f"cgtool run -- {'python ' if first == '-' else ''}{shlex.join(program)}",
         )
     return ["python", *program], [sys.executable, *program]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -113,7 +114,9 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def unwritable(path: Path, reason: str) -> CgtoolError:
-    return usage(f"cannot write {path}: {reason}", fix="choose another path, or free some space")
+    is_full = reason in map(os.strerror, (errno.ENOSPC, errno.EDQUOT))
+    fix = f"choose another path{', or free some space' if is_full else ''}"
+    return usage(f"cannot write {path}: {reason}", fix=fix)
 
 
 @contextlib.contextmanager

@@ -606,6 +606,9 @@ def test_options_after_the_program_are_its_own(folder: Path) -> None:
         (["-m"], "nothing after -m\n  fix: cgtool run -m package.module"),
         (["--"], "nothing after --\n  fix: cgtool run -- torchrun"),
         (["--device", "tpu", "train.py"], "device `tpu`"),
+        (["-", "a b"], "cgtool run -- python - 'a b'"),
+        (["--device", "simulated", "/"], "/ is not a folder of `cgtool run`\n  fix: cgtool run t"),
+        (["saved.cgt", "a b"], "nothing can follow a saved run: 'a b'"),
         ([], "Missing argument"),
     ],
 )

@@ -34,6 +34,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
+    NOT_WRITTEN,
     Began,
     Between,
     Captured,
@@ -124,6 +125,8 @@ class _ProcessLedger:
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    incomplete: bool = False
+    """Captures may be among what was lost."""
     ops_in_python: list[bool] = field(default_factory=list)
     """As of ``Captured``, by capture."""
     frames: list[int] = field(default_factory=list)
@@ -190,6 +193,7 @@ class _ProcessLedger:
                     self.skips[record.reason] += 1
                 case Lost():
                     self.lost.append(record.reason)
+                    self.incomplete |= record.captures
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
@@ -275,6 +279,7 @@ class _ProcessLedger:
     def _count(self, counters: Counters) -> None:
         unread = sum(number not in self.contents for number in self.captured)
         if counters.lost:
+            self.incomplete = True
             self.lost.append(f"{count_text(counters.lost, 'record')} could not be written")
         elif unread:
             self.lost.append(f"the nodes of {count_text(unread, 'graph')} were not recorded")
@@ -302,11 +307,22 @@ class _ProcessLedger:
                 replay_host_ns=host,
                 replayed_at=tuple(ReplayPlace(frames, seen) for frames, seen in places.items()),
             )
+        # Without counters, what was lost was not counted either.
+        may_be_lost = counters.lost or not counters.graphs
         for number, graph in self.graphs.items():
             # The record of its end may be one of those that were lost.
-            if graph.failure == _NOT_ENDED and (graph.replays or counters.lost):
+            if graph.failure == _NOT_ENDED and (graph.replays or may_be_lost):
                 failure = None if graph.replays else "the end of the capture was not recorded"
                 self._change(number, failure=failure)
+        untimed = sum(
+            graph.replays > 0 and number >= len(counters.times)
+            for number, graph in self.graphs.items()
+        )
+        if untimed:
+            self.lost.append(
+                f"the host time of the first replay of {count_text(untimed, 'graph')} was not "
+                "recorded"
+            )
         for number, (first_host, timed, gpu) in enumerate(counters.times):
             if first_host or timed:
                 self._change(
@@ -323,6 +339,10 @@ class _ProcessLedger:
                     f"only {timed:,} of {count_text(replays, 'replay')} have a GPU time"
                 )
         noted: dict[int, list[NotedReplays]] = defaultdict(list)
+        if uncounted_notes := sum(number >= len(counters.notes) for number in self.notes):
+            self.lost.append(
+                f"{count_text(uncounted_notes, 'note')} of replays could not be counted"
+            )
         for number, record in self.notes.items():
             if number < len(counters.notes) and (count := counters.notes[number][0]):
                 names, values = tuple(record.values), tuple(record.values.values())
@@ -330,6 +350,8 @@ class _ProcessLedger:
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
         if self.between is not None:
+            if any(record.number >= len(counters.breaks) for record in self.between):
+                self.lost.append("some ops outside graphs could not be counted")
             self.breaks = breaks_of(self.between, counters.breaks, self.tables.frame_indices)
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
@@ -357,14 +379,21 @@ def merge(
     tables = _Tables()
     processes: list[_ProcessLedger] = []
     reasons = list(lost)
+    incomplete = bool(reasons)
     for journal in journals:
         process = _ProcessLedger(len(processes), command.started_ns, tables)
         process.read(journal)
         if moments is not None:
             process.add_moments(partial(moments, journal.log))
-        if process.process is not None:
-            processes.append(process)
-            reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
+        if process.process is None:
+            # Without a record, there was no room for the first.
+            reason = "its records are damaged" if process.lost else NOT_WRITTEN
+            reasons.append(f"process {journal.log.name.partition('-')[0]}: {reason}")
+            incomplete = True
+            continue
+        processes.append(process)
+        incomplete |= process.incomplete
+        reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
     if not processes and not reasons:
         reasons.append(
             "no process that cgtool can follow imported PyTorch (python -I, -E and -S cannot "
@@ -431,6 +460,7 @@ def merge(
             breaks=tuple(breaks),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             lost=tuple(dict.fromkeys(reasons)),
+            incomplete=incomplete,
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))

@@ -298,12 +298,19 @@ def sentence_of(ledger: Ledger) -> str:
     skips = sum(skip.times for skip in ledger.skips)
     graphs = [each for each in captures if each.failure is None]
     replays = sum(each.replays for each in graphs)
-    at_least = "at least " if any(each.uncounted for each in graphs) else ""
-    parts = [f"{count_text(len(graphs), 'graph')}, {at_least}{count_text(replays, 'replay')}"]
+    uncounted = any(each.uncounted for each in graphs)
+    counted = "at least " if uncounted and not ledger.incomplete else ""
+    counted += count_text(replays, "replay") if replays or not uncounted else "replays not counted"
+    at_least = "at least " if ledger.incomplete else ""
+    parts = [f"{at_least}{count_text(len(graphs), 'graph')}, {counted}"]
     if ledger.gpu_ns:
         parts[0] += f", {percent_text((ledger.graphs_gpu_ns or 0) / ledger.gpu_ns)} of GPU time"
     if not captures:
-        parts = ["the program captured no CUDA graph"]
+        parts = [
+            "no CUDA graph was recorded"
+            if ledger.incomplete
+            else "the program captured no CUDA graph"
+        ]
     unused = [each for each in graphs if each.is_unused]
     if unused and not ledger.failed_early:
         cost = [time_text(sum(each.capture_ns for each in unused))]

@@ -111,6 +111,8 @@ def dump(
     # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
     chosen = _graphs(opened, graph)
+    if not chosen and kind != "json":
+        raise usage(f"{path} has no graph with nodes", why=_unread(opened))
     if kind == "raw":
         write_bytes(_raw(opened, path, chosen), output)
         return
@@ -187,9 +189,10 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
     if not chosen:
         names = [graph.name for graph in capture.graphs]
         more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
-        shown = (", ".join(names[:_NAMES]) or "no graph") + more
+        shown = (", ".join(names[:_NAMES]) or "no graph with nodes") + more
         raise usage(
             f"--graph {name}: the capture has {shown}",
+            why=_unread(capture),
             fix=f"a name, or a number from 0 to {len(names) - 1:,}" if more else None,
         )
     # A body is listed after its owner.
@@ -197,6 +200,12 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
         if graph.parent is not None and graph.parent[0] in chosen:
             chosen.add(index)
     return sorted(chosen)
+
+
+def _unread(capture: Capture) -> str | None:
+    """Why a graph of a program may be missing."""
+    ledger = capture.ledger
+    return "; ".join(ledger.lost) or None if ledger is not None else None
 
 
 def _raw(capture: Capture, path: Path, chosen: list[int]) -> bytes:

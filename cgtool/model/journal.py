@@ -31,6 +31,7 @@ from cgtool.model.finding import Finding
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
 BREAKS = ".breaks"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
+NOT_WRITTEN = "not all of its files could be written"
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
 
@@ -219,6 +220,8 @@ class Lost(msgspec.Struct, tag="lost", array_like=True):
     """Something could not be recorded."""
 
     reason: str
+    captures: bool = False
+    """A capture, or its end, may be missing."""
 
 
 class Finished(msgspec.Struct, tag="finished", array_like=True):
@@ -263,12 +266,11 @@ _CHUNK = 1024
 class _CounterFile:
     """Counters in memory that is mapped to a file, as many as are asked for."""
 
-    def __init__(self, path: Path, full: Callable[[], None]) -> None:
-        """``full`` is called when there is no room: what is counted from then on is lost."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._full = full
         self._chunks: list[mmap.mmap] = []
-        self._is_full = False
+        self.is_full = False
+        """There was no room: what is counted from then on is lost."""
 
     def counter(self, number: int) -> tuple[mmap.mmap, int]:
         chunk, slot = divmod(number, _CHUNK)
@@ -279,13 +281,12 @@ class _CounterFile:
     def _map(self, chunk: int) -> mmap.mmap:
         size = _CHUNK * COUNTER.size
         try:
-            if self._is_full:
+            if self.is_full:
                 raise OSError("no room before")
             return _mapped(self._path, chunk * size, size)
         except OSError:
             # The length of the file shows it.
-            self._is_full = True
-            self._full()
+            self.is_full = True
             return mmap.mmap(-1, size)
 
 
@@ -367,10 +368,10 @@ def _mapped(path: Path, start: int, size: int) -> mmap.mmap:
 class _Protected:
     """Of ``JournalWriter.protected``: a generator would take several times as long."""
 
-    __slots__ = ("_lost",)
+    __slots__ = ("_append",)
 
-    def __init__(self, lost: Callable[[str], None]) -> None:
-        self._lost = lost
+    def __init__(self, append: Callable[[Record], object]) -> None:
+        self._append = append
 
     def __enter__(self) -> None:
         pass
@@ -378,7 +379,7 @@ class _Protected:
     def __exit__(self, _type: Any, error: BaseException | None, _traceback: Any) -> bool:
         if not isinstance(error, Exception) or _raised_by_signal_handler(error):
             return False
-        self._lost(f"{type(error).__name__}: {error}")
+        self._append(Lost(f"{type(error).__name__}: {error}", captures=True))
         return True
 
 
@@ -400,18 +401,22 @@ class JournalWriter:
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
         self._counters, self._notes, self._times, self._breaks = (
-            _CounterFile(self._path.with_suffix(suffix), self._out_of_room)
+            _CounterFile(self._path.with_suffix(suffix))
             for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
         )
         self._lost_counter = self._counters.counter(0)
+        if self._counters.is_full:
+            # A file without contents takes no room.
+            with contextlib.suppress(OSError):
+                self._path.with_suffix(LOST).touch()
 
     def protected(self) -> contextlib.AbstractContextManager[None]:
         """While entered, a fault of the recorder is noted, and the program goes on. What a signal
         handler of the program raises meanwhile goes through."""
-        return _Protected(self.lost)
+        return _Protected(self.append)
 
     def lost(self, reason: str) -> None:
-        """Note what could not be recorded."""
+        """Note what could not be recorded, besides captures."""
         self.append(Lost(reason))
 
     def append(self, *records: Record) -> bool:
@@ -463,11 +468,6 @@ class JournalWriter:
         with self.lock:
             _GPU.pack_into(*self._times.counter(0), inside_ns, outside_ns)
 
-    def _out_of_room(self) -> None:
-        # A file without contents takes no room.
-        with contextlib.suppress(OSError):
-            self._path.with_suffix(LOST).touch()
-
 
 def _raised_by_signal_handler(error: Exception) -> bool:
     codes: set[object] = set()
@@ -504,7 +504,8 @@ class Journal(NamedTuple):
                     yield decoder.decode(data)
                 except (ValueError, struct.error, msgspec.MsgspecError):
                     yield Lost(
-                        "the last record is incomplete: the process was killed while it wrote it"
+                        "the last record is incomplete: the process was killed while it wrote it",
+                        captures=True,
                     )
                     return
 
@@ -532,10 +533,12 @@ def read_lost(folder: Path) -> tuple[str, ...]:
     """Why processes left no journal, or an incomplete one."""
     if not folder.is_dir():
         return (f"the folder {folder} was removed while the program ran",)
+    said = {path.stem: path.read_text("utf-8", "replace") for path in _files(folder, LOST)}
+    logs = {path.stem for path in _files(folder, LOG)}
+    unwritten = [path.stem for path in _files(folder, COUNTERS) if path.stem not in logs]
     return tuple(
-        path.read_text(encoding="utf-8", errors="replace")
-        or f"process {path.name.partition('-')[0]}: its files could not be written"
-        for path in _files(folder, LOST)
+        reason or f"process {name.partition('-')[0]}: {NOT_WRITTEN}"
+        for name, reason in {**dict.fromkeys(unwritten, ""), **said}.items()
     )
 
 

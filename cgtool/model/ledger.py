@@ -252,6 +252,16 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     pools: tuple[LedgerPool, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""
+    incomplete: bool = False
+    """Captures may be among it: there may have been more than ``graphs`` has."""
+
+    @property
+    def unread(self) -> int:
+        """Graphs that were captured, and whose nodes were not recorded."""
+        return sum(
+            each.graph is None and each.failure is None and each.owner != UNSEEN
+            for each in self.graphs
+        )
 
     @property
     def failed_early(self) -> bool:

@@ -20,6 +20,7 @@ from cgtool.model.journal import (
     Finished,
     GraphEnded,
     JournalWriter,
+    Lost,
     Pools,
     Skipped,
     Unseen,
@@ -195,9 +196,13 @@ class Recorder(Subscriber[_Graph]):
         kind = type(context.cuda_graph)
         if kind not in self._not_followed:
             self._not_followed.add(kind)
-            self.journal.lost(
-                f"captures and replays of {kind.__module__}.{kind.__qualname__} are not recorded: "
-                "it is not derived from torch.cuda.CUDAGraph, and calls none of its methods"
+            self.journal.append(
+                Lost(
+                    f"captures and replays of {kind.__module__}.{kind.__qualname__} are not "
+                    "recorded: it is not derived from torch.cuda.CUDAGraph, and calls none of its "
+                    "methods",
+                    captures=True,
+                )
             )
 
     def refused_before(self, context: Any, error: Exception) -> None:

@@ -22,7 +22,7 @@ from cgtool.analysis.diff.rows import (
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import UNITS, bytes_text, count_text, time_text
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, value_text
-from cgtool.render.text import cut
+from cgtool.render.text import cut, machine_text
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
 """The marks that ``diff`` uses."""
@@ -77,7 +77,7 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
 
 def _sides(report: Diff) -> list[tuple[str, str]]:
     machines = [
-        f"{'the simulated device' if report.simulated else side.device}, torch {side.torch}"
+        machine_text("the simulated device" if report.simulated else side.device, side.torch)
         for side in (report.a, report.b)
     ]
     lines = []

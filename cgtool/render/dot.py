@@ -22,7 +22,7 @@ from cgtool.analysis.units import count_text, time_text
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import machine, usage
 from cgtool.render.labels import ROW, WIDE, Label, Labels
-from cgtool.render.text import cut, html_text, tooltip
+from cgtool.render.text import cut, html_text, machine_text, tooltip
 
 INK = "#1f2937"
 QUIET = "#4b5563"
@@ -132,7 +132,7 @@ class _Picture:
         environment = self.capture.environment
         simulated = "simulated device (ops on CPU tensors, no kernels)"
         device = simulated if environment.simulated else environment.device
-        where = f"{device}, torch {environment.torch}"
+        where = machine_text(device, environment.torch)
         name = html_text(cut(self.capture.entry.spec, 90))
         rows = [f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>']
         rows += [

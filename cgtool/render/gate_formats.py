@@ -30,7 +30,7 @@ from cgtool.render.gate_table import (
     render,
     sentence,
 )
-from cgtool.render.text import shown_file, visible
+from cgtool.render.text import machine_text, shown_file, visible
 
 # --- CSV
 
@@ -135,7 +135,7 @@ def _section(name: str, target: Judged) -> str:
     lines = [
         f"### {cell(name)}",
         "",
-        cell(f"{device}, torch {target.torch}{baseline}"),
+        cell(f"{machine_text(device, target.torch)}{baseline}"),
         "",
         f"| | {' | '.join(column.heading for column in WITH_REASONS)} |",
         f"|---|{'|'.join('---:' if column.numeric else '---' for column in WITH_REASONS)}|",
@@ -265,5 +265,5 @@ def _row(entry: str, target: Judged, name: str) -> dict[str, Any]:
         "unit": BY_NAME[name.partition(".")[0]].unit or "count",
         "value": target.figures[name],
         **({} if spread is None else {"range": f"± {spread:.3g}"}),
-        "extra": "\n".join(map(visible, (f"{target.device}, torch {target.torch}", *lines))),
+        "extra": "\n".join(map(visible, (machine_text(target.device, target.torch), *lines))),
     }

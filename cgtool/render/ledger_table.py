@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -439,6 +440,14 @@ def _places(screen: Screen, report: LedgerReport, shown: Sequence[LedgerRow]) ->
     screen.table("Where graphs were captured", columns, shown if differs else (), name="where")
 
 
+def _signal_of(status: int) -> str:
+    """The name of the signal that an exit status stands for in a shell."""
+    try:
+        return f" ({signal.Signals(status - 128).name})"
+    except ValueError:
+        return ""
+
+
 def _notes(screen: Screen, report: LedgerReport, more: Sequence[str] = ()) -> None:
     """The end of each screen: what is missing, and what the headings mean."""
     lost = (*report.lost, *more)
@@ -457,7 +466,7 @@ def _run(report: LedgerReport) -> str:
     if report.processes > 1:
         facts.append(count_text(report.processes, "process", "processes"))
     if report.exit_status:
-        facts.append(f"exit status {report.exit_status}")
+        facts.append(f"exit status {report.exit_status}{_signal_of(report.exit_status)}")
     return ", ".join(facts)
 
 

@@ -38,6 +38,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
+def machine_text(device: str, torch: str) -> str:
+    """``NVIDIA H200, torch 2.11.0``; a program may end before it is known which PyTorch it has."""
+    return f"{device}, torch {torch}" if torch else device
+
+
 def cut(text: str, size: int) -> str:
     """At most ``size`` characters; the middle is left out, because both ends of a name matter."""
     if len(text) <= size:

@@ -20,7 +20,7 @@ from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ledger_report import ledger_report, sentence_of
 from cgtool.cli import run as run_command
 from cgtool.model import capture_file
-from cgtool.model.journal import LOG
+from cgtool.model.journal import COMMAND, LOG
 from cgtool.model.ledger import Ledger, LedgerGraph
 from tests.forked_workers import run_cgtool
 
@@ -281,9 +281,11 @@ def test_a_full_disk(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = ledger(folder / "full-run.cgt")
     assert 2 < len(found.graphs) < 601
+    assert found.incomplete
+    assert sentence_of(found).startswith(f"at least {len(found.graphs)} graphs, ")
     assert found.graphs[0].replays == 8
-    (lost,) = found.lost
-    assert "records could not be written" in lost
+    assert len(found.lost) == 1, found.lost
+    assert "records could not be written" in found.lost[0]
     ends = {each.failure for each in found.graphs}
     assert ends <= {None, "the end of the capture was not recorded"}
     assert all(each.failure is None for each in found.graphs if each.replays)
@@ -356,7 +358,7 @@ def test_replays_that_could_not_be_counted_are_not_none(folder: Path) -> None:
     assert capture.ledger is not None
     assert [graph.uncounted for graph in capture.ledger.graphs] == [True]
     assert list(ledger_findings(capture)) == []
-    assert sentence_of(capture.ledger) == "1 graph, at least 0 replays"
+    assert sentence_of(capture.ledger) == "at least 1 graph, replays not counted"
     assert [row.replays for row in ledger_report(capture).graphs] == [None]
     (replays,) = (row for row in compare(capture, capture).program if row.kind == "replays")
     assert (replays.a, replays.b) == (None, None)
@@ -595,3 +597,106 @@ def test_a_program_that_replaces_the_clocks(folder: Path) -> None:
     began = [each.began_ns for each in found.graphs]
     assert 0 < began[0] < began[1] < began[2] < found.wall_ns
     assert all(0 < each.capture_ns < found.wall_ns for each in found.graphs)
+
+
+def test_where_nothing_can_be_written_nothing_is_said_to_be_missing_from_the_program(
+    folder: Path,
+) -> None:
+    """Neither the log of the process nor a file that says so: as where a disk has no inodes."""
+    name = program(
+        folder,
+        "no_inodes.py",
+        """
+        import os, sys
+        import torch
+        from pathlib import Path
+        (folder,) = Path().glob(".cgtool-run-*")
+        for path in folder.glob("*.log"):
+            path.unlink()
+        from capturing import capture
+        kept = capture(2)
+        """,
+    )
+    done = run_forked(name, folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "no_inodes-run.cgt")
+    (lost,) = found.lost
+    assert "not all of its files could be written" in lost
+    assert sentence_of(found) == "no CUDA graph was recorded"
+
+
+def test_a_damaged_log_is_not_a_program_without_pytorch(folder: Path) -> None:
+    journals = folder / ".cgtool-run-damaged"
+    journals.mkdir()
+    (journals / COMMAND).write_bytes(b'{"command": ["python", "x.py"], "started_ns": 1}')
+    (journals / f"7-8{LOG}").write_bytes(b"\x03\0\0\0abc")
+    (journals / f"9-10{LOG}").touch()
+    done = merge(journals, "damaged.cgt", folder=folder)
+    assert done.returncode == 0, done.stderr
+    found = ledger(folder / "damaged.cgt")
+    assert found.lost == (
+        "process 7: its records are damaged",
+        "process 9: not all of its files could be written",
+    )
+    assert sentence_of(found) == "no CUDA graph was recorded"
+
+
+def test_what_was_not_recorded_is_not_compared(folder: Path) -> None:
+    """A process that crashes right after a capture leaves no nodes."""
+    name = program(
+        folder,
+        "crashes.py",
+        """
+        import os
+        from capturing import capture
+        kept = capture(2)
+        os.abort()
+        """,
+    )
+    done = run("--rows", "3", "-o", "crashes.cgt", name, folder=folder)
+    assert done.returncode == 128 + signal.SIGABRT
+    found = ledger(folder / "crashes.cgt")
+    assert (len(found.graphs), found.unread, found.incomplete) == (1, 1, False)
+
+    def said(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "cgtool", *arguments],
+            cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    status, text = said("gate", "crashes.cgt", "--max-nodes", "9", "--max-graphs", "1")
+    assert status == 5
+    assert "the nodes of 1 graph were not recorded" in text
+    assert said("gate", "crashes.cgt", "--max-graphs", "1")[0] == 0
+    for extra in ((), ("--graph", "0"), ("--raw",)):
+        status, text = said("dump", "crashes.cgt", *extra)
+        assert status == 2
+        assert "the nodes of 1 graph were not recorded" in text
+    assert said("dump", "crashes.cgt", "--json")[0] == 0
+    status, text = said("diff", "crashes.cgt", "crashes.cgt")
+    assert "not recorded in B: process" in text
+    assert "torch \n" not in text
+    assert "exit status 134 (SIGABRT)" in said("run", "crashes.cgt")[1]
+
+
+def test_a_gate_does_not_pass_where_captures_are_missing(folder: Path) -> None:
+    name = program(
+        folder,
+        "replaced.py",
+        """
+        import torch
+
+        class Fake:
+            def capture_begin(self, *_, **__): pass
+            def capture_end(self): pass
+
+        with torch.cuda.graph(Fake()):
+            pass
+        """,
+    )
+    run_forked(name, folder)
+    gate = [sys.executable, "-m", "cgtool", "gate", "replaced-run.cgt", "--max-graphs", "9"]
+    done = subprocess.run(gate, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "not all captures could be recorded" in done.stdout

@@ -194,6 +194,9 @@ def _notes(
     without = [name for name, side in zip("AB", (a, b), strict=True) if not side.argument_lists]
     if any(side.argument_lists for side in (a, b)) and without:
         yield f"arguments of ops are not compared: the capture {without[0]} does not record them"
+    for name, side in zip("AB", (a, b), strict=True):
+        for reason in side.ledger.lost if side.ledger is not None else ():
+            yield f"not recorded in {name}: {reason}"
     yield from _options(a, b)
     yield from _elsewhere(graphs)
     for matched in graphs:

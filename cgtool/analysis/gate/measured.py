@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.evidence import Measured
-from cgtool.analysis.gate.metrics import METRICS, count, known
+from cgtool.analysis.gate.metrics import METRICS, count, known, unrecorded
 from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge, typical_clock
 from cgtool.model.baseline import Baseline
@@ -101,6 +101,8 @@ def _unknown(
             reason = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
         elif metric.reported is None and simulated and not metric.simulated:
             reason = "the simulated device has no kernels and no GPU times"
+        elif capture is not None and (why := unrecorded(capture, metric)) is not None:
+            reason = why
         elif not any(known(values, metric, phase) for phase in (None, *PHASES)):
             reason = metric.missing
         else:

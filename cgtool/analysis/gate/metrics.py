@@ -17,6 +17,7 @@ from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
 from cgtool.analysis.pools import driver_bytes, live_bytes, program_pools, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
+from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph, Pool
 from cgtool.model.finding import ERROR, Report
@@ -62,6 +63,10 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """Available on the simulated device."""
     host: bool = False
     """Host-dependent: another CPU gives another time."""
+    of_nodes: bool = False
+    """Reads the nodes of graphs, which `cgtool run` cannot always record."""
+    of_captures: bool = True
+    """Depends on all captures of a program."""
 
     @property
     def exact(self) -> bool:
@@ -190,6 +195,7 @@ METRICS = (
         evidence=evidence.of_nodes,
         bounds=("max", "min"),
         watched=True,
+        of_nodes=True,
     ),
     *(
         Metric(
@@ -200,6 +206,7 @@ METRICS = (
             bounds=bounds,
             watched=True,
             simulated=False,
+            of_nodes=True,
         )
         for name, type_, bounds in (
             ("kernels", "kernel", ("max", "min")),
@@ -212,6 +219,7 @@ METRICS = (
         means="dependencies between nodes",
         counted=lambda _capture, graphs: sum(len(graph.edges) for graph in graphs),
         evidence=evidence.of_nodes,
+        of_nodes=True,
     ),
     _of_pools("pool-mib", "memory reserved for the pools", reserved_bytes, live=False),
     _of_pools(
@@ -230,6 +238,7 @@ METRICS = (
         missing="the capture does not say how much memory the driver took",
         phases=False,
         simulated=False,
+        of_nodes=True,
     ),
     Metric(
         name="findings",
@@ -324,6 +333,7 @@ METRICS = (
         bounds=("min",),
         phases=False,
         simulated=False,
+        of_captures=False,
     ),
 )
 """All metrics, in the order of options and tables."""
@@ -349,12 +359,26 @@ def count(capture: Capture) -> dict[str, int | float]:
     for metric in METRICS:
         if metric.counted is None or (capture.environment.simulated and not metric.simulated):
             continue
+        if unrecorded(capture, metric) is not None:
+            continue
         for phase in (None, *(captured if metric.phases else ())):
             graphs = [graph for graph in capture.graphs if phase in (None, graph.phase)]
             figure = metric.counted(capture, graphs)
             if figure is not None:
                 counts[key(metric.name, phase)] = figure
     return counts
+
+
+def unrecorded(capture: Capture, metric: Metric) -> str | None:
+    """Why a figure of a program would be too low; None if it is not."""
+    ledger = capture.ledger
+    if ledger is None or metric.counted is None:
+        return None
+    if metric.of_captures and ledger.incomplete:
+        return "not all captures could be recorded: `cgtool run FILE` says why"
+    if metric.of_nodes and ledger.unread:
+        return f"the nodes of {count_text(ledger.unread, 'graph')} were not recorded"
+    return None
 
 
 def runs_of(values: Baseline, metric: Metric, phase: str | None) -> RunSamples:

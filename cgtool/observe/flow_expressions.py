@@ -1,0 +1,601 @@
+"""Where the values of expressions come from, and what calls and branches lead to."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Iterable, Mapping
+from types import CodeType
+from typing import Any
+
+from cgtool.observe.flow_names import RECEIVERS, Names, parameters_of, span_of
+from cgtool.observe.flows import (
+    NOTHING,
+    Branch,
+    Source,
+    Sources,
+    beside,
+    everything_in,
+    of_tensor,
+)
+from cgtool.observe.host_values import CONTAINERS, PRESENCE, SIZE
+from cgtool.observe.lookup import is_immutable
+from cgtool.observe.uses import CHANGES, ONE, Step, name_chain, set_by, with_items
+
+_SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
+_MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
+"""Functions of Python that make an object of their arguments."""
+_MAY_COPY = frozenset(("to", "type", "contiguous"))
+"""Methods of a tensor that run an op, or none if there is nothing to do."""
+_SIZES = frozenset(("size", "stride"))
+"""Methods of a tensor that return numbers."""
+_RESUMING = frozenset(("send", "asend", "__next__", "__anext__"))
+"""They let a suspended frame go on, whose state decides what they return, not what runs."""
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_ADDS = frozenset(
+    ("append", "extend", "insert", "appendleft", "update", "setdefault", "add", "write", "put")
+)
+"""Methods that add their arguments to a container: what is added does not depend on its items."""
+_DEEPEST = 3
+"""How many keys are followed, each into the container that the one before it leads to."""
+_ALL, _OF_ANY_KEY = ("all",), ("any key",)
+"""Parts of the contents of a container: all, and what is stored with a key that is not known."""
+
+
+def _key_of(steps: tuple[Step, ...]) -> tuple[str, str | int] | None:
+    """The part of the contents that has one key."""
+    return ("key", steps[0][1]) if steps and steps[0][0] == "item" else None
+
+
+def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
+    """What stands for the items of one key behind a local name: ``state["step"]``."""
+    root, steps = chain
+    is_item = bool(steps) and steps[0][0] == "item" and isinstance(steps[0][1], str)
+    return f"{root}[{steps[0][1]!r}]" if is_item else None
+
+
+def _items(sources: Sources, key: str) -> Sources:
+    """For containers among the sources, only the items of one key, or the size."""
+
+    def item(source: Source) -> Source:
+        if source.kind == "state":
+            return Source("item", (source, (key,)))
+        if source.kind == "item" and len(source.key[1]) < _DEEPEST:
+            state, path = source.key
+            return Source("item", (state, (*path, key)))
+        return source
+
+    return frozenset(map(item, sources))
+
+
+def _passed(
+    code: CodeType, arguments: list[Sources], named: dict[str | None, Sources]
+) -> dict[str, Sources]:
+    """What each parameter of a function gets from a call with these arguments."""
+    parameters = code.co_varnames[: code.co_argcount]
+    if parameters and parameters[0] in RECEIVERS:
+        parameters = parameters[1:]
+    by_name: dict[str | None, Sources] = {**dict(zip(parameters, arguments, strict=False)), **named}
+    by_star = NOTHING.union(*arguments[len(parameters) :])
+    return {name: by_name.get(name, by_star) for name in parameters_of(code)}
+
+
+def _given(source: Source, arguments: dict[str, Sources], receiver: Sources) -> Sources:
+    """What stands for a source of a function in a call of it with these arguments."""
+    match source.kind:
+        case "parameter":
+            return receiver if source.key in RECEIVERS else arguments[source.key]
+        case "device":
+            return of_tensor(_given(source.key, arguments, receiver))
+        case "beside":
+            return beside(_given(source.key, arguments, receiver))
+    return frozenset((source,))
+
+
+def items_written(node: ast.expr) -> dict[str, ast.expr] | None:
+    """The items of a dict that is written out, if all of its keys are texts."""
+    if not isinstance(node, ast.Dict):
+        return None
+    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+    if not all(isinstance(key, str) for key in keys):
+        return None
+    return dict(zip(map(str, keys), node.values, strict=True))
+
+
+def _updates(call: ast.Call) -> dict[str, ast.expr] | None:
+    """The items that ``table.update(...)`` writes, if they are written out."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "update"):
+        return None
+    items: dict[str, ast.expr] = {}
+    for argument in call.args:
+        written = items_written(argument)
+        if written is None:
+            return None
+        items |= written
+    for word in call.keywords:
+        if word.arg is None:
+            return None
+        items[word.arg] = word.value
+    return items
+
+
+def _is_special(code: CodeType, called: str | None) -> bool:
+    """Whether a call has called a method of its argument: ``float(x)`` calls ``x.__float__()``."""
+    name = code.co_name
+    is_of_called = name in ("__call__", "__init__", "__new__", "__post_init__")
+    return name != called and name.startswith("__") and name.endswith("__") and not is_of_called
+
+
+class Expressions(Names):
+    """The sources of expressions, and the facts that they add to the flows."""
+
+    def _add(self, kind: str, key: Any, sources: Sources) -> None:
+        if kind != "return":
+            sources = everything_in(sources)
+        if kind == "state":
+            # An object that is replaced as a whole gets its own fields back.
+            sources = frozenset(
+                each
+                for each in sources
+                if each.kind != "state" or each.key == key or each.key[: len(key)] != key
+            )
+        self.flows.add(self.code, (kind, key), sources)
+
+    def _load(self, node: ast.expr, chain: tuple[str, tuple[Step, ...]]) -> Sources:
+        root, steps = chain
+        part = _part(chain)
+        if part is None:
+            sources = NOTHING.union(*(self.names[name] for name in self._parts_of(root)))
+        else:
+            sources = self.names.get(part, NOTHING)
+            if not self._keys(root, steps):
+                sources |= _items(self.names.get(root, NOTHING), str(steps[0][1]))
+        key = _key_of(steps)
+        sources |= {
+            Source("state", ("contents", number, part))
+            for number in self._shared(root)
+            for part in ((_ALL,) if key is None else (key, _OF_ANY_KEY))
+        }
+        for key in self._keys(root, steps):
+            sources |= {Source("state", key)}
+            if key[0] in ("item", "each"):
+                sources |= {Source("state", ("contents", key[1]))}
+        if steps:
+            whole = {*self.flows.cell(self.code, root)}
+            whole.update(*(each.prefixes for each in self._watched(*chain)))
+            sources |= {Source("whole", key) for key in whole if key is not None}
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            sources |= self._results(inner, sources)
+            inner = inner.value
+        # A name that is tested or looped over calls `__bool__` or `__iter__`.
+        sources |= self._results(inner, sources)
+        return self._consume(node, of_tensor(sources) if self._is_device(chain) else sources)
+
+    def _sources_of_object(
+        self, parts: Iterable[tuple[ast.expr, Sources]], owner: ast.AST | None
+    ) -> Sources:
+        """The sources of an object that is made of expressions with these, and of ``owner``."""
+        parts = list(parts)
+        nodes = [node for node, _ in parts]
+        if isinstance(owner, ast.expr):
+            nodes.append(owner)
+        if any(map(self._may_hold_tensors, nodes)):
+            parts = [(x, beside(held) if self._is_number(x) else held) for x, held in parts]
+        return NOTHING.union(*(held for _, held in parts))
+
+    def _bind(self, target: ast.AST, sources: Sources) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            sources |= self._results(target, sources)
+            for item in target.elts:
+                self._bind(item, sources)
+            return
+        if isinstance(target, ast.Starred):
+            self._bind(target.value, sources)
+            return
+        if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
+            return
+        sources |= self.control
+        if not isinstance(target, ast.Name):
+            position = span_of(self.code, target)
+            key = target.slice if isinstance(target, ast.Subscript) else None
+            if key is not None:
+                sources |= self._eval(key)
+            if position in self.ran.ops:
+                self._add("op", position, sources)
+                sources = self.control
+            if isinstance(key, ast.Constant) and key.value in _SETTINGS:
+                self._add("setting", position, sources)
+        self._store(target, sources)
+
+    def _store(self, target: ast.expr, sources: Sources, *, in_place: bool = False) -> None:
+        """Values with these sources become part of what an expression names."""
+        if id(self.code) in self.ran.blocks:
+            # It may be read after the replay.
+            self._add("output", id(self.code), sources)
+        chain = name_chain(target)
+        if (chain is None or ONE in chain[1]) and isinstance(target, ast.Attribute | ast.Subscript):
+            self._store(target.value, sources, in_place=True)
+        if chain is None:
+            return
+        root, steps = chain
+        for key in self._keys(root, steps, in_place=in_place):
+            self._add("state", key, sources)
+            if key[0] == "module":
+                self._add("setting", span_of(self.code, target), sources)
+        for number in self._shared(root) if steps or in_place else ():
+            for part in (_key_of(steps) or _OF_ANY_KEY, _ALL):
+                self._add("state", ("contents", number, part), sources)
+        if root in self.locals:
+            if isinstance(target, ast.Name):
+                for name in self._parts_of(root):
+                    del self.names[name]
+                self.names[root] = sources
+            elif not self._keys(root, steps):
+                name = _part(chain) or root
+                self.names[name] = self.names.get(name, NOTHING) | sources
+
+    def _change(self, container: ast.expr, sources: Sources, *, adds: bool = False) -> None:
+        """A method changes a container. ``adds``: as of ``_ADDS``."""
+        sources |= self.control
+        self._store(container, sources, in_place=True)
+        root, steps = name_chain(container) or ("", ())
+        watched = self._watched(root, steps, in_place=True)
+        own = frozenset(Source("state", key) for key in self._keys(root, steps, in_place=True))
+        sources |= _items(own, SIZE) if adds else own
+        for value in (each.look_up() for each in watched):
+            if isinstance(value, CONTAINERS):
+                self._add("state", ("contents", id(value)), sources)
+
+    def _update(self, table: ast.expr, items: Mapping[str, ast.expr]) -> None:
+        """A dict gets these items, and keeps its others."""
+        for key, value in items.items():
+            item = ast.copy_location(ast.Subscript(table, ast.Constant(key), ast.Store()), value)
+            self._store(item, self._eval(value) | self.control)
+
+    def _fill(self, tensor: ast.expr, sources: Sources) -> None:
+        """The device copies into a tensor on the host, or into a part of it."""
+        while name_chain(tensor) is None and isinstance(tensor, ast.Attribute | ast.Subscript):
+            tensor = tensor.value
+        root, steps = name_chain(tensor) or ("", ())
+        values = self.flows.reads.values_of(self.code, root, steps)
+        for key in (*self._keys(root, steps), *self.flows.reads.arrays_on(values)):
+            self._add("state", key, sources)
+        if root in self.locals and not steps:
+            self.names[root] = self.names.get(root, NOTHING) | sources
+
+    # --- expressions
+
+    def _eval(self, node: ast.AST | None) -> Sources:
+        """The sources of an expression's value."""
+        if node is None:
+            return NOTHING
+        method = getattr(self, f"_{type(node).__name__}", None)
+        if method is not None:
+            sources: Sources = method(node)
+            return sources
+        return self._consume(node, self._children(node))
+
+    def _children(self, node: ast.AST) -> Sources:
+        sources: Sources = NOTHING
+        for child in ast.iter_child_nodes(node):
+            sources |= self._eval(child)
+        return sources
+
+    def _consume(self, node: ast.AST, sources: Sources) -> Sources:
+        """An expression with operands of these sources: a result on the device has none."""
+        position = span_of(self.code, node)
+        sources |= self._results(node, sources)
+        if position in self.ran.ops:
+            self._add("op", position, sources)
+            return NOTHING
+        operands = ast.iter_child_nodes(node) if isinstance(node, ast.BinOp | ast.Call) else ()
+        if not any(map(self._is_tensor, operands)):
+            return sources
+        if id(self.code) in self.ran.hidden:
+            self._add("op", position, sources)
+        return NOTHING
+
+    def _results(self, node: ast.AST, operands: Sources) -> Sources:
+        """What functions that an expression calls without a call (a property) return."""
+        sources: Sources = NOTHING
+        position = span_of(self.code, node)
+        for number in self.ran.called.get(position, ()):
+            names = parameters_of(self.ran.codes[number])
+            sources |= self._apply(number, dict.fromkeys(names, operands))
+        kind = self.ran.drawn.get(position)
+        return sources | {Source(kind, position)} if kind else sources
+
+    def _Name(self, node: ast.Name) -> Sources:  # noqa: N802
+        return self._load(node, (node.id, ()))
+
+    def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
+        chain = name_chain(node)
+        if chain is None:
+            sources = self._children(node)
+            return self._consume(
+                node, of_tensor(sources) if self._is_tensor_of_result(node) else sources
+            )
+        sources = self._children(node) if ONE in chain[1] else NOTHING
+        return sources | self._load(node, chain)
+
+    _Subscript = _Attribute
+
+    def _Tuple(self, node: ast.Tuple | ast.List) -> Sources:  # noqa: N802
+        parts = ((each, self._eval(each)) for each in node.elts)
+        return self._consume(node, self._sources_of_object(parts, None))
+
+    _List = _Tuple
+
+    def _Dict(self, node: ast.Dict) -> Sources:  # noqa: N802
+        nodes = [each for each in (*node.keys, *node.values) if each is not None]
+        return self._consume(
+            node, self._sources_of_object(((x, self._eval(x)) for x in nodes), None)
+        )
+
+    def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
+        return NOTHING
+
+    def _Lambda(self, node: ast.AST) -> Sources:  # noqa: N802
+        return NOTHING
+
+    def _Compare(self, node: ast.Compare) -> Sources:  # noqa: N802
+        if self._is_decided(node):
+            for operand in (node.left, *node.comparators):
+                self._eval(operand)
+            return NOTHING
+        is_order = all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
+        pair = node.left, node.comparators[0]
+        for limit, draw in (pair, pair[::-1]) if is_order and len(node.ops) == 1 else ():
+            numbers = self._numbers(self._value_of(limit))
+            is_outside = bool(numbers) and not any(0 < number < 1 for number in numbers)
+            if is_outside and self._is_unit_draw(self._value_of(draw)):
+                # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
+                self._eval(draw)
+                return self._consume(node, self._eval(limit))
+        tested = self._membership_or_none_test(node)
+        if tested is not None:
+            container, key = tested
+            sources = _items(self._eval(container), key)
+            if container is not node.left:
+                sources |= self._eval(node.left) | self._presence(container, node.left)
+            return self._consume(node, sources)
+        return self._consume(node, self._children(node))
+
+    def _presence(self, container: ast.expr, key: ast.expr) -> Sources:
+        """What stores the item of a key, or removes it, and so decides whether it is there."""
+        root, steps = name_chain(container) or ("", ())
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return NOTHING
+        places = frozenset(
+            Source("state", ("item", id(watched.look_up()), key.value))
+            for watched in self._watched(root, steps, in_place=True)
+        )
+        return _items(places, PRESENCE)
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Sources:  # noqa: N802
+        sources = self._eval(node.value)
+        self._bind(node.target, sources)
+        return sources
+
+    def _IfExp(self, node: ast.IfExp) -> Sources:  # noqa: N802
+        self.implicit |= self._results(node, NOTHING)
+        decision = self._decide(node.test, [node.body, node.orelse])
+        return decision | self._eval(node.body) | self._eval(node.orelse)
+
+    def _ListComp(  # noqa: N802
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> Sources:
+        before = dict(self.names), self.aliases
+        self.aliases = with_items(self.aliases, node)
+        sources: Sources = NOTHING
+        for loop in node.generators:
+            decision = self._decide(loop.iter, [node], loops=True)
+            self._bind(loop.target, self._eval(loop.iter))
+            sources |= decision
+            for test in loop.ifs:
+                sources |= self._decide(test, [node])
+        for part in ("elt", "key", "value"):
+            sources |= self._eval(getattr(node, part, None))
+        self.names, self.aliases = before
+        return self._consume(node, sources)
+
+    _SetComp = _GeneratorExp = _DictComp = _ListComp
+
+    # --- calls
+
+    def _Call(self, node: ast.Call) -> Sources:  # noqa: N802
+        position = span_of(self.code, node)
+        function = node.func
+        chain, assigned = name_chain(node), set_by(node)
+        if chain is not None or assigned is not None:
+            sources = NOTHING.union(*map(self._eval, node.args[1:]))
+            if assigned is not None:
+                self._store(assigned, sources | self.control)
+            return sources if chain is None else sources | self._load(node, chain)
+        replaced = self._replaced_fields(node)
+        if replaced is not None:
+            return replaced
+        values, words = node.args, node.keywords
+        bound = self._bound(function)
+        if bound is not None:
+            function, values = bound.args[0], [*bound.args[1:], *values]
+            words = [*bound.keywords, *words]
+        chosen = self._eval(function)
+        if isinstance(function, ast.Attribute):
+            chosen |= self._eval(function.value)
+        if position in self.ran.settled and position not in self.ran.drawn:
+            chosen = NOTHING  # whatever the state of the generator
+        arguments = [self._eval(argument) for argument in values]
+        named = {word.arg: self._eval(word.value) for word in words}
+        everything = chosen.union(*arguments, *named.values())
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if name == "len":
+            everything = _items(everything, SIZE)
+        kind = self.ran.drawn.get(position)
+        drawn = frozenset((Source(kind, position),)) if kind else NOTHING
+        key = values[0].value if values and isinstance(values[0], ast.Constant) else None
+        if name == "get" and isinstance(key, str) and position not in self.ran.called:
+            chosen = _items(chosen, key)
+            everything = chosen.union(*arguments, *named.values())
+        updated = _updates(node)
+        if updated is not None and isinstance(function, ast.Attribute):
+            self._update(function.value, updated)
+        elif isinstance(function, ast.Attribute) and (
+            name in CHANGES or self._sets_event(function)
+        ):
+            adds = name in _ADDS
+            receiver = _items(chosen, SIZE) if adds else chosen
+            changed = receiver.union(*arguments, *named.values())
+            self._change(function.value, changed, adds=adds)
+        if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
+            self._fill(function.value, drawn)
+        if name == "shuffle":
+            for argument in node.args:
+                self._change(argument, everything | drawn)
+        for number in self.ran.handed.get(position, ()):
+            names = parameters_of(self.ran.codes[number])
+            drawn |= self._apply(number, dict.fromkeys(names, everything))
+        called = self.ran.called.get(position)
+        runs_ops = position in self.ran.ops
+        is_resumed = name in _RESUMING and any(
+            self.ran.codes[number].co_flags & _SUSPENDED for number in called or ()
+        )
+        if not is_resumed and (called or (runs_ops and not isinstance(function, ast.Attribute))):
+            # The value is a function or a module. What a loop chooses is chosen by the loop.
+            choosing = frozenset(each for each in chosen if each.kind != "beside")
+            if not choosing <= self._deciding():
+                self._branch(function, [node], choosing, calls=True)
+            everything = NOTHING.union(*arguments, *named.values())
+        is_method = isinstance(function, ast.Attribute) and self._is_tensor(function.value)
+        if runs_ops or (is_method and name in _MAY_COPY):
+            self._add("op", position, everything)
+        if is_method and name in _SIZES:
+            return everything | drawn
+        if not called:
+            if runs_ops or self._is_tensor(function):
+                return drawn
+            if (
+                isinstance(function, ast.Name)
+                and function.id not in _MAKE
+                and hasattr(builtins, function.id)
+            ):
+                return everything | drawn
+            # It may make an object of its arguments.
+            parts = [*zip(values, arguments, strict=True)]
+            parts += [(word.value, named[word.arg]) for word in words]
+            return chosen | drawn | self._sources_of_object(parts, getattr(function, "value", None))
+        # What a function of the host returns depends on the object that it is a method of, which
+        # may be replaced (`self.phase = self.phase.next()`), and on the name that chooses it.
+        result = drawn if position in self.ran.around else drawn | chosen
+        result |= everything if is_resumed else NOTHING
+        spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
+        for number, direct in called.items():
+            code = self.ran.codes[number]
+            if code.co_flags & inspect.CO_GENERATOR or _is_special(code, name):
+                result |= everything
+            if name != code.co_name and "-packages/" in code.co_filename:
+                # A method in C has called it: NumPy's `max` calls `_amax(a, axis, ...)`.
+                passed = dict.fromkeys(parameters_of(code), everything | chosen)
+            elif direct and not spread:
+                passed = _passed(code, arguments, named)
+            else:
+                passed = dict.fromkeys(parameters_of(code), everything)
+            is_own = isinstance(function, ast.Attribute) and self._is_made_here(function.value)
+            result |= self._apply(number, passed, chosen if is_own else NOTHING)
+        return result
+
+    def _replaced_fields(self, call: ast.Call) -> Sources | None:
+        """What ``self.pair._replace(step=1)`` and ``replace(self.pair, step=1)`` return: the object
+        with a new field, which is as good as assigned; None for other calls."""
+        function = call.func
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if isinstance(function, ast.Attribute) and name == "_replace":
+            replaced: ast.expr | None = function.value
+        else:
+            replaced = call.args[0] if name == "replace" and call.args else None
+        root, steps = (replaced is not None and name_chain(replaced)) or ("", ())
+        places = self._watched(root, steps, in_place=True)
+        keys = [
+            each.key
+            for each in places
+            if each.key is not None and each.key != (id(each.look_up()), root)
+        ]
+        if not keys or not all(is_immutable(each.look_up()) for each in places):
+            return None
+        sources = frozenset(Source("whole", key) for key in keys)
+        for word in call.keywords:
+            values = self._eval(word.value) | self.control
+            for key in keys:
+                self._add("state", (*key, word.arg), values)
+                sources |= {Source("state", (*key, word.arg))}
+        return sources
+
+    def _deciding(self) -> Sources:
+        """What the branches depend on that decide whether the current statement runs."""
+        sources: set[Source] = set(self.control)
+        for decision in self.control:
+            for table in (self.flows.facts, self.flows.summaries[id(self.code)]):
+                sources |= table.get(("decision", decision.key), set())
+        return frozenset(sources)
+
+    def _apply(
+        self, number: int, arguments: dict[str, Sources], receiver: Sources = NOTHING
+    ) -> Sources:
+        """What a call of a function leads to; returns the sources of what it returns. ``receiver``:
+        those of the object whose method it is, if that has no place with keys of its own."""
+        result: Sources = NOTHING
+        for fact, sources in list(self.flows.summaries[number].items()):
+            passed = NOTHING.union(*(_given(each, arguments, receiver) for each in list(sources)))
+            if fact[0] == "return":
+                result |= passed
+            elif passed:
+                self.flows.add(self.code, fact, everything_in(passed))
+        return result
+
+    # --- branches
+
+    def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
+        """A condition over these statements or expressions; the source that it becomes."""
+        sources = self._eval(test)
+        if not loops and self._is_decided(test):
+            return NOTHING
+        asked = test.operand if isinstance(test, ast.UnaryOp) else test
+        if not loops and isinstance(asked, ast.Name):
+            sources = _items(sources, SIZE)
+        sources |= self.implicit
+        position = span_of(self.code, test)
+        if loops and position in self.ran.ops:
+            return NOTHING
+        if loops and name_chain(test) is not None:
+            # How many items a container has does not depend on the numbers in them.
+            sources = frozenset(each for each in sources if each.kind != "beside")
+        if position in self.ran.reads:
+            sources |= {Source("read", position)}
+        return self._branch(test, guarded, sources, loops=loops)
+
+    def _branch(
+        self,
+        test: ast.AST,
+        guarded: list[Any],
+        sources: Sources,
+        *,
+        loops: bool = False,
+        calls: bool = False,
+    ) -> Sources:
+        # What decides whether it is reached at all decides there.
+        sources -= self.control
+        if not sources:
+            return NOTHING
+        position = span_of(self.code, test)
+        branch = self.flows.branches.get(position)
+        if branch is None:
+            branch = self.flows.branches[position] = Branch(
+                self.code, position[1], loops=loops, calls=calls
+            )
+            branch.spans += [span_of(self.code, node) for node in guarded]
+            branch.effects = self.flows.change_tensors(self.code, guarded)
+            branch.selects = any(map(self._uses_tensors, guarded))
+        self._add("decision", position, sources)
+        return frozenset((Source("decision", position),))

@@ -149,29 +149,44 @@ def run(
             target = free_name(target)
     from cgtool.analysis.ledger import merge
 
-    known, running = _processes(folder)
-    with CollectorPaused():
-        capture = merge(
-            command,
-            read_journals(folder),
-            read_lost(folder),
-            wall_ns=wall_ns,
-            status=status,
-            created=created_now(),
-            moments=None if progress is None else progress.of,
-        )
-    try:
-        # Standard output is the program's.
-        show(capture, output=None, stderr=True)
-    finally:
-        # One that a daemon has forked since then is not in the capture.
-        _save(capture, target, folder, len(running | (_pids(folder) - known)))
-        if output is None and (name := _file_for_cgtool(program)):
-            sys.stderr.write(
-                f"`-o {name}` came after the program, so the program got it; for cgtool: "
-                f"cgtool run -o {name} {program[0]}\n"
+    with _kept_if_interrupted(folder):
+        known, running = _processes(folder)
+        with CollectorPaused():
+            capture = merge(
+                command,
+                read_journals(folder),
+                read_lost(folder),
+                wall_ns=wall_ns,
+                status=status,
+                created=created_now(),
+                moments=None if progress is None else progress.of,
             )
+        try:
+            # Standard output is the program's.
+            show(capture, output=None, stderr=True)
+        finally:
+            # One that a daemon has forked since then is not in the capture.
+            _save(capture, target, folder, len(running | (_pids(folder) - known)))
+            if output is None and (name := _file_for_cgtool(program)):
+                sys.stderr.write(
+                    f"`-o {name}` came after the program, so the program got it; for cgtool: "
+                    f"cgtool run -o {name} {program[0]}\n"
+                )
     raise typer.Exit(status or 0)
+
+
+@contextlib.contextmanager
+def _kept_if_interrupted(folder: Path) -> Iterator[None]:
+    """Ctrl-C while the capture is made of a folder leaves the folder: say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_dir(folder):
+            sys.stderr.write(
+                "interrupted; what was recorded is kept: "
+                f"cgtool run {shlex.quote(str(folder))} -o FILE\n"
+            )
+        raise
 
 
 def _show(capture: Capture, **options: Any) -> None:
@@ -186,14 +201,14 @@ def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
-        fix = f"cgtool run {folder} -o FILE" if is_dir(folder) else None
+        fix = f"cgtool run {shlex.quote(str(folder))} -o FILE" if is_dir(folder) else None
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
     print_saved(target)
     if running:
         verb, end = ("is", "it ends") if running == 1 else ("are", "they end")
         sys.stderr.write(
             f"{running} of its processes {verb} still running and being recorded; when {end}: "
-            f"cgtool run {folder}\n"
+            f"cgtool run {shlex.quote(str(folder))}\n"
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)

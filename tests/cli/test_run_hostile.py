@@ -700,3 +700,21 @@ def test_a_gate_does_not_pass_where_captures_are_missing(folder: Path) -> None:
     done = subprocess.run(gate, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 5
     assert "not all captures could be recorded" in done.stdout
+
+
+def test_a_second_ctrl_c_says_where_the_records_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first has ended the program, and the second arrives before its file is written."""
+
+    def merge(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cgtool.analysis.ledger.merge", merge)
+    with pytest.raises(KeyboardInterrupt):
+        run_command.run(program=["--", "true"], output=tmp_path / "interrupted.cgt")
+    (folder,) = tmp_path.iterdir()
+    assert (
+        f"interrupted; what was recorded is kept: cgtool run {folder} -o FILE"
+        in capsys.readouterr().err
+    )

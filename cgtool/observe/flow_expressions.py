@@ -130,7 +130,7 @@ def _is_special(code: CodeType, called: str | None) -> bool:
 class Expressions(Names):
     """The sources of expressions, and the facts that they add to the flows."""
 
-    def _add(self, kind: str, key: Any, sources: Sources) -> None:
+    def add(self, kind: str, key: Any, sources: Sources) -> None:
         if kind != "return":
             sources = everything_in(sources)
         if kind == "state":
@@ -146,32 +146,32 @@ class Expressions(Names):
         root, steps = chain
         part = _part(chain)
         if part is None:
-            sources = NOTHING.union(*(self.names[name] for name in self._parts_of(root)))
+            sources = NOTHING.union(*(self.names[name] for name in self.parts_of(root)))
         else:
             sources = self.names.get(part, NOTHING)
-            if not self._keys(root, steps):
+            if not self.keys(root, steps):
                 sources |= _items(self.names.get(root, NOTHING), str(steps[0][1]))
         key = _key_of(steps)
         sources |= {
             Source("state", ("contents", number, part))
-            for number in self._shared(root)
+            for number in self.shared(root)
             for part in ((_ALL,) if key is None else (key, _OF_ANY_KEY))
         }
-        for key in self._keys(root, steps):
+        for key in self.keys(root, steps):
             sources |= {Source("state", key)}
             if key[0] in ("item", "each"):
                 sources |= {Source("state", ("contents", key[1]))}
         if steps:
             whole = {*self.flows.cell(self.code, root)}
-            whole.update(*(each.prefixes for each in self._watched(*chain)))
+            whole.update(*(each.prefixes for each in self.watched(*chain)))
             sources |= {Source("whole", key) for key in whole if key is not None}
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
-            sources |= self._results(inner, sources)
+            sources |= self.results(inner, sources)
             inner = inner.value
         # A name that is tested or looped over calls `__bool__` or `__iter__`.
-        sources |= self._results(inner, sources)
-        return self._consume(node, of_tensor(sources) if self._is_device(chain) else sources)
+        sources |= self.results(inner, sources)
+        return self.consume(node, of_tensor(sources) if self.is_device(chain) else sources)
 
     def _sources_of_object(
         self, parts: Iterable[tuple[ast.expr, Sources]], owner: ast.AST | None
@@ -181,18 +181,18 @@ class Expressions(Names):
         nodes = [node for node, _ in parts]
         if isinstance(owner, ast.expr):
             nodes.append(owner)
-        if any(map(self._may_hold_tensors, nodes)):
-            parts = [(x, beside(held) if self._is_number(x) else held) for x, held in parts]
+        if any(map(self.may_hold_tensors, nodes)):
+            parts = [(x, beside(held) if self.is_number(x) else held) for x, held in parts]
         return NOTHING.union(*(held for _, held in parts))
 
-    def _bind(self, target: ast.AST, sources: Sources) -> None:
+    def bind(self, target: ast.AST, sources: Sources) -> None:
         if isinstance(target, ast.Tuple | ast.List):
-            sources |= self._results(target, sources)
+            sources |= self.results(target, sources)
             for item in target.elts:
-                self._bind(item, sources)
+                self.bind(item, sources)
             return
         if isinstance(target, ast.Starred):
-            self._bind(target.value, sources)
+            self.bind(target.value, sources)
             return
         if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
             return
@@ -201,38 +201,38 @@ class Expressions(Names):
             position = span_of(self.code, target)
             key = target.slice if isinstance(target, ast.Subscript) else None
             if key is not None:
-                sources |= self._eval(key)
+                sources |= self.evaluate(key)
             if position in self.ran.ops:
-                self._add("op", position, sources)
+                self.add("op", position, sources)
                 sources = self.control
             if isinstance(key, ast.Constant) and key.value in _SETTINGS:
-                self._add("setting", position, sources)
+                self.add("setting", position, sources)
         self._store(target, sources)
 
     def _store(self, target: ast.expr, sources: Sources, *, in_place: bool = False) -> None:
         """Values with these sources become part of what an expression names."""
         if id(self.code) in self.ran.blocks:
             # It may be read after the replay.
-            self._add("output", id(self.code), sources)
+            self.add("output", id(self.code), sources)
         chain = name_chain(target)
         if (chain is None or ONE in chain[1]) and isinstance(target, ast.Attribute | ast.Subscript):
             self._store(target.value, sources, in_place=True)
         if chain is None:
             return
         root, steps = chain
-        for key in self._keys(root, steps, in_place=in_place):
-            self._add("state", key, sources)
+        for key in self.keys(root, steps, in_place=in_place):
+            self.add("state", key, sources)
             if key[0] == "module":
-                self._add("setting", span_of(self.code, target), sources)
-        for number in self._shared(root) if steps or in_place else ():
+                self.add("setting", span_of(self.code, target), sources)
+        for number in self.shared(root) if steps or in_place else ():
             for part in (_key_of(steps) or _OF_ANY_KEY, _ALL):
-                self._add("state", ("contents", number, part), sources)
+                self.add("state", ("contents", number, part), sources)
         if root in self.locals:
             if isinstance(target, ast.Name):
-                for name in self._parts_of(root):
+                for name in self.parts_of(root):
                     del self.names[name]
                 self.names[root] = sources
-            elif not self._keys(root, steps):
+            elif not self.keys(root, steps):
                 name = _part(chain) or root
                 self.names[name] = self.names.get(name, NOTHING) | sources
 
@@ -241,18 +241,18 @@ class Expressions(Names):
         sources |= self.control
         self._store(container, sources, in_place=True)
         root, steps = name_chain(container) or ("", ())
-        watched = self._watched(root, steps, in_place=True)
-        own = frozenset(Source("state", key) for key in self._keys(root, steps, in_place=True))
+        watched = self.watched(root, steps, in_place=True)
+        own = frozenset(Source("state", key) for key in self.keys(root, steps, in_place=True))
         sources |= _items(own, SIZE) if adds else own
         for value in (each.look_up() for each in watched):
             if isinstance(value, CONTAINERS):
-                self._add("state", ("contents", id(value)), sources)
+                self.add("state", ("contents", id(value)), sources)
 
-    def _update(self, table: ast.expr, items: Mapping[str, ast.expr]) -> None:
+    def update(self, table: ast.expr, items: Mapping[str, ast.expr]) -> None:
         """A dict gets these items, and keeps its others."""
         for key, value in items.items():
             item = ast.copy_location(ast.Subscript(table, ast.Constant(key), ast.Store()), value)
-            self._store(item, self._eval(value) | self.control)
+            self._store(item, self.evaluate(value) | self.control)
 
     def _fill(self, tensor: ast.expr, sources: Sources) -> None:
         """The device copies into a tensor on the host, or into a part of it."""
@@ -260,14 +260,14 @@ class Expressions(Names):
             tensor = tensor.value
         root, steps = name_chain(tensor) or ("", ())
         values = self.flows.reads.values_of(self.code, root, steps)
-        for key in (*self._keys(root, steps), *self.flows.reads.arrays_on(values)):
-            self._add("state", key, sources)
+        for key in (*self.keys(root, steps), *self.flows.reads.arrays_on(values)):
+            self.add("state", key, sources)
         if root in self.locals and not steps:
             self.names[root] = self.names.get(root, NOTHING) | sources
 
     # --- expressions
 
-    def _eval(self, node: ast.AST | None) -> Sources:
+    def evaluate(self, node: ast.AST | None) -> Sources:
         """The sources of an expression's value."""
         if node is None:
             return NOTHING
@@ -275,29 +275,29 @@ class Expressions(Names):
         if method is not None:
             sources: Sources = method(node)
             return sources
-        return self._consume(node, self._children(node))
+        return self.consume(node, self.children(node))
 
-    def _children(self, node: ast.AST) -> Sources:
+    def children(self, node: ast.AST) -> Sources:
         sources: Sources = NOTHING
         for child in ast.iter_child_nodes(node):
-            sources |= self._eval(child)
+            sources |= self.evaluate(child)
         return sources
 
-    def _consume(self, node: ast.AST, sources: Sources) -> Sources:
+    def consume(self, node: ast.AST, sources: Sources) -> Sources:
         """An expression with operands of these sources: a result on the device has none."""
         position = span_of(self.code, node)
-        sources |= self._results(node, sources)
+        sources |= self.results(node, sources)
         if position in self.ran.ops:
-            self._add("op", position, sources)
+            self.add("op", position, sources)
             return NOTHING
         operands = ast.iter_child_nodes(node) if isinstance(node, ast.BinOp | ast.Call) else ()
-        if not any(map(self._is_tensor, operands)):
+        if not any(map(self.is_tensor, operands)):
             return sources
         if id(self.code) in self.ran.hidden:
-            self._add("op", position, sources)
+            self.add("op", position, sources)
         return NOTHING
 
-    def _results(self, node: ast.AST, operands: Sources) -> Sources:
+    def results(self, node: ast.AST, operands: Sources) -> Sources:
         """What functions that an expression calls without a call (a property) return."""
         sources: Sources = NOTHING
         position = span_of(self.code, node)
@@ -313,25 +313,25 @@ class Expressions(Names):
     def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
         chain = name_chain(node)
         if chain is None:
-            sources = self._children(node)
-            return self._consume(
-                node, of_tensor(sources) if self._is_tensor_of_result(node) else sources
+            sources = self.children(node)
+            return self.consume(
+                node, of_tensor(sources) if self.is_tensor_of_result(node) else sources
             )
-        sources = self._children(node) if ONE in chain[1] else NOTHING
+        sources = self.children(node) if ONE in chain[1] else NOTHING
         return sources | self._load(node, chain)
 
     _Subscript = _Attribute
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Sources:  # noqa: N802
-        parts = ((each, self._eval(each)) for each in node.elts)
-        return self._consume(node, self._sources_of_object(parts, None))
+        parts = ((each, self.evaluate(each)) for each in node.elts)
+        return self.consume(node, self._sources_of_object(parts, None))
 
     _List = _Tuple
 
     def _Dict(self, node: ast.Dict) -> Sources:  # noqa: N802
         nodes = [each for each in (*node.keys, *node.values) if each is not None]
-        return self._consume(
-            node, self._sources_of_object(((x, self._eval(x)) for x in nodes), None)
+        return self.consume(
+            node, self._sources_of_object(((x, self.evaluate(x)) for x in nodes), None)
         )
 
     def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
@@ -341,27 +341,27 @@ class Expressions(Names):
         return NOTHING
 
     def _Compare(self, node: ast.Compare) -> Sources:  # noqa: N802
-        if self._is_decided(node):
+        if self.is_decided(node):
             for operand in (node.left, *node.comparators):
-                self._eval(operand)
+                self.evaluate(operand)
             return NOTHING
         is_order = all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         pair = node.left, node.comparators[0]
         for limit, draw in (pair, pair[::-1]) if is_order and len(node.ops) == 1 else ():
-            numbers = self._numbers(self._value_of(limit))
+            numbers = self.numbers(self.value_of(limit))
             is_outside = bool(numbers) and not any(0 < number < 1 for number in numbers)
-            if is_outside and self._is_unit_draw(self._value_of(draw)):
+            if is_outside and self.is_unit_draw(self.value_of(draw)):
                 # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
-                self._eval(draw)
-                return self._consume(node, self._eval(limit))
-        tested = self._membership_or_none_test(node)
+                self.evaluate(draw)
+                return self.consume(node, self.evaluate(limit))
+        tested = self.membership_or_none_test(node)
         if tested is not None:
             container, key = tested
-            sources = _items(self._eval(container), key)
+            sources = _items(self.evaluate(container), key)
             if container is not node.left:
-                sources |= self._eval(node.left) | self._presence(container, node.left)
-            return self._consume(node, sources)
-        return self._consume(node, self._children(node))
+                sources |= self.evaluate(node.left) | self._presence(container, node.left)
+            return self.consume(node, sources)
+        return self.consume(node, self.children(node))
 
     def _presence(self, container: ast.expr, key: ast.expr) -> Sources:
         """What stores the item of a key, or removes it, and so decides whether it is there."""
@@ -370,19 +370,19 @@ class Expressions(Names):
             return NOTHING
         places = frozenset(
             Source("state", ("item", id(watched.look_up()), key.value))
-            for watched in self._watched(root, steps, in_place=True)
+            for watched in self.watched(root, steps, in_place=True)
         )
         return _items(places, PRESENCE)
 
     def _NamedExpr(self, node: ast.NamedExpr) -> Sources:  # noqa: N802
-        sources = self._eval(node.value)
-        self._bind(node.target, sources)
+        sources = self.evaluate(node.value)
+        self.bind(node.target, sources)
         return sources
 
     def _IfExp(self, node: ast.IfExp) -> Sources:  # noqa: N802
-        self.implicit |= self._results(node, NOTHING)
-        decision = self._decide(node.test, [node.body, node.orelse])
-        return decision | self._eval(node.body) | self._eval(node.orelse)
+        self.implicit |= self.results(node, NOTHING)
+        decision = self.decide(node.test, [node.body, node.orelse])
+        return decision | self.evaluate(node.body) | self.evaluate(node.orelse)
 
     def _ListComp(  # noqa: N802
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -391,15 +391,15 @@ class Expressions(Names):
         self.aliases = with_items(self.aliases, node)
         sources: Sources = NOTHING
         for loop in node.generators:
-            decision = self._decide(loop.iter, [node], loops=True)
-            self._bind(loop.target, self._eval(loop.iter))
+            decision = self.decide(loop.iter, [node], loops=True)
+            self.bind(loop.target, self.evaluate(loop.iter))
             sources |= decision
             for test in loop.ifs:
-                sources |= self._decide(test, [node])
+                sources |= self.decide(test, [node])
         for part in ("elt", "key", "value"):
-            sources |= self._eval(getattr(node, part, None))
+            sources |= self.evaluate(getattr(node, part, None))
         self.names, self.aliases = before
-        return self._consume(node, sources)
+        return self.consume(node, sources)
 
     _SetComp = _GeneratorExp = _DictComp = _ListComp
 
@@ -410,7 +410,7 @@ class Expressions(Names):
         function = node.func
         chain, assigned = name_chain(node), set_by(node)
         if chain is not None or assigned is not None:
-            sources = NOTHING.union(*map(self._eval, node.args[1:]))
+            sources = NOTHING.union(*map(self.evaluate, node.args[1:]))
             if assigned is not None:
                 self._store(assigned, sources | self.control)
             return sources if chain is None else sources | self._load(node, chain)
@@ -418,17 +418,17 @@ class Expressions(Names):
         if replaced is not None:
             return replaced
         values, words = node.args, node.keywords
-        bound = self._bound(function)
+        bound = self.bound(function)
         if bound is not None:
             function, values = bound.args[0], [*bound.args[1:], *values]
             words = [*bound.keywords, *words]
-        chosen = self._eval(function)
+        chosen = self.evaluate(function)
         if isinstance(function, ast.Attribute):
-            chosen |= self._eval(function.value)
+            chosen |= self.evaluate(function.value)
         if position in self.ran.settled and position not in self.ran.drawn:
             chosen = NOTHING  # whatever the state of the generator
-        arguments = [self._eval(argument) for argument in values]
-        named = {word.arg: self._eval(word.value) for word in words}
+        arguments = [self.evaluate(argument) for argument in values]
+        named = {word.arg: self.evaluate(word.value) for word in words}
         everything = chosen.union(*arguments, *named.values())
         name = getattr(function, "attr", None) or getattr(function, "id", "")
         if name == "len":
@@ -441,10 +441,8 @@ class Expressions(Names):
             everything = chosen.union(*arguments, *named.values())
         updated = _updates(node)
         if updated is not None and isinstance(function, ast.Attribute):
-            self._update(function.value, updated)
-        elif isinstance(function, ast.Attribute) and (
-            name in CHANGES or self._sets_event(function)
-        ):
+            self.update(function.value, updated)
+        elif isinstance(function, ast.Attribute) and (name in CHANGES or self.sets_event(function)):
             adds = name in _ADDS
             receiver = _items(chosen, SIZE) if adds else chosen
             changed = receiver.union(*arguments, *named.values())
@@ -466,15 +464,15 @@ class Expressions(Names):
             # The value is a function or a module. What a loop chooses is chosen by the loop.
             choosing = frozenset(each for each in chosen if each.kind != "beside")
             if not choosing <= self._deciding():
-                self._branch(function, [node], choosing, calls=True)
+                self.branch(function, [node], choosing, calls=True)
             everything = NOTHING.union(*arguments, *named.values())
-        is_method = isinstance(function, ast.Attribute) and self._is_tensor(function.value)
+        is_method = isinstance(function, ast.Attribute) and self.is_tensor(function.value)
         if runs_ops or (is_method and name in _MAY_COPY):
-            self._add("op", position, everything)
+            self.add("op", position, everything)
         if is_method and name in _SIZES:
             return everything | drawn
         if not called:
-            if runs_ops or self._is_tensor(function):
+            if runs_ops or self.is_tensor(function):
                 return drawn
             if (
                 isinstance(function, ast.Name)
@@ -502,7 +500,7 @@ class Expressions(Names):
                 passed = _passed(code, arguments, named)
             else:
                 passed = dict.fromkeys(parameters_of(code), everything)
-            is_own = isinstance(function, ast.Attribute) and self._is_made_here(function.value)
+            is_own = isinstance(function, ast.Attribute) and self.is_made_here(function.value)
             result |= self._apply(number, passed, chosen if is_own else NOTHING)
         return result
 
@@ -516,7 +514,7 @@ class Expressions(Names):
         else:
             replaced = call.args[0] if name == "replace" and call.args else None
         root, steps = (replaced is not None and name_chain(replaced)) or ("", ())
-        places = self._watched(root, steps, in_place=True)
+        places = self.watched(root, steps, in_place=True)
         keys = [
             each.key
             for each in places
@@ -526,9 +524,9 @@ class Expressions(Names):
             return None
         sources = frozenset(Source("whole", key) for key in keys)
         for word in call.keywords:
-            values = self._eval(word.value) | self.control
+            values = self.evaluate(word.value) | self.control
             for key in keys:
-                self._add("state", (*key, word.arg), values)
+                self.add("state", (*key, word.arg), values)
                 sources |= {Source("state", (*key, word.arg))}
         return sources
 
@@ -556,10 +554,10 @@ class Expressions(Names):
 
     # --- branches
 
-    def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
+    def decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
         """A condition over these statements or expressions; the source that it becomes."""
-        sources = self._eval(test)
-        if not loops and self._is_decided(test):
+        sources = self.evaluate(test)
+        if not loops and self.is_decided(test):
             return NOTHING
         asked = test.operand if isinstance(test, ast.UnaryOp) else test
         if not loops and isinstance(asked, ast.Name):
@@ -573,9 +571,9 @@ class Expressions(Names):
             sources = frozenset(each for each in sources if each.kind != "beside")
         if position in self.ran.reads:
             sources |= {Source("read", position)}
-        return self._branch(test, guarded, sources, loops=loops)
+        return self.branch(test, guarded, sources, loops=loops)
 
-    def _branch(
+    def branch(
         self,
         test: ast.AST,
         guarded: list[Any],
@@ -596,6 +594,6 @@ class Expressions(Names):
             )
             branch.spans += [span_of(self.code, node) for node in guarded]
             branch.effects = self.flows.change_tensors(self.code, guarded)
-            branch.selects = any(map(self._uses_tensors, guarded))
-        self._add("decision", position, sources)
+            branch.selects = any(map(self.uses_tensors, guarded))
+        self.add("decision", position, sources)
         return frozenset((Source("decision", position),))

@@ -123,7 +123,7 @@ class Names:
         )
         """The names of tensors on the device, those of comprehensions included."""
 
-    def _watched(
+    def watched(
         self, root: str, steps: tuple[Step, ...], *, in_place: bool = False
     ) -> list[Watched]:
         """A name, and the place that a local name was taken from. ``in_place``: what the name leads
@@ -134,14 +134,14 @@ class Names:
             watched = [*watched, *self.flows.reads.named(self.code, root, (*origin, *steps))]
         return watched
 
-    def _keys(self, root: str, steps: tuple[Step, ...], *, in_place: bool = False) -> list[Any]:
-        watched = self._watched(root, steps, in_place=in_place)
+    def keys(self, root: str, steps: tuple[Step, ...], *, in_place: bool = False) -> list[Any]:
+        watched = self.watched(root, steps, in_place=in_place)
         keys = [each.key for each in watched if each.key is not None]
         if not steps and (root in self.code.co_freevars or root in self.code.co_cellvars):
             keys += self.flows.cell(self.code, root)
         return keys
 
-    def _is_device(self, chain: tuple[str, tuple[Step, ...]]) -> bool:
+    def is_device(self, chain: tuple[str, tuple[Step, ...]]) -> bool:
         """Whether a local name, or what is taken of it, is a tensor on the device."""
         text, steps = chain
         tensors = self.tensors
@@ -152,7 +152,7 @@ class Names:
                 return True
         return False
 
-    def _is_tensor_of_result(self, node: ast.expr) -> bool:
+    def is_tensor_of_result(self, node: ast.expr) -> bool:
         """Whether it is a tensor on the device that is taken out of what a call returned."""
         text = ""
         while isinstance(node, ast.Attribute | ast.Subscript):
@@ -166,15 +166,15 @@ class Names:
         called = self.ran.called.get(span_of(self.code, node), {})
         return bool(called) and all(text in self.ran.returned.get(each, ()) for each in called)
 
-    def _is_number(self, node: ast.expr) -> bool:
+    def is_number(self, node: ast.expr) -> bool:
         """Whether an expression is a number or text, as far as is known."""
         match node:
             case ast.Constant() | ast.JoinedStr() | ast.Compare():
                 return True
             case ast.UnaryOp(_, operand):
-                return self._is_number(operand)
+                return self.is_number(operand)
             case ast.BinOp(left, _, right):
-                return self._is_number(left) and self._is_number(right)
+                return self.is_number(left) and self.is_number(right)
             case ast.Call(ast.Name("bool" | "float" | "int" | "len" | "round" | "str")):
                 return True
             case ast.Call(ast.Name("next"), [iterator]):
@@ -194,28 +194,28 @@ class Names:
         values = self.flows.reads.values_of(self.code, root, steps)
         return bool(values) and all(type(value) in NUMBERS for value in values)
 
-    def _may_hold_tensors(self, node: ast.expr) -> bool:
+    def may_hold_tensors(self, node: ast.expr) -> bool:
         """Whether an expression is a tensor on the device, or something that may hold one."""
         if isinstance(node, ast.Name):
             inside = (f"{node.id}.", f"{node.id}[")
             return any(each == node.id or each.startswith(inside) for each in self.tensors)
-        return not self._is_number(node)
+        return not self.is_number(node)
 
-    def _shared(self, root: str) -> Iterable[int]:
+    def shared(self, root: str) -> Iterable[int]:
         """The containers that a local name held and that other threads may share, by id."""
         return self.ran.contents.get(id(self.code), {}).get(root, ())
 
-    def _parts_of(self, root: str) -> list[str]:
+    def parts_of(self, root: str) -> list[str]:
         """A local name and those of its items that were assigned."""
         return [name for name in self.names if name == root or name.startswith(f"{root}[")]
 
-    def _is_tensor(self, node: ast.AST) -> bool:
+    def is_tensor(self, node: ast.AST) -> bool:
         """Whether an expression that did not run is a tensor on the device, or a method of one."""
         if isinstance(node, ast.Attribute | ast.BinOp):
-            return self._is_tensor(node.value if isinstance(node, ast.Attribute) else node.left)
+            return self.is_tensor(node.value if isinstance(node, ast.Attribute) else node.left)
         return isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(self.code), ())
 
-    def _membership_or_none_test(self, node: ast.Compare) -> tuple[ast.expr, str] | None:
+    def membership_or_none_test(self, node: ast.Compare) -> tuple[ast.expr, str] | None:
         """The expression that `key in table` or `value is None` tests, and what of it: not the
         numbers in it. Of other containers than a dict, the test depends on all values."""
         match node:
@@ -228,14 +228,14 @@ class Names:
     def _is_dict(self, node: ast.expr) -> bool:
         """Whether an expression is the name of a dict, as far as is known."""
         chain = name_chain(node)
-        watched = [] if chain is None else self._watched(*chain, in_place=True)
+        watched = [] if chain is None else self.watched(*chain, in_place=True)
         return bool(watched) and all(isinstance(each.look_up(), dict) for each in watched)
 
-    def _is_decided(self, node: ast.expr) -> bool:
+    def is_decided(self, node: ast.expr) -> bool:
         """Whether a condition has the same answer in all calls to come: it compares a counter that
         only rises with a number that the counter has passed (``self.calls == 0``)."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return self._is_decided(node.operand)
+            return self.is_decided(node.operand)
         if not isinstance(node, ast.Compare):
             count = self._risen(node)
             return count is not None and count > 0
@@ -253,7 +253,7 @@ class Names:
     def _risen(self, node: ast.expr) -> float | None:
         """What a counter has come to; None for what may fall, or is no number."""
         chain = name_chain(node)
-        watched = self._watched(*chain) if chain is not None else []
+        watched = self.watched(*chain) if chain is not None else []
         keys = {each.key for each in watched if each.key is not None}
         written = [each.use for each in self.flows.reads.watched if each.use.written
                    and each.key in keys]  # fmt: skip
@@ -261,7 +261,7 @@ class Names:
         is_counter = len(keys) == len(values) == 1 and bool(written)
         return values.pop() if is_counter and all(use.rises for use in written) else None
 
-    def _value_of(self, node: ast.expr) -> ast.expr:
+    def value_of(self, node: ast.expr) -> ast.expr:
         """The expression behind a local name that is assigned once, and any other as it is."""
         stored, values = 0, []
         if isinstance(node, ast.Name) and node.id not in parameters_of(self.code):
@@ -275,7 +275,7 @@ class Names:
                     values.append(inner.value)
         return values[0] if stored == len(values) == 1 else node
 
-    def _is_unit_draw(self, node: ast.expr) -> bool:
+    def is_unit_draw(self, node: ast.expr) -> bool:
         """Whether an expression is a random number from [0, 1)."""
         if not isinstance(node, ast.Call):
             return False
@@ -284,7 +284,7 @@ class Names:
         if name in _CONVERSIONS:
             if isinstance(function, ast.Attribute):
                 arguments = [function.value]
-            return len(arguments) == 1 and self._is_unit_draw(arguments[0])
+            return len(arguments) == 1 and self.is_unit_draw(arguments[0])
         values = self.flows.reads.values_of(self.code, *(name_chain(function) or ("", ())))
         is_random = self.ran.drawn.get(span_of(self.code, node)) == "random" or any(
             random_state(value) is not None for value in values
@@ -293,10 +293,10 @@ class Names:
         is_unit = name == "uniform" and not node.keywords and limits in ([], [0, 1])
         return is_random and (name in _UNIT_DRAWS or is_unit)
 
-    def _numbers(self, node: ast.expr) -> list[float]:
+    def numbers(self, node: ast.expr) -> list[float]:
         """All numbers that an expression stands for; empty if they are not known."""
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            pairs = itertools.product(self._numbers(node.left), self._numbers(node.right))
+            pairs = itertools.product(self.numbers(node.left), self.numbers(node.right))
             return list(itertools.starmap(_ARITHMETIC[type(node.op)], pairs))
         if isinstance(node, ast.Constant):
             values: list[Any] = [node.value]
@@ -308,29 +308,29 @@ class Names:
         are_numbers = all(isinstance(value, int | float) for value in values)
         return values if are_numbers else []
 
-    def _is_made_here(self, node: ast.expr) -> bool:
+    def is_made_here(self, node: ast.expr) -> bool:
         """Whether an expression is an object that has no place outside the function."""
         root, steps = name_chain(node) or ("", ())
         is_local = root in self.locals and not steps and root not in parameters_of(self.code)
-        return isinstance(node, ast.Call) or (is_local and not self._keys(root, steps))
+        return isinstance(node, ast.Call) or (is_local and not self.keys(root, steps))
 
-    def _sets_event(self, function: ast.Attribute) -> bool:
+    def sets_event(self, function: ast.Attribute) -> bool:
         values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
         return function.attr == "set" and any(isinstance(each, Event) for each in values)
 
-    def _bound(self, function: ast.expr) -> ast.Call | None:
+    def bound(self, function: ast.expr) -> ast.Call | None:
         """The ``partial(f, ...)`` that is called: what it binds are arguments of ``f``."""
         made = self.partials.get(function.id) if isinstance(function, ast.Name) else function
         return made if isinstance(made, ast.Call) and _is_partial(made) else None
 
-    def _uses_tensors(self, statement: ast.AST) -> bool:
+    def uses_tensors(self, statement: ast.AST) -> bool:
         names = self.ran.tensors.get(id(self.code), ())
         return not isinstance(statement, ast.Expr) and any(
             isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
             for node in (statement, *inner_nodes(statement))
         )
 
-    def _compared_with_last(self, node: ast.If) -> ast.expr | None:
+    def compared_with_last(self, node: ast.If) -> ast.expr | None:
         """The value whose change since the last call is the condition: ``x.shape`` of ``if
         self.shape != x.shape:`` if ``self.shape = x.shape`` follows, and nothing else assigns to
         that. What was kept does not matter."""
@@ -351,7 +351,7 @@ class Names:
         )
         if not _is_kept(kept, value, node.body) or tests[:-1] not in ([], [first] * is_empty):
             return None
-        keys = set(self._keys(*(_place(kept) or ("", ()))))
+        keys = set(self.keys(*(_place(kept) or ("", ()))))
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         elsewhere = any(
             watched.key in keys

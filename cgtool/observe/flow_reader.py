@@ -61,44 +61,44 @@ class _Reader(Expressions):
             self._statement(statement)
 
     def _statement(self, node: ast.AST) -> None:
-        outer, self.implicit = self.implicit, self._results(node, NOTHING)
+        outer, self.implicit = self.implicit, self.results(node, NOTHING)
         method = getattr(self, f"_do_{type(node).__name__}", None)
         if method is not None:
             method(node)
         elif isinstance(node, ast.stmt) and not isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         ):
-            self._children(node)
+            self.children(node)
         self.implicit = outer
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
         for target in node.targets:
             pairs = assigned_parts(target, node.value)
-            values = [(part, self._eval(value)) for part, value in pairs]
+            values = [(part, self.evaluate(value)) for part, value in pairs]
             for part, sources in values:
-                self._bind(part, sources)
+                self.bind(part, sources)
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:
-            self._bind(node.target, self._eval(node.value))
+            self.bind(node.target, self.evaluate(node.value))
 
     def _do_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
         items = items_written(node.value) if isinstance(node.op, ast.BitOr) else None
         if items is not None:
-            self._update(node.target, items)
+            self.update(node.target, items)
             return
-        sources = self._eval(node.target) | self._eval(node.value)
-        self._bind(node.target, self._consume(node, sources))
+        sources = self.evaluate(node.target) | self.evaluate(node.value)
+        self.bind(node.target, self.consume(node, sources))
 
     def _do_Return(self, node: ast.Return) -> None:  # noqa: N802
         self._return(node.value)
 
     def _return(self, value: ast.expr | None) -> None:
         if value is None:
-            self._add("return", id(self.code), self.control)
+            self.add("return", id(self.code), self.control)
             return
-        sources = self._eval(value)
-        self._add("return", id(self.code), sources | self.control)
+        sources = self.evaluate(value)
+        self.add("return", id(self.code), sources | self.control)
         with_tensors = self.ran.outputs.get(id(self.code))
         if with_tensors is None:
             return
@@ -106,11 +106,11 @@ class _Reader(Expressions):
         if len(parts) == len(with_tensors):
             for part, has_tensors in zip(parts, with_tensors, strict=True):
                 if has_tensors:
-                    self._add("output", id(self.code), self._eval(part) | self.control)
+                    self.add("output", id(self.code), self.evaluate(part) | self.control)
 
     def _do_If(self, node: ast.If) -> None:  # noqa: N802
         guarded: list[ast.AST] = [*node.body, *node.orelse]
-        decision = self._decide(self._compared_with_last(node) or node.test, guarded)
+        decision = self.decide(self.compared_with_last(node) or node.test, guarded)
         before, names = self.control, self.names
         joined: dict[str, Sources] = {}
         self.control = before | decision
@@ -149,7 +149,7 @@ class _Reader(Expressions):
                 if isinstance(node, ast.stmt) and (span is not self.node or node.lineno > last)
             ]
             branch.effects |= self.flows.change_tensors(self.code, skipped)
-            branch.selects |= any(map(self._uses_tensors, skipped))
+            branch.selects |= any(map(self.uses_tensors, skipped))
 
     def _loop(self, node: Any, decision: Sources, target: Sources | None) -> None:
         before = self.control
@@ -158,7 +158,7 @@ class _Reader(Expressions):
             names = dict(self.names)
             self.control = before | decision
             if target is not None:
-                self._bind(node.target, target)
+                self.bind(node.target, target)
             self._block(node.body)
             for name, sources in names.items():
                 self.names[name] = self.names.get(name, NOTHING) | sources
@@ -169,8 +169,8 @@ class _Reader(Expressions):
         self._block(node.orelse)
 
     def _do_For(self, node: ast.For | ast.AsyncFor) -> None:  # noqa: N802
-        values = self._eval(node.iter) | self.implicit
-        decision = self._decide(node.iter, list(node.body), loops=True)
+        values = self.evaluate(node.iter) | self.implicit
+        decision = self.decide(node.iter, list(node.body), loops=True)
         for source in decision:
             # What it calls is not known if none of it ran.
             branch = self.flows.branches[source.key]
@@ -180,18 +180,18 @@ class _Reader(Expressions):
     _do_AsyncFor = _do_For  # noqa: N815
 
     def _do_While(self, node: ast.While) -> None:  # noqa: N802
-        self._loop(node, self._decide(node.test, list(node.body)), None)
-        self._eval(node.test)
+        self._loop(node, self.decide(node.test, list(node.body)), None)
+        self.evaluate(node.test)
 
     def _do_With(self, node: ast.With | ast.AsyncWith) -> None:  # noqa: N802
         for item in node.items:
-            sources = self._eval(item.context_expr) | self.implicit
+            sources = self.evaluate(item.context_expr) | self.implicit
             call = item.context_expr
             function = call.func if isinstance(call, ast.Call) else None
             if (getattr(function, "attr", None) or getattr(function, "id", "")) in _MODES:
-                self._branch(call, list(node.body), sources)
+                self.branch(call, list(node.body), sources)
             if item.optional_vars is not None:
-                self._bind(item.optional_vars, sources)
+                self.bind(item.optional_vars, sources)
         self._block(node.body)
 
     _do_AsyncWith = _do_With  # noqa: N815
@@ -207,7 +207,7 @@ class _Reader(Expressions):
 
     def _do_Match(self, node: ast.Match) -> None:  # noqa: N802
         guarded = [statement for case in node.cases for statement in case.body]
-        decision = self._decide(node.subject, guarded)
+        decision = self.decide(node.subject, guarded)
         before = self.control
         self.control = before | decision
         for case in node.cases:

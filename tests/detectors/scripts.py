@@ -31,6 +31,7 @@ class Outcome:
     """Codes of the findings that are notes though their page has another severity."""
     fixes: frozenset[str | None] = frozenset()
     """Those that are more specific than the fix of the page."""
+    evidence: frozenset[str] = frozenset()
 
     @property
     def lines(self) -> list[int | None]:
@@ -80,4 +81,5 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
         failed_at,
         frozenset(finding.code for finding in findings if finding.severity == NOTE),
         frozenset(finding.fix for finding in findings),
+        frozenset(text for finding in findings for text in finding.evidence),
     )

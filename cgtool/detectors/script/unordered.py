@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
+from cgtool.observe.effects import overwrites
 from cgtool.observe.script import events
-from cgtool.observe.script.state import Access, Buffer, WatchedGraph
+from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageRef, storage_bytes
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
+_COLLECTIVES = ("c10d::", "_c10d_functional::")
 _AFTER_REPLAY = {"before": "this line", "side": "of the replay"}
 
 
@@ -31,13 +36,25 @@ class Unordered(Detector):
             access.stream, access.tick, stream
         )
 
-    def _report(self, use: str, *, before: str, side: str) -> None:
+    def _report(
+        self, use: str, of: Access | EagerResult | None = None, *, before: str, side: str
+    ) -> None:
+        """``of``: the work of the other stream, if it is known."""
         self.report(
             UNSYNCHRONIZED_IO,
             f"{use} on another stream, and nothing orders the two streams",
             fix=f"call `torch.cuda.current_stream().wait_stream(side)` before {before}, where "
             f"`side` is the stream {side}",
+            evidence=() if of is None else tuple(self._own_waits(of)),
         )
+
+    def _own_waits(self, work: Access | EagerResult) -> Iterator[str]:
+        """What was meant to order the two streams."""
+        for stream in (work.stream, self.script.device.stream()):
+            time, frames = self.script.order.own_waits.get(stream, (-1, ()))
+            if time >= work.time and frames:
+                place = f"{Path(frames[0].file).name}:{frames[0].line}"
+                yield f"the wait at {place} orders nothing: a stream waits there for its own work"
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         stream = self.script.device.stream()
@@ -47,7 +64,10 @@ class Unordered(Detector):
                 continue
             if self._is_unordered(write, stream):
                 self._report(
-                    "the replay reads what was written", before="the replay", side="that writes it"
+                    "the replay reads what was written",
+                    write,
+                    before="the replay",
+                    side="that writes it",
                 )
                 return
         if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
@@ -70,19 +90,68 @@ class Unordered(Detector):
         stream = self.script.device.stream()
         for tensor in event.op.written:
             buffer = self._on_device(tensor)
-            if buffer is not None and self._is_unordered(buffer.last_read, stream):
-                self._report("this line writes what a replay reads", **_AFTER_REPLAY)
+            read = None if buffer is None else buffer.last_read
+            if self._is_unordered(read, stream):
+                self._report("this line writes what a replay reads", read, **_AFTER_REPLAY)
+        is_of_output = False
         for tensor in event.op.read:
             buffer = self._on_device(tensor)
             write = buffer.last_write if buffer is not None else None
             if write is not None and write.graph is not None and self._is_unordered(write, stream):
-                self._report("this line reads what a replay writes", **_AFTER_REPLAY)
+                self._report("this line reads what a replay writes", write, **_AFTER_REPLAY)
             if write is not None and write.graph is not None and buffer is not None:
                 self._reads[buffer.key][stream] = self.script.order.submit(stream)
+                is_of_output = True
+        if is_of_output:
+            self._follow(event.op, event.result, stream)
+
+    def _follow(self, op: Op, result: Any, stream: int) -> None:
+        """The op reads what a replay has written, or what was made of that: from now on, note who
+        uses what it makes."""
+        work = stream, self.script.order.submit(stream), self.script.clock
+        filled = op.written if overwrites(op.name) else ()
+        for tensor in (*op.made(result), *filter(_is_whole, filled)):
+            # A copy to another device makes the streams of both wait.
+            is_here = key_of(tensor) is not None and tensor.device == op.read[0].device
+            if is_here and self.script.device.place(tensor) == "device":
+                self.script.results.add(tensor, self.script.order, work)
+
+    def on_result_used(self, event: events.ResultUsed) -> None:
+        if running_autograd_node() is not None:
+            return
+        op, order = event.op, self.script.order
+        for tensor in op.tensors:
+            if op.name.startswith(_COLLECTIVES):
+                # They use streams of their own, for which a `Work` waits.
+                self.script.results.forget(tensor)
+        for tensor in (*op.read, *op.written):
+            self._look_at_result(tensor)
+        if any(map(self.script.results.find, op.read)) and order.has_several_streams():
+            self._follow(op, event.result, self.script.device.stream())
+
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._look_at_result(event.tensor)
+
+    def _look_at_result(self, tensor: torch.Tensor) -> None:
+        result, stream = self.script.results.find(tensor), self.script.device.stream()
+        if result is not None and not self.script.order.before(result.stream, result.tick, stream):
+            self._report(
+                "this line uses what was computed from the output of a graph",
+                result,
+                before="this line",
+                side="that computes it",
+            )
+            # Its other uses are the same mistake.
+            self.script.results.forget(tensor)
 
     def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
         buffer = self.script.buffers.find(tensor)
         return buffer if buffer is not None and buffer.place == "device" else None
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage: other work may fill other parts of one."""
+    return tensor.numel() * tensor.element_size() == storage_bytes(tensor)
 
 
 def _written(graph: WatchedGraph) -> Iterator[int]:

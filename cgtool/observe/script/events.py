@@ -181,6 +181,13 @@ class FollowedOp(NamedTuple):
     result: Any
 
 
+class ResultUsed(NamedTuple):
+    """An op outside captures has touched one of ``ObservedScript.results``."""
+
+    op: Op
+    result: Any
+
+
 class HostWaited(NamedTuple):
     """The host has waited for the device."""
 

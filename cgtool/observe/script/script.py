@@ -38,7 +38,15 @@ from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.names import region_of, stack_of
-from cgtool.observe.script.state import Access, Buffers, ExternalUse, Op, StreamOrder, WatchedGraph
+from cgtool.observe.script.state import (
+    Access,
+    Buffers,
+    EagerResults,
+    ExternalUse,
+    Op,
+    StreamOrder,
+    WatchedGraph,
+)
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -163,6 +171,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """The thread of the script, and those that it has started; not autograd's."""
         self.clock = 0
         """Counts writes and replays."""
+        self.results = EagerResults()
+        """Whose ops are published as ``ResultUsed``."""
         self.follows_all = False
         """Whether each eager op is published as a ``FollowedOp``."""
 
@@ -387,6 +397,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         if self.closed or self.capture is not None or not len(self.buffers):
             return
         op = Op(None, func, op_name(func), args, kwargs)
+        if len(self.results) and any(map(self.results.find, op.tensors)):
+            self.publish(events.ResultUsed(op, result))
         if any(map(self.buffers.find, op.tensors)):
             self.publish(events.EagerOp(op, result))
             for tensor in listed_tensors((result,)):

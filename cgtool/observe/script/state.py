@@ -196,7 +196,7 @@ Clock = dict[int, int]
 """By stream: how much of its work comes before."""
 
 
-_CLOCK = "_cgtool_clock"
+_CLOCK, _STREAM = "_cgtool_clock", "_cgtool_stream"
 
 
 def merge(into: Clock, other: Clock) -> None:
@@ -218,6 +218,8 @@ class StreamOrder:
     def __init__(self) -> None:
         self._streams: dict[int, Clock] = {}
         self._host: Clock = {}
+        self.own_waits: dict[int, tuple[int, Frames]] = {}
+        """By stream: when and where it last waited for its own work, which orders nothing."""
 
     def _clock(self, stream: int) -> Clock:
         return self._streams.setdefault(stream, {})
@@ -228,6 +230,10 @@ class StreamOrder:
         merge(clock, self._host)
         clock[stream] = clock.get(stream, 0) + 1
         return clock[stream]
+
+    def has_several_streams(self) -> bool:
+        """Whether work was submitted to more than one stream, or one has waited for another."""
+        return len(self._streams) > 1
 
     def before(self, stream: int, tick: int, on: int) -> bool:
         """True if work ``tick`` of ``stream`` is done before anything submitted to ``on`` now."""
@@ -245,6 +251,11 @@ class StreamOrder:
     def record(self, event: Any, stream: int) -> None:
         # On the event itself: CUDA's leave weak references dangling (`lookup.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
+        setattr(event, _STREAM, stream)
+
+    def is_of(self, event: Any, stream: int) -> bool:
+        """Whether an event was recorded on a stream."""
+        return bool(getattr(event, _STREAM, None) == stream)
 
     def wait_event(self, stream: int, event: Any) -> None:
         merge(self._clock(stream), getattr(event, _CLOCK, {}))
@@ -256,6 +267,50 @@ class StreamOrder:
         """The host waits for a stream, or for all of them."""
         for waited in [stream] if stream is not None else list(self._streams):
             merge(self._host, self._clock(waited))
+
+
+@dataclass(slots=True, eq=False)
+class EagerResult:
+    """Memory on the device that eager ops have filled with what they made of a graph's output."""
+
+    ref: StorageRef
+    stream: int
+    tick: int
+    """Position in the stream (``StreamOrder.submit``)."""
+    time: int
+    """Value of ``ObservedScript.clock``."""
+
+
+class EagerResults:
+    """By storage. Those that are freed, and those that the host has waited for, are forgotten."""
+
+    _FEWEST = 64
+
+    def __init__(self) -> None:
+        self._results: dict[int, EagerResult] = {}
+        self._most = self._FEWEST
+        """With more than this, those that are of no interest anymore are forgotten."""
+
+    def find(self, tensor: torch.Tensor) -> EagerResult | None:
+        key = key_of(tensor)
+        return None if key is None else self._results.get(key)
+
+    def add(self, tensor: torch.Tensor, order: StreamOrder, work: tuple[int, int, int]) -> None:
+        """The tensor is filled by ``work``: stream, position and time."""
+        if len(self._results) >= self._most:
+            # A copy: other threads go on adding results.
+            for key, old in list(self._results.items()):
+                if old.ref.expired() or order.done(old.stream, old.tick):
+                    self._results.pop(key, None)
+            self._most = max(self._FEWEST, 2 * len(self._results))
+        ref = StorageRef(tensor)
+        self._results[ref.key] = EagerResult(ref, *work)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        self._results.pop(key_of(tensor) or 0, None)
+
+    def __len__(self) -> int:
+        return len(self._results)
 
 
 @dataclass(eq=False)

@@ -66,11 +66,17 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         if done:
             script.order.host_waits_for_event(self)
 
+    def waits_for_itself(stream: int) -> None:
+        script.order.own_waits[stream] = script.clock, script.place()
+
     def wait_stream(_result: Any, self: Any, stream: Any) -> None:
-        order().wait_stream(handle_of(self), handle_of(stream))
+        waiting, other = handle_of(self), handle_of(stream)
+        order().wait_stream(waiting, other)
+        if waiting == other:
+            waits_for_itself(waiting)
 
     def wait_event(_result: Any, self: Any, event: Any) -> None:
-        order().wait_event(handle_of(self), event)
+        wait(None, event, self)
 
     def record_event(result: Any, self: Any, event: Any = None) -> None:
         # PyTorch returns the event, made if need be.
@@ -80,7 +86,10 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         order().record(self, handle(stream))
 
     def wait(_result: Any, self: Any, stream: Any = None) -> None:
-        order().wait_event(handle(stream), self)
+        waiting = handle(stream)
+        order().wait_event(waiting, self)
+        if order().is_of(self, waiting):
+            waits_for_itself(waiting)
 
     def record_stream(_result: Any, tensor: torch.Tensor, _stream: Any) -> None:
         if script.capture is not None:

@@ -291,7 +291,8 @@ RULES = (
     Rule(
         code("optimizer-not-capturable"),
         r"Attempting CUDA graph capture of step\(\)|If capturable=True, params and state_steps",
-        "the optimizer keeps its step count on the host, where a replay does not advance it",
+        "the optimizer was constructed without `capturable=True`, or has step counts on the host: "
+        "its `step` refuses to be captured",
     ),
     Rule(
         code("optimizer-adafactor-keyerror"),

@@ -21,7 +21,7 @@ from cgtool.detectors.capturing_paths import (
 )
 from cgtool.detectors.compare_iterations import Differences, compare_iterations
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
-from cgtool.detectors.reporting import CapturedRegion, at_call
+from cgtool.detectors.reporting import CapturedRegion, FindingLog, at_call
 from cgtool.detectors.streams import LaneNode
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
@@ -29,6 +29,7 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
+from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.kept_ops import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
@@ -113,6 +114,7 @@ def check_entry(
             # They may follow from what the host reads there.
             findings.extend(differences.unexplained)
         checked.append("a dry run of the capture")
+        _drop_refused(findings, iteration.scheduled)
     except CgtoolError as error:
         if not error.failure.findings and not workload.refusals:
             raise
@@ -139,6 +141,15 @@ def check_entry(
                 if other := passes_other_values(query, run, *observed):
                     findings.add(other)
     return tuple(checked)
+
+
+def _drop_refused(findings: FindingLog, scheduled: Iterable[SchedulerStep]) -> None:
+    """Where the step of a scheduler is refused anyway, it is no second mistake that no replay would
+    run it."""
+    for step in scheduled:
+        code = preflight.frozen_by(step.optimizer)
+        if any(each.code != code and each.frames[:1] == step.frames[:1] for each in findings):
+            findings.drop(code, step.frames)
 
 
 def _without_refusals(

@@ -252,6 +252,18 @@ def _host_state(optimizer: torch.optim.Optimizer) -> list[str]:
     )
 
 
+def _kept_on_host(optimizer: torch.optim.Optimizer) -> str:
+    """The fused kernels have the step count on the device."""
+    kept = _host_state(optimizer)
+    return f" and keeps {_listed(kept)} on the host" if kept else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first two, and how many more there are."""
+    shown = " and ".join(f"`{name}`" for name in names[:2])
+    return f"{shown} and {len(names) - 2} more" if names[2:] else shown
+
+
 def _captured_step(step: Stepped) -> Iterator[Finding]:
     optimizer, stepped_at = step.optimizer, step.frames
     group = optimizer.param_groups[0]
@@ -270,7 +282,8 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
         where = f" in line {frames[0].line}" if frames else ""
         yield Finding(
             OPTIMIZER_NOT_CAPTURABLE,
-            f"`{name}` keeps its step count on the host, and its `step` refuses to be captured",
+            f"`{name}` was constructed without `capturable=True`{_kept_on_host(optimizer)}, and "
+            "its `step` refuses to be captured",
             stepped_at,
             fix=f"construct it with {name}(..., capturable=True){where}",
         )
@@ -292,8 +305,7 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
             )
             fix = f"{name}(..., {_tensor_of(rate)}), which schedulers update in place"
         elif counters:
-            kept = " and ".join(f"`{counter}`" for counter in counters[:2])
-            kept = f"{kept} and {len(counters) - 2} more" if counters[2:] else kept
+            kept = _listed(counters)
             reason = (
                 f"`{name}` keeps {kept} on the host, where a replay does not change "
                 f"{'them' if counters[1:] else 'it'}"
@@ -302,8 +314,12 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
             if unused:
                 evidence = (f"while `lr_decay` is 0, no weight depends on {kept}",)
         else:
-            what = "its numbers" if lr is None else f"its learning rate ({rate})"
-            reason = f"`{name}` does not support captures: {what} on the host is frozen"
+            reason = (
+                f"`{name}` has no check for captures, and its numbers on the host are frozen"
+                if lr is None
+                else f"the learning rate of `{name}` is a Python number ({rate}), which is frozen: "
+                "replays do not follow a scheduler"
+            )
             # Its fused kernel reads a tensor, where the others read a number.
             is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"
             fix = is_fused if "fused" in group else _STEP_OUTSIDE

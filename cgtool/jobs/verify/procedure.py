@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cgtool.analysis.units import names_text
+from cgtool.analysis.units import count_text, names_text
 from cgtool.detectors.capturing_paths import watch_capturing_queries
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
@@ -275,7 +275,7 @@ def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
     }
     if parameters:
         changed = [(tensor, _changed(values[key])) for key, tensor in parameters.items()]
-        means = f"{len(changed)} parameters changed in place"
+        means = f"{count_text(len(changed), 'parameter')} changed in place"
         yield [Trial("changed parameters", means=means, writes=[changed])]
     inputs = [tensor for _, tensor in subject.runner.inputs] + _read_only(subject, first)
     inputs = [tensor for tensor in inputs if id(tensor) in values]
@@ -294,7 +294,8 @@ def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
             for _ in range(count)
         ]
         if any(sets):
-            text = f"{count} sets of {means} back to back for {len(sets[0])} tensors"
+            tensors = count_text(len(sets[0]), "tensor")
+            text = f"{count_text(count, 'set')} of {means} back to back for {tensors}"
             alternatives.append(Trial("fresh inputs", count, sets, text, seed=_ANOTHER_SEED))
     if alternatives:
         yield alternatives

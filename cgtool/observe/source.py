@@ -205,6 +205,20 @@ def called_at(position: Position) -> str:
     return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
+def indexed_by(file: str, line: int, name: str) -> list[ast.expr]:
+    """What an expression at a line indexes with a name: ``slots`` of ``slots[self.slot]``."""
+    return [
+        node.value
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Subscript)
+        and node.lineno <= line <= (node.end_lineno or 0)
+        and any(
+            isinstance(part, ast.Name | ast.Attribute | ast.Subscript) and ast.unparse(part) == name
+            for part in ast.walk(node.slice)
+        )
+    ]
+
+
 def is_condition(file: str, line: int) -> bool:
     """Whether a condition, or what a loop goes over, is on this line of a file."""
     return any(

@@ -132,6 +132,7 @@ def test_fix_of_what_a_graph_reads_of_one_that_did_not_run() -> None:
 @pytest.mark.parametrize(
     ("script", "fixes"),
     [
+        ("answer_read_by_another_thread", [("this line", "that computes it")]),
         ("read_on_another_stream", [("this line", "of the replay")]),
         ("replay_overwrites_what_is_read", [("the replay", "that reads it")]),
     ],
@@ -141,6 +142,22 @@ def test_fix_says_which_stream_waits(script: str, fixes: list[tuple[str, str]]) 
     for before, side in fixes:
         end = f"before {before}, where `side` is the stream {side}"
         assert any((fix or "").endswith(end) for fix in said), said
+
+
+def test_fix_of_what_selects_tensors_is_no_tensor() -> None:
+    fixes = checked(_HERE / "guilty" / "tensors_chosen_by_a_key.py").fixes
+    assert fixes == {
+        "capture a graph for each value, or `copy_()` the tensors that it selects into static ones "
+        "before each replay",
+        "capture a graph for each value, or again when it has changed",
+    }
+
+
+def test_a_stream_that_waits_for_itself_is_named() -> None:
+    (entry,) = entries("scripts:copy_stream_waits_for_itself")
+    assert checked(entry.file).evidence == {
+        f"the wait at {entry.file.name}:20 orders nothing: a stream waits there for its own work"
+    }
 
 
 def test_a_branch_by_a_counter_is_one_finding() -> None:

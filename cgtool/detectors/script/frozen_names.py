@@ -45,8 +45,9 @@ from cgtool.observe.script.names import (
     name_in,
 )
 from cgtool.observe.script.state import Op
+from cgtool.observe.source import indexed_by
 from cgtool.observe.tensors import key_of, keys_in, tensors_in
-from cgtool.observe.uses import ONE, Use
+from cgtool.observe.uses import ONE, Use, name_chain
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -58,6 +59,13 @@ _ITEMS = 4096
 """Items of a container that are looked at."""
 _SIMPLE = (bool, int, float, complex, str, bytes)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
+
+_CONTAINERS = (dict, list, tuple, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+_FIX_OF_KEY = (
+    "capture a graph for each value, or `copy_()` the tensors that it selects into static ones "
+    "before each replay"
+)
+_FIX_OF_OPTION = "capture a graph for each value, or again when it has changed"
 
 
 class State(NamedTuple):
@@ -216,7 +224,22 @@ class Reads:
             else:
                 tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
                 named = _named(meaning, use, state, look_up, read_at, local_to, subject)
-                yield named._replace(tensors=tensors)
+                fix = self._fix_of(watched, state) if meaning == PYTHON_SCALAR_FROZEN else None
+                yield named._replace(tensors=tensors, fix=fix)
+
+    def _fix_of(self, read: Watched, state: State) -> str | None:
+        """Of a value that is no operand of an op: a key of a container, or no number."""
+        for container in indexed_by(read.frame.file, read.use.line, read.use.text):
+            root, steps = name_chain(container) or ("", ())
+            if any(
+                watched.frame.function == read.frame.function
+                and watched.use.root == root
+                and isinstance(resolve(watched.root(), steps), _CONTAINERS)
+                for watched in self.flows.watched
+            ):
+                return _FIX_OF_KEY
+        is_number = all(isinstance(value, int | float | complex) for value in state.content)
+        return None if is_number else _FIX_OF_OPTION
 
     def of_another(
         self, frame: types.FrameType | None, external: Collection[int], now_at: Callable[[], Frames]

@@ -149,11 +149,17 @@ def _key(call: OpCall) -> tuple[Any, ...]:
 
 
 def _in_order(ops: Sequence[Op]) -> list[Op]:
-    """Those of this thread as they ran; then those of others, which run in any order, by line."""
+    """Those of this thread as they ran; then those of others, which run in any order, by line, and
+    of one line by what they read."""
     here = threading.get_ident()
     others = [op for op in ops if op.call.thread != here]
-    others.sort(key=lambda op: _key(op.call))
+    others.sort(key=_of_thread)
     return [*(op for op in ops if op.call.thread == here), *others]
+
+
+def _of_thread(op: Op) -> tuple[Any, ...]:
+    memory = [(str(tensor.position), tensor.address) for tensor in op.outside]
+    return *_key(op.call), op.call.module or (), memory, repr(op.numbers), op.sizes
 
 
 def _is_added(before: Sequence[Op], after: Sequence[Op]) -> bool:

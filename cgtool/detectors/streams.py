@@ -43,13 +43,18 @@ NOT_CAPTURED = frozenset((KERNEL_ON_STREAM_ZERO, SIDE_STREAM_NOT_FORKED))
 """Work that is not part of the capture, which may succeed without it."""
 Frontier = frozenset[int]
 
-_UNFORKED = (
+UNFORKED = (
     "the stream did not wait for the capture stream: its work either fails "
-    "(cudaErrorStreamCaptureUnsupported, 900), or runs once during capture and in no replay"
+    "(cudaErrorStreamCaptureUnsupported, 900), or runs once during capture and in no replay; the "
+    "capture cannot wait for it (cudaErrorStreamCaptureIsolation, 905)"
 )
 _DEFAULT_STREAM = (
     "the default stream is not part of the capture: its work runs once during capture and in no "
     "replay"
+)
+_FIX_IN_THREAD = (
+    "pass `stream = torch.cuda.current_stream()` to the thread, and run its work under `with "
+    "torch.cuda.stream(stream):`: in a new thread the default stream is the current one"
 )
 STALE_NODE = (
     "backward would make the default stream wait for the capture (906): an autograd node that "
@@ -71,6 +76,8 @@ class Lane:
         """Nodes that the next work on this stream must wait for."""
         self.used: Chain = ()
         """Where work was last submitted to it, innermost first."""
+        self.left_out: int | None = None
+        """Number of the last capture that it had work in without being part of it."""
 
 
 @dataclass(slots=True)
@@ -159,12 +166,17 @@ class CaptureInProgress(CapturedRegion):
         self._functions.close()
         self.capture_id = None
 
-    def wait(self, waiting: Lane, joined: int | None, frontier: Frontier) -> None:
-        """Let ``waiting`` wait for nodes ``frontier`` of the capture ``joined`` (None: none)."""
+    def wait(
+        self, waiting: Lane, joined: int | None, frontier: Frontier, waited: Lane | None = None
+    ) -> None:
+        """Let ``waiting`` wait for nodes ``frontier`` of the capture ``joined`` (None: none).
+        ``waited``: the stream that has or had them, if it is known."""
         if not self.capturing:
             return
         if joined != self.capture_id:
-            if waiting.joined == self.capture_id:
+            if waited is not None and waited.left_out == self.capture_id:
+                self.refuse_join()
+            elif waiting.joined == self.capture_id:
                 self.report(
                     WAIT_ON_PRECAPTURE_WORK,
                     "the capture waits for work submitted outside it",
@@ -194,8 +206,17 @@ class CaptureInProgress(CapturedRegion):
             )
         waiting.frontier |= frontier
 
-    def add_node(self, call: OpCall) -> LaneNode | None:
-        """Add work on the current stream; None when that is not part of the capture."""
+    def refuse_join(self) -> None:
+        """A stream waits for work that was reported not to be part of the capture."""
+
+    def report_left_out(self, reason: str, *, allocates: bool) -> None:
+        """Work on a stream that was not forked; without an allocation, it does not end the
+        capture."""
+        self.report(SIDE_STREAM_NOT_FORKED, reason, why=UNFORKED)
+
+    def add_node(self, call: OpCall, *, allocates: bool = True) -> LaneNode | None:
+        """Add work on the current stream; None when that is not part of the capture.
+        ``allocates``: it makes a tensor."""
         lane = self.current
         by_autograd = call.autograd_node is not None and lane is not self.default
         if by_autograd and lane not in self.streams:
@@ -210,9 +231,11 @@ class CaptureInProgress(CapturedRegion):
                 frames = frames_of(callers_of_backward())
                 self.report(ACCUMULATE_GRAD_DEFAULT_STREAM, STALE_NODE, frames)
             elif lane is self.default:
-                self.report(KERNEL_ON_STREAM_ZERO, reason, why=_DEFAULT_STREAM)
+                fix = _FIX_IN_THREAD if self.in_other_thread else None
+                self.report(KERNEL_ON_STREAM_ZERO, reason, why=_DEFAULT_STREAM, fix=fix)
             else:
-                self.report(SIDE_STREAM_NOT_FORKED, reason, why=_UNFORKED)
+                lane.left_out = self.capture_id
+                self.report_left_out(reason, allocates=allocates)
             return None
         node = LaneNode(call, self.streams.index(lane), tuple(sorted(lane.frontier)))
         clock = self._clock_of(lane.frontier)

@@ -536,6 +536,73 @@ SCHEDULED_AS_FIXED = SCHEDULED.replace(
 ).replace("        scheduler.step()\n", "")
 
 
+OPTIMIZERS = """\
+def trains(device, kind, scheduler=None, **options):
+    model, x = torch.nn.Linear(8, 8).to(device), torch.ones(4, 8, device=device)
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    scheduler = scheduler and scheduler(optimizer)
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        if scheduler:
+            scheduler.step(loss.detach())
+        return loss
+    return step
+
+def adam(device):
+    return trains(device, torch.optim.Adam)
+def fused(device):
+    return trains(device, torch.optim.Adam, fused=True)
+def sgd(device):
+    return trains(device, torch.optim.SGD)
+def plateau(device):
+    return trains(device, torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "reason"),
+    [
+        ("adam", "optimizer-not-capturable", "`capturable=True` and keeps `step` on the host, and"),
+        ("fused", "optimizer-not-capturable", "without `capturable=True`, and its `step` refuses"),
+        ("sgd", "optimizer-without-capture-guard", "the learning rate of `SGD` is a Python number"),
+        ("plateau", "hidden-sync-in-stock-module", "the scheduler, which reads the loss"),
+    ],
+)
+def test_what_is_said_of_an_optimizer_is_true_of_it(tmp_path, name, code, reason):
+    done = check(tmp_path, IMPORTS + OPTIMIZERS, "--format", "json", target=f"model.py:{name}")
+    [finding] = json.loads(done.stdout)["findings"]
+    assert finding["code"] == code
+    assert reason in finding["reason"]
+
+
+POOL = """\
+import concurrent.futures
+
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
+        self.workers = concurrent.futures.ThreadPoolExecutor(4)
+
+    @torch.no_grad()
+    def forward(self, x):
+        def run(expert):
+            return expert(x)
+        return sum(self.workers.map(run, self.experts))
+
+def build(device):
+    return Experts().to(device), (torch.ones(2, 8, device=device),)
+"""
+POOL_AS_FIXED = POOL.replace(
+    "        def run(expert):\n            return expert(x)\n",
+    "        stream = torch.cuda.current_stream()\n        def run(expert):\n"
+    "            with torch.cuda.stream(stream):\n                return expert(x)\n",
+)
+
+
 @pytest.mark.parametrize(
     ("wrong", "code", "advice", "right"),
     [
@@ -544,8 +611,9 @@ SCHEDULED_AS_FIXED = SCHEDULED.replace(
         (FLAG, "cpu-state-step-counter", "takes no tensor for a flag", FLAG_AS_FIXED),
         (LENGTH, "cpu-state-step-counter", "`torch.arange(n) < length`", LENGTH_AS_FIXED),
         (SCHEDULED, "optimizer-without-capture-guard", "`fused=True`", SCHEDULED_AS_FIXED),
+        (POOL, "kernel-on-stream-zero", "`with torch.cuda.stream(stream):`", POOL_AS_FIXED),
     ],
-    ids=["rate", "position", "flag", "length", "scheduler"],
+    ids=["rate", "position", "flag", "length", "scheduler", "pool"],
 )
 def test_a_fix_holds_when_it_is_typed_in(tmp_path, wrong, code, advice, right):
     before = check(tmp_path, IMPORTS + wrong, "--format", "json")

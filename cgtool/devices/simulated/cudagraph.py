@@ -96,6 +96,7 @@ class ScriptRecorder(CaptureRecorder):
             raise device.ended()
         if not device.on_host:
             self._require_registered(call, args, kwargs)
+        saved: list[int] = []
         for tensor in written_by(func, args, kwargs):
             key = key_of(tensor)
             if key is not None and key not in self._fresh and key not in self._before:
@@ -103,11 +104,18 @@ class ScriptRecorder(CaptureRecorder):
                 before = torch.UntypedStorage(0)
                 copy_bytes(before, storage)
                 self._before[key] = (storage, before)
+                saved.append(key)
                 device.memory.hold_object(tensor)
         given = set(map(key_of, tensors_in((args, kwargs))))
         # What has died since the op before makes room for this one.
         device.memory.sweep()
         output = super().execute(call, func, args, kwargs)
+        steps = self.graph.steps
+        if steps and steps[-1].call is call and not steps[-1].is_captured:
+            # It has run, and is no part of the graph.
+            for key in saved:
+                del self._before[key]
+            return output
         if not device.on_host:
             for tensor in tensors_in(output):
                 key = key_of(tensor)

@@ -92,12 +92,12 @@ class Stream(Lane):
         self._of_thread = _Entered()
 
     def wait_stream(self, stream: Stream) -> None:
-        self.owner.wait(self, stream.joined, stream.frontier)
+        self.owner.wait(self, stream.joined, stream.frontier, stream)
 
     def wait_event(self, event: Event) -> None:
         # Waiting for an event that was not recorded does nothing.
         if event.recorded:
-            self.owner.wait(self, event.joined, event.frontier)
+            self.owner.wait(self, event.joined, event.frontier, event.stream)
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or self.owner.event_class()
@@ -140,11 +140,12 @@ class Event:
         self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()
+        self.stream: Stream | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or self.device.current
         self.recorded, self.recorded_ns = True, clock.perf_counter_ns()
-        self.joined, self.frontier = stream.joined, stream.frontier
+        self.joined, self.frontier, self.stream = stream.joined, stream.frontier, stream
 
     def wait(self, stream: Stream | None = None) -> None:
         (stream or self.device.current).wait_event(self)

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import (
     HOST,
     is_emptied,
+    key_of,
     needed_bytes,
     place_of,
     strided_parts,
@@ -49,6 +51,8 @@ class Step:
     """None for a change of the generator's state, which is not an op."""
     grad_mode: bool = False
     """Kernels look at it: that of an LSTM on a CPU keeps what its backward needs."""
+    is_captured: bool = True
+    """False for work of the time of the capture that no replay repeats."""
 
 
 @dataclass(slots=True)
@@ -102,7 +106,7 @@ class SimulatedGraph:
         # Tensors created in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else below_autograd():
-            for step in self.steps:
+            for step in filter(attrgetter("is_captured"), self.steps):
                 with torch.set_grad_enabled(step.grad_mode):
                     output = call_user(step.func, *step.args, **step.kwargs)
                 for old, new in zip(step.results, tensors_in(output), strict=True):
@@ -196,7 +200,10 @@ class CaptureRecorder(OpRecorder):
             # Multi-tensor ops return nothing and write their first argument.
             touched = list(tensors_in(args))
         if launches(call.name, touched):
-            node = self.device.add_node(call)
+            given = set(map(key_of, tensors_in((args, kwargs))))
+            made = [tensor for tensor in results if key_of(tensor) not in given]
+            node = self.device.add_node(call, allocates=bool(made))
+            step.is_captured = node is not None
             if node is not None:
                 self.device.note_memory(func, args, kwargs, output)
                 self.graph.nodes.append(

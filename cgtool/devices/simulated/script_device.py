@@ -29,6 +29,8 @@ from cgtool.detectors.script.capture_misuse import OTHER_THREAD_CUDA_CALL, other
 from cgtool.detectors.streams import (
     ACCUMULATE_GRAD_DEFAULT_STREAM,
     DEFAULT_STREAM_DEPENDENCY,
+    SIDE_STREAM_NOT_FORKED,
+    UNFORKED,
     UNJOINED_SIDE_STREAM,
     WAIT_ON_PRECAPTURE_WORK,
 )
@@ -191,6 +193,20 @@ class ScriptDevice(DeviceModel):
     def note_compiled(self) -> None:
         # Also outside captures: compiled code may be what would have captured graphs.
         self.uncompiled = (UNCOMPILED_NOTE,)
+
+    def refuse_join(self) -> None:
+        # It has a finding.
+        self.ended_by = next(reversed(self.findings.all()))
+        raise known(cuda_error(*_BY_CUDA[WAIT_ON_PRECAPTURE_WORK]))
+
+    def report_left_out(self, reason: str, *, allocates: bool) -> None:
+        if allocates:
+            super().report_left_out(reason, allocates=allocates)
+        else:
+            finding = Finding(
+                SIDE_STREAM_NOT_FORKED, reason, phase=self.phase, evidence=(UNFORKED,)
+            )
+            self.findings.add(self._placed(finding))
 
     def fail(self, finding: Finding, why: str) -> None:
         if self.in_other_thread:

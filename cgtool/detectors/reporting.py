@@ -172,7 +172,7 @@ class CapturedRegion:
         """Collect a finding that does not end the capture; nothing outside a capture."""
         if self.collecting and self.capturing:
             finding = Finding(code, reason, phase=self.phase, evidence=evidence, fix=fix)
-            self.findings.add(self._placed(finding))
+            self.findings.add(self.placed(finding))
 
     def report(
         self,
@@ -189,7 +189,7 @@ class CapturedRegion:
         Without ``frames`` it is at the op that is running, else at the line that is.
         """
         self.refusals.append(code)
-        finding = self._placed(
+        finding = self.placed(
             Finding(
                 code,
                 reason,
@@ -246,7 +246,8 @@ class CapturedRegion:
             reason = f"{call} is not permitted when a stream is capturing"
             self.report(code, reason, why=why, fix=fix)
 
-    def _placed(self, finding: Finding) -> Finding:
+    def placed(self, finding: Finding) -> Finding:
+        """The finding at its frames, else at the op or the line that is running."""
         if finding.frames:
             return finding
         if self.call is not None and self.record is not None:

@@ -206,7 +206,7 @@ class ScriptDevice(DeviceModel):
             finding = Finding(
                 SIDE_STREAM_NOT_FORKED, reason, phase=self.phase, evidence=(UNFORKED,)
             )
-            self.findings.add(self._placed(finding))
+            self.findings.add(self.placed(finding))
 
     def fail(self, finding: Finding, why: str) -> None:
         if self.in_other_thread:

@@ -216,17 +216,20 @@ class Outputs(Detector):
         replays = 0 if graph is None else graph.replays
         is_rare = replays <= _WHOLE_SEARCHES or replays & (replays - 1) == 0
         largest = math.inf if is_rare else _FEW
+        piled = [
+            frames
+            for place, frames in self._piled.items()
+            if (place[2].memory if isinstance(place[2], PutOffCall) else place[2])
+            == _memory_of(buffer, tensor)
+        ]
         for place, count, frames in holdings(self.script.frame(), memory, largest):
             # What was in a container before the last replay may be there several times on purpose.
             # So may several calls that are made after every replay.
             is_new = not isinstance(place[2], PutOffCall) and not (before and before[-1][place])
             if count > 1 and (is_new or _is_piled(place, count, before)):
-                return frames(), count
-        for place, frames in self._piled.items():
-            own = place[2].memory if isinstance(place[2], PutOffCall) else place[2]
-            if own == _memory_of(buffer, tensor):
-                return frames(), 2
-        return None
+                # A new container may have its items from one in which they were piled up.
+                return (piled[0] if piled and is_new else frames)(), count
+        return (piled[0](), 2) if piled else None
 
 
 def _is_piled(place: Holding, count: int, before: deque[Counter[Holding]]) -> bool:

@@ -7,10 +7,11 @@ the lines that can have changed it, those count that lie on the way from the cap
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
+from typing import NamedTuple
 
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
@@ -22,9 +23,26 @@ Target = tuple[str, str | int]
 """``("name", "scale")``, ``("attribute", "p")``, ``("item", "lr")``: the last step to what a line
 changes; ``("call", "register_forward_hook")``: the function or method that it calls."""
 
+
+class Part(NamedTuple):
+    """An attribute or a key that leads to a memory."""
+
+    target: Target
+    owner: type
+    """Of what it is a part."""
+    is_direct: bool
+    """It is the tensor itself, and not a container of tensors."""
+
+
 _MODULE = "<module>"
 _CONSTRUCTORS = frozenset(("__init__", "__new__", "__post_init__"))
 _ADD = frozenset(("append", "extend", "insert", "appendleft", "add"))
+_TAKE = frozenset(
+    (
+        "pop", "popleft", "popitem", "remove", "discard", "clear", "rotate", "sort", "reverse",
+    )
+)  # fmt: skip
+"""Changes of a container that put nothing there."""
 _CHANGE_IN_PLACE = CHANGES | {"fill", "put", "resize", "sort", "reverse", "add_module", "popitem"}
 
 
@@ -46,12 +64,21 @@ class _Change:
     """A `yield` of the function comes before it: what a context manager does at its end."""
     adds: bool = False
     """It adds to what is there: `n += 1`, `history.append(n)`."""
+    puts: bool = True
+    """What it assigns or puts there may hold a tensor: it is no constant, and not empty."""
+    owner: str = ""
+    """Of an attribute of `self`: the class of the method."""
 
 
 class _Visitor(ast.NodeVisitor):
-    def __init__(self) -> None:
+    def __init__(self, functions: set[str]) -> None:
+        """``functions``: the names of those of the file, whose calls may return tensors."""
         self.changes: list[_Change] = []
+        self._functions = functions
         self._function = _MODULE
+        self._self, self._class = "", ""
+        """Of a method: the name of its object, and its class."""
+        self._puts = True
         self._is_class = False
         self._globals: set[str] = set()
         self._loop = (0, 0)
@@ -59,6 +86,10 @@ class _Visitor(ast.NodeVisitor):
 
     def _inner(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         outer = self._function, self._is_class, self._globals, self._loop, self._resumed
+        method = self._self, self._class
+        if self._is_class and not isinstance(node, ast.ClassDef):
+            arguments = (*node.args.posonlyargs, *node.args.args)
+            self._self, self._class = arguments[0].arg if arguments else "", self._function
         if self._function == _MODULE:
             self._function = node.name
         else:
@@ -68,6 +99,7 @@ class _Visitor(ast.NodeVisitor):
         for statement in node.body:
             self.visit(statement)
         self._function, self._is_class, self._globals, self._loop, self._resumed = outer
+        self._self, self._class = method
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _inner  # noqa: N815
 
@@ -92,6 +124,40 @@ class _Visitor(ast.NodeVisitor):
         for inner in (node.iter, *node.ifs):
             self.visit(inner)
 
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        self._puts = not (node.value is None or self._is_empty(node.value))
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            self.visit(target)
+        self._puts = True
+        if node.value is not None:
+            self.visit(node.value)
+
+    visit_AnnAssign = visit_Assign  # noqa: N815
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        self._puts = False
+        self.generic_visit(node)
+        self._puts = True
+
+    def _is_empty(self, value: ast.expr) -> bool:
+        """A constant, a container without items, a new object that was given nothing, or a
+        container of such."""
+        if isinstance(value, ast.List | ast.Tuple | ast.Set):
+            return all(map(self._is_empty, value.elts))
+        if isinstance(value, ast.Dict):
+            return all(map(self._is_empty, value.values))
+        if isinstance(value, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            return self._is_empty(value.elt)
+        if isinstance(value, ast.DictComp):
+            return self._is_empty(value.value)
+        if isinstance(value, ast.Call):
+            is_class = isinstance(value.func, ast.Name) and value.func.id not in self._functions
+            return is_class and all(
+                isinstance(each, ast.Constant)
+                for each in (*value.args, *(keyword.value for keyword in value.keywords))
+            )
+        return isinstance(value, ast.Constant)
+
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._change(node.target, in_place=True, adds=True)
         self.generic_visit(node.target)
@@ -101,14 +167,19 @@ class _Visitor(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Name):
             self._add("call", function.id, node)
-            if function.id == "setattr" and len(node.args) > 1:
+            if function.id in ("setattr", "delattr") and len(node.args) > 1:
                 name = node.args[1]
                 if isinstance(name, ast.Constant) and isinstance(name.value, str):
                     self._add("attribute", name.value, node)
         elif isinstance(function, ast.Attribute):
             self._add("call", function.attr, node)
             if function.attr in _CHANGE_IN_PLACE or function.attr.endswith("_"):
+                empty = function.attr in _TAKE or (node.args and self._is_empty(node.args[-1]))
+                self._puts = not empty
                 self._change(function.value, in_place=True, adds=function.attr in _ADD)
+                if function.attr == "pop" and node.args:
+                    self._change_item(function.value, node.args[0], node)
+                self._puts = True
         self.generic_visit(node)
 
     def _visit_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
@@ -123,13 +194,36 @@ class _Visitor(ast.NodeVisitor):
         if isinstance(target, ast.Name):
             self._add("name", target.id, target, in_place=in_place, adds=adds)
         elif isinstance(target, ast.Attribute):
-            self._add("attribute", target.attr, target, in_place=in_place, adds=adds)
+            value = target.value
+            is_own = isinstance(value, ast.Name) and value.id == self._self != ""
+            owner = self._class if is_own else ""
+            self._add("attribute", target.attr, target, in_place=in_place, adds=adds, owner=owner)
         elif isinstance(target, ast.Subscript):
-            key = target.slice
-            if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
-                self._add("item", key.value, target, in_place=in_place, adds=adds)
+            self._change_item(target.value, target.slice, target, in_place=in_place, adds=adds)
             # What holds the item has changed too.
             self._change(target.value, in_place=True, adds=adds)
+        elif (
+            isinstance(target, ast.Call)
+            and isinstance(target.func, ast.Attribute)
+            and target.func.attr == "setdefault"
+        ):
+            self._change(target.func.value, in_place=True, adds=adds)
+
+    def _change_item(
+        self,
+        container: ast.expr,
+        key: ast.expr,
+        node: ast.expr,
+        *,
+        in_place: bool = False,
+        adds: bool = False,
+    ) -> None:
+        if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
+            is_object = ast.unparse(container).endswith(".__dict__") or (
+                isinstance(container, ast.Call) and ast.unparse(container.func) == "vars"
+            )
+            kind = "attribute" if is_object else "item"
+            self._add(kind, key.value, node, in_place=in_place, adds=adds)
 
     def _add(
         self,
@@ -139,6 +233,7 @@ class _Visitor(ast.NodeVisitor):
         *,
         in_place: bool = False,
         adds: bool = False,
+        owner: str = "",
     ) -> None:
         if self._is_class:
             return
@@ -153,26 +248,52 @@ class _Visitor(ast.NodeVisitor):
                 self._loop,
                 self._resumed,
                 adds,
+                self._puts,
+                owner,
             )
         )
 
 
 @cache
 def _changes_of(file: str) -> dict[Target, list[_Change]]:
-    visitor = _Visitor()
-    visitor.visit(tree_of(file))
+    tree = tree_of(file)
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    visitor = _Visitor({node.name for node in ast.walk(tree) if isinstance(node, functions)})
+    visitor.visit(tree)
     changes: dict[Target, list[_Change]] = {}
     for change in visitor.changes:
         changes.setdefault(change.target, []).append(change)
     return changes
 
 
-def put_at(file: str, container: Target) -> Frames:
-    """The first line of a file that puts something into a container, else the only one that makes
-    the container (``outs = list(results())``); () for none."""
+def put_at(file: str, container: Target, inside: Iterable[Part] = ()) -> Frames:
+    """The first line of a file that puts something into a container, or into the parts of its items
+    that lead to it, innermost first; else the only one that makes the container (``outs =
+    list(results())``); () for none."""
     changes = _changes_of(file).get(container, [])
     puts = [change for change in changes if change.in_place] or changes[: len(changes) == 1]
+    puts = [change for change in puts if change.puts] or puts
+    is_filled = any(change.puts for change in puts)
+    for part in inside:
+        # Other dicts may have such a key.
+        if part.target[0] == "attribute" or not is_filled:
+            own = _puts_in(file, part)
+            if own:
+                return _place(file, min(own, key=lambda change: change.line))
     return _place(file, min(puts, key=lambda change: change.line)) if puts else ()
+
+
+def _puts_in(file: str, part: Part) -> list[_Change]:
+    """What gives an object a tensor that it was not constructed with."""
+    classes = {"", *(each.__qualname__ for each in part.owner.__mro__)}
+    return [
+        change
+        for change in _changes_of(file).get(part.target, ())
+        if change.puts
+        and change.in_place is not part.is_direct
+        and change.owner in classes
+        and change.function.rpartition(".")[2] not in _CONSTRUCTORS
+    ]
 
 
 def adds_elsewhere(target: Target, file: str, counted_in: Iterable[tuple[str, int, int]]) -> bool:
@@ -197,12 +318,14 @@ def changed_at(
     *,
     local_to: int | None = None,
     only_bound: bool = False,
+    only_taken: bool = False,
 ) -> Frames:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
     ``stack``: the user's frames, innermost first. ``graph``: that of the capture.
     ``local_to``: identity of the frame whose local variable it is. ``only_bound``: it leads to
-    another object now, so lines that change an object in place do not count.
+    another object now, so lines that change an object in place do not count. ``only_taken``: it is
+    gone, so lines that put something there do not count.
     """
     frames = [frame for frame in stack if local_to in (None, id(frame))]
     for target in targets:
@@ -210,7 +333,7 @@ def changed_at(
             file: [
                 change
                 for change in _changes_of(file).get(target, ())
-                if not (only_bound and change.in_place)
+                if not ((only_bound and change.in_place) or (only_taken and change.puts))
             ]
             for file in {frame.f_code.co_filename for frame in frames}
         }
@@ -286,6 +409,23 @@ def rebound_in(targets: Iterable[Target], functions: Iterable[tuple[str, str]]) 
         if len(places) == 1:
             return _place(*places[0])
     return ()
+
+
+def made_in(steps: Sequence[Target], files: Iterable[str]) -> set[str]:
+    """The functions in these files that make what the steps lead to, other than the construction of
+    what it belongs to."""
+    kind, _ = steps[-1]
+    places = [(steps[-1], False), *((step, True) for step in steps[-2:-1] if kind == "item")]
+    return {
+        change.function
+        for file in files
+        for target, in_place in places
+        for change in _changes_of(file).get(target, ())
+        if change.puts
+        and change.in_place is in_place
+        and change.function != _MODULE
+        and change.function.rpartition(".")[2] not in _CONSTRUCTORS
+    }
 
 
 def _in_functions(

@@ -6,6 +6,7 @@ They are searched anew each time, from the names of the code that runs; nothing 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import math
@@ -13,23 +14,32 @@ import queue
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache, partial
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.model.capture import Frames
 from cgtool.observe.host_values import array_address
-from cgtool.observe.script.changes import Target, put_at
-from cgtool.observe.script.names import names_of, stack_of
+from cgtool.observe.script.changes import Part, Target, put_at
+from cgtool.observe.script.names import is_field_of_modules, names_of, stack_of
+from cgtool.torch_compat.private import children_of
 
 _DEPTH = 4
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
+_OBJECTS = 64
+"""Modules below one name, and objects in one list, whose own containers are looked for."""
 _FunctionCache = type(lru_cache(len))
+
+_WITHOUT_PARTS = int, float, str, FunctionType, torch.Tensor
+_CONTAINERS = list, tuple, deque, set, dict, queue.Queue, _FunctionCache
 
 MemoryOf = Callable[[Any], Hashable]
 """Names the memory of a tensor or an array; None for those that do not matter."""
+_Parts = dict[Hashable, tuple[Part, ...]]
+"""By a memory that an item of a container holds: the parts of the item that lead to it, innermost
+first."""
 Holding = tuple[str, Target, Hashable]
 """A file, how a container is written in it, and the memory that it holds."""
 
@@ -49,13 +59,16 @@ def holdings(
     frame: FrameType | None, memory: MemoryOf, largest: float = math.inf
 ) -> Iterator[tuple[Holding, int, Callable[[], Frames]]]:
     """The containers that the script can name and that hold a memory, in how many items, and
-    the line that puts them there; none with more than ``largest`` items."""
+    the line that puts it there; none with more than ``largest`` items."""
+    searches: dict[str, _Search] = {}
     for running in stack_of(frame).values():
         file = running.f_code.co_filename
+        search = searches.setdefault(file, _Search(memory, largest))
         for name, value, _ in names_of(running):
-            for target, kept in _holders_of(("name", name), value, memory, largest):
+            for target, kept, parts in search.holders_of(("name", name), value):
                 for each, count in kept.most_common():
-                    yield (file, target, each), count, partial(put_at, file, target)
+                    inside = parts.get(each, ())
+                    yield (file, target, each), count, partial(put_at, file, target, inside)
 
 
 def _items(value: Any, largest: float = math.inf) -> list[tuple[Target | None, Any]]:
@@ -74,14 +87,26 @@ def _items(value: Any, largest: float = math.inf) -> list[tuple[Target | None, A
         return [(None, item) for item in itertools.islice(value, _ITEMS)]
     if isinstance(value, _FunctionCache):
         return [(None, item) for item in _cached(value)[:_ITEMS]]
-    if isinstance(value, torch.nn.Module | type | ModuleType) or callable(value):
+    if isinstance(value, type):
+        return _of_class(value)
+    if isinstance(value, ModuleType) or _is_function(value):
         return []
     table = getattr(value, "__dict__", None)
-    if table is None:
-        # Slots, and objects in C: futures.
+    fields = _of_class(type(value), value)
+    if table is None and not fields:
+        # Objects in C: futures.
         parts = gc.get_referents(value) if gc.is_tracked(value) else ()
         return [(None, part) for part in parts if not isinstance(part, type)]
-    return [(("attribute", name), item) for name, item in table.items()] + _caches_of(value)
+    own = (table or {}).items()
+    if isinstance(value, torch.nn.Module):
+        own = [(name, item) for name, item in own if not is_field_of_modules(name)]
+        own += children_of(value).items()
+    return [(("attribute", name), item) for name, item in own] + fields
+
+
+def _is_function(value: Any) -> bool:
+    """Whether it can be called, and is not an object of a class in Python with a `__call__`."""
+    return callable(value) and not isinstance(type(value).__call__, FunctionType)
 
 
 def _cached(function: Any) -> list[Any]:
@@ -92,14 +117,20 @@ def _cached(function: Any) -> list[Any]:
     return [*values, *(part for part in parts if type(part) is not dict)]
 
 
-def _caches_of(value: Any) -> list[tuple[Target | None, Any]]:
-    """The caches of the methods of an object, as `_items` returns them."""
-    return [
-        (("attribute", name), member)
-        for owner in type(value).__mro__
-        for name, member in vars(owner).items()
-        if isinstance(member, _FunctionCache)
-    ]
+def _of_class(kind: type, instance: Any = None) -> list[tuple[Target | None, Any]]:
+    """What a class holds for all its instances: containers, and the caches of methods; and the
+    slots of an instance."""
+    found: list[tuple[Target | None, Any]] = []
+    for owner in kind.__mro__:
+        if owner.__module__ == "builtins" or owner.__module__.startswith("torch."):
+            continue
+        for name, member in vars(owner).items():
+            if isinstance(member, MemberDescriptorType) and instance is not None:
+                with contextlib.suppress(AttributeError):  # an empty slot
+                    found.append((("attribute", name), member.__get__(instance)))
+            elif isinstance(member, _CONTAINERS) and not name.startswith("__"):
+                found.append((("attribute", name), member))
+    return found
 
 
 def _calls(value: Any, memory: MemoryOf) -> set[Hashable]:
@@ -124,34 +155,77 @@ def _calls(value: Any, memory: MemoryOf) -> set[Hashable]:
     }
 
 
-def _memories(value: Any, memory: MemoryOf, largest: float, depth: int) -> set[Hashable]:
-    """Of the tensors and arrays in a value."""
-    if isinstance(value, torch.Tensor) or array_address(value) is not None:
-        return {memory(value)} - {None}
-    if callable(value) and not isinstance(value, _FunctionCache):
-        return _calls(value, memory)
-    inner = _items(value, largest) if depth > 0 else ()
-    return set().union(*(_memories(item, memory, largest, depth - 1) for _, item in inner))
+class _Search:
+    """For what the names of one file lead to. An object is looked into once."""
 
+    def __init__(self, memory: MemoryOf, largest: float) -> None:
+        self._memory, self._largest = memory, largest
+        self._steps: dict[int, int] = {}
+        """By id of an object: how many steps were followed from it."""
+        self._modules = 0
+        """How many more are looked into."""
 
-def _holders_of(
-    target: Target, value: Any, memory: MemoryOf, largest: float, depth: int = _DEPTH
-) -> Iterator[tuple[Target, Counter[Hashable]]]:
-    """How the containers in ``value`` are written that hold some memory, and in how many items."""
-    items = [] if isinstance(value, torch.Tensor) else _items(value, largest)
-    # The keys of a record are names: what several records hold is not kept several times.
-    is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    kept: Counter[Hashable] = Counter()
-    calls: set[PutOffCall] = set()
-    if isinstance(value, list | tuple | deque | set | dict | queue.Queue | _FunctionCache):
-        for _, item in items:
-            own = _memories(item, memory, largest, 0 if is_record else depth - 1)
+    def holders_of(
+        self, target: Target, value: Any
+    ) -> Iterator[tuple[Target, Counter[Hashable], _Parts]]:
+        """How the containers in ``value`` are written that hold some memory, in how many items,
+        and in which parts of an item."""
+        self._modules = _OBJECTS
+        yield from self._holders_of(target, value, _DEPTH)
+
+    def _holders_of(
+        self, target: Target, value: Any, depth: int
+    ) -> Iterator[tuple[Target, Counter[Hashable], _Parts]]:
+        if value is None or isinstance(value, _WITHOUT_PARTS):
+            return
+        is_container = isinstance(value, _CONTAINERS)
+        if not (is_container or self._is_new(value, depth)):
+            return
+        items = _items(value, self._largest)
+        # The keys of a record are names: what several records hold is not kept several times.
+        is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        kept: Counter[Hashable] = Counter()
+        parts: _Parts = {}
+        calls: set[PutOffCall] = set()
+        for _, item in items if is_container else ():
+            own = self._memories(item, 0 if is_record else depth - 1)
             own_calls = {each for each in own if isinstance(each, PutOffCall)}
             calls |= own_calls
-            kept.update(own - own_calls)
-    kept.update(call._replace(owner=0) for call in calls)
-    if kept:
-        yield target, kept
-    for name, item in items:
-        if depth and name:
-            yield from _holders_of(name, item, memory, largest, depth - 1)
+            kept.update(own.keys() - own_calls)
+            parts |= own
+        kept.update(call._replace(owner=0) for call in calls)
+        if kept:
+            yield target, kept, parts
+        unnamed = 0
+        for name, item in items if depth else ():
+            if name is not None:
+                yield from self._holders_of(name, item, depth - 1)
+            elif unnamed < _OBJECTS and not isinstance(item, _CONTAINERS):
+                unnamed += 1
+                yield from self._holders_of(target, item, depth - 1)
+
+    def _is_new(self, value: Any, depth: int) -> bool:
+        """Whether an object has not been looked into, or not as deep."""
+        if self._steps.get(id(value), -1) >= depth:
+            return False
+        if isinstance(value, torch.nn.Module):
+            if self._modules == 0:
+                return False
+            self._modules -= 1
+        self._steps[id(value)] = depth
+        return True
+
+    def _memories(self, value: Any, depth: int) -> _Parts:
+        """Of the tensors and arrays in a value."""
+        if isinstance(value, torch.Tensor) or array_address(value) is not None:
+            own = self._memory(value)
+            return {} if own is None else {own: ()}
+        if callable(value) and not isinstance(value, _FunctionCache):
+            return dict.fromkeys(_calls(value, self._memory), ())
+        found: _Parts = {}
+        for name, item in _items(value, self._largest) if depth > 0 else ():
+            for each, inner in self._memories(item, depth - 1).items():
+                is_direct = isinstance(item, torch.Tensor)
+                part = () if name is None else (Part(name, type(value), is_direct),)
+                found.setdefault(each, (*inner, *part))
+        return found

@@ -251,6 +251,11 @@ def parts_of(value: Any) -> list[tuple[Step, Any]]:
     return [((kind, name), part) for name, part in itertools.islice(named, _ATTRIBUTES)]
 
 
+def is_field_of_modules(name: str) -> bool:
+    """Whether PyTorch gives an attribute of this name to every module."""
+    return name in _MODULE_FIELDS
+
+
 # Lines of a capture.
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -11,13 +14,15 @@ from cgtool.detectors.reporting import Detector, at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
-from cgtool.observe.lookup import MISSING
+from cgtool.observe.frames import frames_of
+from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import Target, changed_at, rebound_in
+from cgtool.observe.script.changes import Target, changed_at, made_in, rebound_in
 from cgtool.observe.script.names import Holders, Path, Stack, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of
+from cgtool.observe.uses import Step, Use, uses_of, uses_of_block
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 
@@ -38,6 +43,8 @@ _REBINDS: tuple[Target, ...] = (
     ("attribute", "data"), ("call", "setattr"), ("call", "load_state_dict"),
 )  # fmt: skip
 """How a line gives an object another tensor without naming where it is kept."""
+_TRIALS = 16
+"""How often an attribute that is gone is computed anew."""
 
 
 class ModuleChanges:
@@ -88,6 +95,11 @@ class Inputs(Detector):
         self._rebound: dict[ExternalUse, Frames] = {}
         """The line of the captured code that binds the name to another tensor."""
 
+        self._around: dict[WatchedGraph, int] = {}
+        """How many of the user's frames ran when the capture began."""
+        self._trials: dict[ExternalUse, int] = {}
+        """How often what is gone was computed anew."""
+
         self._shapes: set[tuple[int, ...]] = set()
         """Of all that graphs read from outside."""
         self._made: dict[int | None, tuple[int, Frames]] = {}
@@ -99,7 +111,8 @@ class Inputs(Detector):
         if not event.is_train:
             self._moved.note(event.module, self.script, event.name or "")
 
-    def on_capture_began(self, _event: events.CaptureBegan) -> None:
+    def on_capture_began(self, event: events.CaptureBegan) -> None:
+        self._around[event.graph] = len(stack_of(self.script.frame()))
         self._holders = Holders()
         self._functions = {}
 
@@ -138,8 +151,12 @@ class Inputs(Detector):
             if graph.callable is not None and key in graph.callable.static_keys:
                 continue
             rebound = self._is_rebound(graph, use, stack) or self._is_resized(use)
-            if not rebound and key not in graph.replaced and self._is_freed(use):
-                self._report_freed(graph, use)
+            if rebound or key in graph.replaced:
+                continue
+            if self._is_freed(use):
+                self._report_freed(graph, use, stack)
+            else:
+                self._look_for_computed(graph, use, stack)
 
     def _is_freed(self, use: ExternalUse) -> bool:
         # What another graph allocated lies in its pool, which keeps it.
@@ -290,15 +307,105 @@ class Inputs(Detector):
         name = str(path.steps[-1][1])
         return self._moved.since(module, graph, name) or self._moved.since(module, graph)
 
-    def _report_freed(self, graph: WatchedGraph, use: ExternalUse) -> None:
+    def _look_for_computed(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> None:
+        """What the captured code read is gone, and eager code would compute it anew, from the
+        values of now: a ``cached_property``, an item of a cache that a method fills."""
+        if self._trials.get(use, 0) >= _TRIALS:
+            return
+        for path in self._paths.get(use, ()):
+            compute, name = self._computed(path, stack)
+            if compute is None:
+                continue
+            # The captured code may have read it under another name.
+            if not self._reads(graph, use, ("attribute", name)):
+                continue
+            self._trials[use] = self._trials.get(use, 0) + 1
+            if self._is_other(compute, use):
+                self._trials[use] = _TRIALS
+                steps = path.steps[::-1]
+                place = changed_at(steps, stack.values(), graph, only_taken=True)
+                self.report(
+                    _REBOUND[path.kind],
+                    f"`{path.text}` is gone since the capture, and would be computed anew; the "
+                    "replay reads the old tensor",
+                    place or frames_of(use.call.chain),
+                    fix=_refill(path),
+                    phase="replay",
+                )
+            return
+
+    def _computed(self, path: Path, stack: Stack) -> tuple[Callable[[], Any] | None, str]:
+        """What computes an attribute or an item that is gone, and the name by which code asks for
+        it; None if it is there, or nothing does."""
+        if path.module is not None or path.optimizer is not None or not path.steps:
+            return None, ""
+        owner = resolve(path.root(stack), path.steps[:-1])
+        if owner is MISSING or owner is None or path.look(stack) is not MISSING:
+            return None, ""
+        kind, last = path.steps[-1]
+        compute = _by_class(owner, str(last)) if kind == "attribute" else None
+        if compute is not None:
+            return compute, str(last)
+        if kind == "item" and len(path.steps) > 1:
+            owner = resolve(path.root(stack), path.steps[:-2])
+        for function in made_in(path.steps, {file for file, _ in self._functions}):
+            method = _method(owner, function)
+            given = None if method is None else _arguments(method, last)
+            if method is not None and given is not None:
+                return partial(_made, path, stack, method, owner, given), method.__name__
+        return None, ""
+
+    def _reads(self, graph: WatchedGraph, use: ExternalUse, step: Step) -> bool:
+        """Whether the captured functions that lead to the first op with a tensor read a part of
+        something that is named so."""
+        chain, (first, last) = use.call.chain, graph.lines
+        called = chain[: max(0, len(chain) - self._around.get(graph, 0))]
+        uses = [each for code, _ in called for each in _uses_in(code)]
+        for around, _ in chain[len(called) : len(called) + 1]:
+            uses += [each for each in _uses_in(around) if first <= each.line <= last]
+            uses += uses_of_block(around, graph.lines)
+        return any(step in each.steps for each in uses)
+
+    def _is_other(self, compute: Callable[[], Any], use: ExternalUse) -> bool:
+        """Whether what is computed has other values than the tensor that the graph reads, as far as
+        that can be tried."""
+        old = use.tensor()
+        if old is None:
+            return True
+
+        def answer() -> bytes:
+            torch.set_num_threads(1)  # those of the script are not in this process
+            self.script.closed = True
+            new = compute()
+            with unobserved(), no_torch_function(), torch.no_grad():
+                return b"same" if _has_values_of(new, old) else b"other"
+
+        return self.script.device.tried(answer) in (b"other", None)
+
+    def _report_freed(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> None:
+        thrown = [path for path in self._paths.get(use, ()) if self._is_thrown_away(path, stack)]
         finding = Finding(
             PINNED_SOURCE_FROZEN if use.buffer.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
             "the tensor that this line reads is freed; the replay reads whatever is at its address "
             "now",
             phase="replay",
             evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
+            fix=_refill(thrown[0]) if thrown else None,
         )
         self.findings.add(at_call(finding, use.call, graph.record))
+
+    def _is_thrown_away(self, path: Path, stack: Stack) -> bool:
+        """Whether the object that had it is there without it, and would make it anew."""
+        if self._computed(path, stack)[0] is not None:
+            return True
+        now = path.look(stack) if path.steps else MISSING
+        owner = resolve(path.root(stack), path.steps[:-1])
+        is_gone = (now is MISSING or now is None) and owner is not MISSING and owner is not None
+        return (
+            bool(path.steps)
+            and is_gone
+            and bool(made_in(path.steps, {file for file, _ in self._functions}))
+        )
 
     def _compare_value(self, graph: WatchedGraph, use: ExternalUse) -> None:
         tensor, before = use.tensor(), self._values.get(use)
@@ -371,6 +478,52 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
         frames = changed_at((name,), stack.values(), graph, local_to=path.frame)
     container = path.steps[-2] if len(path.steps) > 1 else name
     return frames or changed_at((container, name), stack.values(), graph)
+
+
+def _by_class(owner: Any, name: str) -> Callable[[], Any] | None:
+    """What computes an attribute that an object has not, as its class says."""
+    if name in getattr(owner, "__dict__", {name: None}):
+        return None
+    kind = type(owner)
+    member = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    get = getattr(type(member), "__get__", None)
+    return None if get is None else partial(get, member, owner, kind)
+
+
+def _method(owner: Any, function: str) -> FunctionType | None:
+    """The method of an object, or the function of its property, with this qualified name."""
+    kind, _, name = function.rpartition(".")
+    base = next((each for each in type(owner).__mro__ if each.__qualname__ == kind), object)
+    member = vars(base).get(name)
+    member = member.fget if isinstance(member, property) else member
+    return member if isinstance(member, FunctionType) else None
+
+
+def _arguments(method: FunctionType, key: str | int) -> tuple[Any, ...] | None:
+    """What a method needs that makes the item of a key: the key, or nothing; None for more."""
+    code = method.__code__
+    needed = code.co_argcount - len(method.__defaults__ or ()) - 1
+    needed += code.co_kwonlyargcount - len(method.__kwdefaults__ or {})
+    return {0: (), 1: (key,)}.get(needed)
+
+
+def _made(path: Path, stack: Stack, method: FunctionType, owner: Any, given: Any) -> Any:
+    method(owner, *given)
+    return path.look(stack)
+
+
+def _uses_in(code: CodeType) -> list[Use]:
+    return [*uses_of(code), *uses_of(code, "local")]
+
+
+def _has_values_of(new: Any, old: torch.Tensor) -> bool:
+    if not isinstance(new, torch.Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
+        return False
+    return torch.allclose(new, old, equal_nan=True) if new.is_floating_point() else new.equal(old)
+
+
+def _refill(path: Path) -> str:
+    return f"refill `{path.text}` in place, with `copy_()`, instead of throwing it away"
 
 
 def _value(tensor: torch.Tensor) -> Any:

@@ -53,6 +53,9 @@ class _Device:
     def is_dead(self, ref: StorageRef) -> bool:
         return ref.expired()
 
+    def tried(self, function: Callable[[], bytes]) -> bytes | None:
+        return None  # a forked process cannot use the device
+
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))
 

@@ -7,6 +7,7 @@ raises, so that its ``try`` statements work; the finding is collected.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
+from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.libraries import Handles, in_backward, library_of
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.owners import RecordedOwners
@@ -47,6 +49,9 @@ from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
+
+_SECONDS = 5.0
+"""For what is tried in another process."""
 
 PoolId = tuple[int, int]
 
@@ -262,6 +267,9 @@ class ScriptDevice(DeviceModel):
 
     def template(self, graph: Any) -> None:
         return None
+
+    def tried(self, function: Callable[[], bytes]) -> bytes | None:
+        return ForkedProcess(function, 2 * _SECONDS).answer(_SECONDS) if can_fork() else None
 
     def stream(self) -> int:
         return int(self.current.cuda_stream)

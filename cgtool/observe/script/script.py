@@ -114,6 +114,10 @@ class Device(Protocol):
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""
 
+    def tried(self, function: Callable[[], bytes]) -> bytes | None:
+        """What a function of the script leads to, without its effects; nothing if it fails, None if
+        it cannot be tried."""
+
 
 class CaptureWatcher(OpRecorder):
     """Records the ops of a capture on a GPU, which run as they are.

@@ -29,6 +29,7 @@ from cgtool.model.journal import (
     LOG,
     Command,
     new_folder,
+    process_files,
     read_journals,
     read_lost,
 )
@@ -248,7 +249,7 @@ def _processes(folder: Path) -> tuple[set[int], set[int]]:
 
 
 def _pids(folder: Path) -> set[int]:
-    return {int(path.name.partition("-")[0]) for path in folder.glob(f"*{LOG}")}
+    return {pid for pid, _log in process_files(folder, LOG)}
 
 
 _END_S = 0.5

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import mmap
 import os
+import re
 import shutil
 import signal
 import struct
@@ -32,6 +33,8 @@ LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".l
 BREAKS = ".breaks"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
+_NAME = re.compile(r"(\d+)-(\d+)")
+"""Of those files: the id of the process, and when it began."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
 
@@ -542,9 +545,19 @@ def read_lost(folder: Path) -> tuple[str, ...]:
     )
 
 
+def process_files(folder: Path, suffix: str) -> list[tuple[int, Path]]:
+    """The ids of all processes with such a file, and the file, in the order in which they began.
+    Both are in its name; files of other names are none of ours."""
+    named = [
+        (int(match[2]), int(match[1]), path)
+        for path in folder.glob(f"*{suffix}")
+        if (match := _NAME.fullmatch(path.stem))
+    ]
+    return [(pid, path) for _time_ns, pid, path in sorted(named)]
+
+
 def _files(folder: Path, suffix: str) -> list[Path]:
-    """Of all processes, in the order in which they began: the time is in the name."""
-    return sorted(folder.glob(f"*{suffix}"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    return [path for _pid, path in process_files(folder, suffix)]
 
 
 class Counters(NamedTuple):
@@ -571,4 +584,6 @@ def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
     except FileNotFoundError:
         return ()
     chunk = _CHUNK * COUNTER.size
-    return tuple(COUNTER.iter_unpack(data[: len(data) - len(data) % chunk]))
+    entries = COUNTER.iter_unpack(data[: len(data) - len(data) % chunk])
+    # Of a damaged file, what counts nothing.
+    return tuple(each if max(each) < 1 << 63 else (0, 0, 0, 0) for each in entries)

@@ -20,7 +20,7 @@ from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ledger_report import ledger_report, sentence_of
 from cgtool.cli import run as run_command
 from cgtool.model import capture_file
-from cgtool.model.journal import COMMAND, LOG
+from cgtool.model.journal import COMMAND, COUNTERS, LOG
 from cgtool.model.ledger import Ledger, LedgerGraph
 from tests.forked_workers import run_cgtool
 
@@ -639,6 +639,27 @@ def test_a_damaged_log_is_not_a_program_without_pytorch(folder: Path) -> None:
         "process 9: not all of its files could be written",
     )
     assert sentence_of(found) == "no CUDA graph was recorded"
+
+
+def test_files_that_are_none_of_a_process_and_damaged_counters(folder: Path) -> None:
+    name = program(
+        folder,
+        "kills.py",
+        """
+        import os, signal
+        from capturing import capture
+        kept = capture(2)
+        os.kill(os.getppid(), signal.SIGKILL)
+        """,
+    )
+    run(name, folder=folder)
+    (journals,) = folder.glob(".cgtool-run-*")
+    (journals / f"foreign{LOG}").touch()
+    (counters,) = journals.glob(f"*{COUNTERS}")
+    counters.write_bytes(b"\xff" * counters.stat().st_size)
+    done = merge(journals, "kills.cgt", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert [graph.replays for graph in ledger(folder / "kills.cgt").graphs] == [0]
 
 
 def test_what_was_not_recorded_is_not_compared(folder: Path) -> None:

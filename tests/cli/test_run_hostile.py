@@ -652,8 +652,9 @@ def test_files_that_are_none_of_a_process_and_damaged_counters(folder: Path) -> 
         os.kill(os.getppid(), signal.SIGKILL)
         """,
     )
+    before = {*folder.glob(".cgtool-run-*")}
     run(name, folder=folder)
-    (journals,) = folder.glob(".cgtool-run-*")
+    (journals,) = {*folder.glob(".cgtool-run-*")} - before
     (journals / f"foreign{LOG}").touch()
     (counters,) = journals.glob(f"*{COUNTERS}")
     counters.write_bytes(b"\xff" * counters.stat().st_size)

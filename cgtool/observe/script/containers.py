@@ -29,7 +29,9 @@ _DEPTH = 4
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
 _OBJECTS = 64
-"""Modules below one name, and objects in one list, whose own containers are looked for."""
+"""Objects in one list whose own containers are looked for."""
+_MODULES = 16
+"""Modules inside others that are looked into."""
 _FunctionCache = type(lru_cache(len))
 
 _WITHOUT_PARTS = int, float, str, FunctionType, torch.Tensor
@@ -37,6 +39,9 @@ _CONTAINERS = list, tuple, deque, set, dict, queue.Queue, _FunctionCache
 
 MemoryOf = Callable[[Any], Hashable]
 """Names the memory of a tensor or an array; None for those that do not matter."""
+_OfClass = tuple[list[tuple[Target | None, Any]], list[tuple[str, Any]]]
+"""What a class holds for all its instances, containers and the caches of methods, and the slots
+that it gives them."""
 _Parts = dict[Hashable, tuple[Part, ...]]
 """By a memory that an item of a container holds: the parts of the item that lead to it, innermost
 first."""
@@ -71,39 +76,6 @@ def holdings(
                     yield (file, target, each), count, partial(put_at, file, target, inside)
 
 
-def _items(value: Any, largest: float = math.inf) -> list[tuple[Target | None, Any]]:
-    """What is directly in a container, or in an object of the script: how it is written, and what
-    it is. Nothing of one with more than ``largest`` items."""
-    if isinstance(value, queue.Queue):
-        value = value.queue
-    if isinstance(value, dict | list | tuple | deque | set) and len(value) > largest:
-        return []
-    if isinstance(value, dict):
-        pairs = itertools.islice(value.items(), _ITEMS)
-        return [
-            (("item", key) if isinstance(key, str | int) else None, item) for key, item in pairs
-        ]
-    if isinstance(value, list | tuple | deque | set):
-        return [(None, item) for item in itertools.islice(value, _ITEMS)]
-    if isinstance(value, _FunctionCache):
-        return [(None, item) for item in _cached(value)[:_ITEMS]]
-    if isinstance(value, type):
-        return _of_class(value)
-    if isinstance(value, ModuleType) or _is_function(value):
-        return []
-    table = getattr(value, "__dict__", None)
-    fields = _of_class(type(value), value)
-    if table is None and not fields:
-        # Objects in C: futures.
-        parts = gc.get_referents(value) if gc.is_tracked(value) else ()
-        return [(None, part) for part in parts if not isinstance(part, type)]
-    own = (table or {}).items()
-    if isinstance(value, torch.nn.Module):
-        own = [(name, item) for name, item in own if not is_field_of_modules(name)]
-        own += children_of(value).items()
-    return [(("attribute", name), item) for name, item in own] + fields
-
-
 def _is_function(value: Any) -> bool:
     """Whether it can be called, and is not an object of a class in Python with a `__call__`."""
     return callable(value) and not isinstance(type(value).__call__, FunctionType)
@@ -117,20 +89,17 @@ def _cached(function: Any) -> list[Any]:
     return [*values, *(part for part in parts if type(part) is not dict)]
 
 
-def _of_class(kind: type, instance: Any = None) -> list[tuple[Target | None, Any]]:
-    """What a class holds for all its instances: containers, and the caches of methods; and the
-    slots of an instance."""
-    found: list[tuple[Target | None, Any]] = []
+def _of_class(kind: type) -> _OfClass:
+    found, slots = [], []  # type: list[tuple[Target | None, Any]], list[tuple[str, Any]]
     for owner in kind.__mro__:
         if owner.__module__ == "builtins" or owner.__module__.startswith("torch."):
             continue
         for name, member in vars(owner).items():
-            if isinstance(member, MemberDescriptorType) and instance is not None:
-                with contextlib.suppress(AttributeError):  # an empty slot
-                    found.append((("attribute", name), member.__get__(instance)))
+            if isinstance(member, MemberDescriptorType):
+                slots.append((name, member))
             elif isinstance(member, _CONTAINERS) and not name.startswith("__"):
                 found.append((("attribute", name), member))
-    return found
+    return found, slots
 
 
 def _calls(value: Any, memory: MemoryOf) -> set[Hashable]:
@@ -162,26 +131,26 @@ class _Search:
         self._memory, self._largest = memory, largest
         self._steps: dict[int, int] = {}
         """By id of an object: how many steps were followed from it."""
-        self._modules = 0
-        """How many more are looked into."""
+        self._modules = _MODULES
+        """How many more inside others are looked into."""
+        self._classes: dict[type, _OfClass] = {}
 
     def holders_of(
         self, target: Target, value: Any
     ) -> Iterator[tuple[Target, Counter[Hashable], _Parts]]:
         """How the containers in ``value`` are written that hold some memory, in how many items,
         and in which parts of an item."""
-        self._modules = _OBJECTS
         yield from self._holders_of(target, value, _DEPTH)
 
     def _holders_of(
-        self, target: Target, value: Any, depth: int
+        self, target: Target, value: Any, depth: int, owner: Any = None
     ) -> Iterator[tuple[Target, Counter[Hashable], _Parts]]:
         if value is None or isinstance(value, _WITHOUT_PARTS):
             return
         is_container = isinstance(value, _CONTAINERS)
-        if not (is_container or self._is_new(value, depth)):
+        if not (is_container or self._is_new(value, depth, owner)):
             return
-        items = _items(value, self._largest)
+        items = self._items(value)
         # The keys of a record are names: what several records hold is not kept several times.
         is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         kept: Counter[Hashable] = Counter()
@@ -199,17 +168,58 @@ class _Search:
         unnamed = 0
         for name, item in items if depth else ():
             if name is not None:
-                yield from self._holders_of(name, item, depth - 1)
+                yield from self._holders_of(name, item, depth - 1, value)
             elif unnamed < _OBJECTS and not isinstance(item, _CONTAINERS):
                 unnamed += 1
                 yield from self._holders_of(target, item, depth - 1)
 
-    def _is_new(self, value: Any, depth: int) -> bool:
+    def _items(self, value: Any) -> list[tuple[Target | None, Any]]:
+        """What is directly in a container, or in an object of the script: how it is written, and
+        what it is. Nothing of a container with too many items."""
+        if isinstance(value, queue.Queue):
+            value = value.queue
+        if isinstance(value, dict | list | tuple | deque | set) and len(value) > self._largest:
+            return []
+        if isinstance(value, dict):
+            pairs = itertools.islice(value.items(), _ITEMS)
+            return [
+                (("item", key) if isinstance(key, str | int) else None, item) for key, item in pairs
+            ]
+        if isinstance(value, list | tuple | deque | set):
+            return [(None, item) for item in itertools.islice(value, _ITEMS)]
+        if isinstance(value, _FunctionCache):
+            return [(None, item) for item in _cached(value)[:_ITEMS]]
+        if isinstance(value, type):
+            return self._shared_by(value)[0]
+        if isinstance(value, ModuleType) or _is_function(value):
+            return []
+        table = getattr(value, "__dict__", None)
+        fields, slots = self._shared_by(type(value))
+        for name, slot in slots:
+            with contextlib.suppress(AttributeError):  # an empty one
+                fields = [*fields, (("attribute", name), slot.__get__(value))]
+        if table is None and not fields:
+            # Objects in C: futures.
+            parts = gc.get_referents(value) if gc.is_tracked(value) else ()
+            return [(None, part) for part in parts if not isinstance(part, type)]
+        own = (table or {}).items()
+        if isinstance(value, torch.nn.Module):
+            own = [(name, item) for name, item in own if not is_field_of_modules(name)]
+            own += children_of(value).items()
+        return [(("attribute", name), item) for name, item in own] + fields
+
+    def _shared_by(self, kind: type) -> _OfClass:
+        if kind not in self._classes:
+            self._classes[kind] = _of_class(kind)
+        return self._classes[kind]
+
+    def _is_new(self, value: Any, depth: int, owner: Any) -> bool:
         """Whether an object has not been looked into, or not as deep."""
         if self._steps.get(id(value), -1) >= depth:
             return False
-        if isinstance(value, torch.nn.Module):
-            if self._modules == 0:
+        if isinstance(value, torch.nn.Module) and isinstance(owner, torch.nn.Module):
+            is_part = type(value).__module__.startswith("torch.") and not children_of(value)
+            if is_part or self._modules == 0:
                 return False
             self._modules -= 1
         self._steps[id(value)] = depth
@@ -223,7 +233,7 @@ class _Search:
         if callable(value) and not isinstance(value, _FunctionCache):
             return dict.fromkeys(_calls(value, self._memory), ())
         found: _Parts = {}
-        for name, item in _items(value, self._largest) if depth > 0 else ():
+        for name, item in self._items(value) if depth > 0 else ():
             for each, inner in self._memories(item, depth - 1).items():
                 is_direct = isinstance(item, torch.Tensor)
                 part = () if name is None else (Part(name, type(value), is_direct),)

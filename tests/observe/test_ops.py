@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpRecorder, RootedModuleNames
 from cgtool.torch_compat import op_key
 
@@ -252,3 +253,9 @@ def test_naming_a_model_does_not_keep_it_alive():
     weak = weakref.ref(model)
     del model
     assert weak() is None
+
+
+def test_record_stream_writes_nothing() -> None:
+    """Its schema says that it does; a GPU shows the op, the simulated device has none."""
+    func = torch.ops.aten.record_stream.default
+    assert not [*written_by(func, (torch.ones(2), None), {})]

@@ -13,7 +13,7 @@ import torch
 from cgtool.detectors.reporting import Detector, at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.model.finding import Finding
+from cgtool.model.finding import NOTE, Finding
 from cgtool.observe.frames import frames_of
 from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script import events
@@ -320,17 +320,22 @@ class Inputs(Detector):
             if not self._reads(graph, use, ("attribute", name)):
                 continue
             self._trials[use] = self._trials.get(use, 0) + 1
-            if self._is_other(compute, use):
+            has_same_values = self._has_same_values(compute, use)
+            if not has_same_values:
                 self._trials[use] = _TRIALS
                 steps = path.steps[::-1]
                 place = changed_at(steps, stack.values(), graph, only_taken=True)
+                computed = "computed anew"
+                if has_same_values is None:
+                    computed += ", perhaps with the same values"
                 self.report(
                     _REBOUND[path.kind],
-                    f"`{path.text}` is gone since the capture, and would be computed anew; the "
+                    f"`{path.text}` is gone since the capture, and would be {computed}; the "
                     "replay reads the old tensor",
                     place or frames_of(use.call.chain),
                     fix=_refill(path),
                     phase="replay",
+                    severity=NOTE if has_same_values is None else None,
                 )
             return
 
@@ -366,12 +371,12 @@ class Inputs(Detector):
             uses += uses_of_block(around, graph.lines)
         return any(step in each.steps for each in uses)
 
-    def _is_other(self, compute: Callable[[], Any], use: ExternalUse) -> bool:
-        """Whether what is computed has other values than the tensor that the graph reads, as far as
-        that can be tried."""
+    def _has_same_values(self, compute: Callable[[], Any], use: ExternalUse) -> bool | None:
+        """Whether what is computed has the values of the tensor that the graph reads; None if that
+        cannot be tried."""
         old = use.tensor()
         if old is None:
-            return True
+            return False
 
         def answer() -> bytes:
             torch.set_num_threads(1)  # those of the script are not in this process
@@ -380,7 +385,8 @@ class Inputs(Detector):
             with unobserved(), no_torch_function(), torch.no_grad():
                 return b"same" if _has_values_of(new, old) else b"other"
 
-        return self.script.device.tried(answer) in (b"other", None)
+        answered = self.script.device.tried(answer)
+        return answered == b"same" if answered in (b"same", b"other") else None
 
     def _report_freed(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> None:
         thrown = [path for path in self._paths.get(use, ()) if self._is_thrown_away(path, stack)]

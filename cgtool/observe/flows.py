@@ -106,6 +106,9 @@ class Ran:
     returned: dict[int, set[str]] = field(default_factory=dict)
     """By id of a function: the parts of what it returned each time that are tensors on the device,
     as they are written behind a call of it: ``[0]``, ``.loss``."""
+    replacing: dict[int, CodeType] = field(default_factory=dict)
+    """By id, functions that PyTorch called (hooks), and that returned other tensors than they were
+    given, or wrote into those."""
     hidden: set[int] = field(default_factory=set)
     """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
     blocks: dict[int, ast.With] = field(default_factory=dict)

@@ -21,6 +21,7 @@ import torch
 
 from cgtool.model.capture import Frames
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.flow_names import parameters_of
 from cgtool.observe.flows import Ran
 from cgtool.observe.frames import (
     Chain,
@@ -30,6 +31,7 @@ from cgtool.observe.frames import (
     is_internal,
     is_internal_file,
     locals_of,
+    package_part,
     position_of,
     sites_until,
     user_frame,
@@ -52,7 +54,12 @@ from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.observe.uses import reads_of
 from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import set_profile, without_collector
-from cgtool.torch_compat.private import CALL_MODULE_CODE, VERSION, storage_address
+from cgtool.torch_compat.private import (
+    CALL_MODULE_CODE,
+    VERSION,
+    no_torch_function,
+    storage_address,
+)
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -125,6 +132,9 @@ class CallProfile(FollowingProfile):
         self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
+        self._given_to: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        """By id of a running frame that PyTorch called: the tensors that it got, and their
+        versions."""
         self._of_thread = _OfThread()
         self._lock = threading.RLock()
         self._has_ended = False
@@ -151,6 +161,8 @@ class CallProfile(FollowingProfile):
             if not is_internal(code):
                 self.reads.add_frame(frame)
                 self._note_call(frame)
+                if frame.f_back is not None and package_part(frame.f_back.f_code.co_filename):
+                    self._given_to[id(frame)] = _versions_of(frame)
             elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
                 self._draw("host", frame.f_back, frame.f_locals.get("self"))
             elif code.co_filename.endswith(_GIVEN_IN_LIBRARIES.get(code.co_name, ())):
@@ -164,6 +176,9 @@ class CallProfile(FollowingProfile):
                 self.reads.add_locals(frame)
                 self._note_tensors(frame)
                 self._note_returned(code, argument)
+                given = self._given_to.pop(id(frame), None)
+                if given is not None and _is_changed(given, argument):
+                    self.ran.replacing[id(code)] = code
                 if VERSION in code.co_names:
                     self._note_versions(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
@@ -347,6 +362,28 @@ class CallProfile(FollowingProfile):
         # What also runs other ops (`x.add_(y, alpha=rate)`) returns a tensor.
         for position in self.ran.reads - others:
             self.ran.drawn.setdefault(position, "read")
+
+
+def _versions_of(frame: types.FrameType) -> list[tuple[torch.Tensor, int]]:
+    """The tensors that a function got as arguments, their gradients, and the versions of both."""
+    values = frame.f_locals
+    with no_torch_function():
+        return [
+            (tensor, -1 if tensor.is_inference() else int(getattr(tensor, VERSION)))
+            for name in parameters_of(frame.f_code)
+            for own in tensors_in(values.get(name))
+            for tensor in (own, own.grad if own.is_leaf else None)
+            if tensor is not None
+        ]
+
+
+def _is_changed(given: list[tuple[torch.Tensor, int]], returned: Any) -> bool:
+    """Whether a function has returned other tensors than it got, or written into those."""
+    known = {id(tensor) for tensor, _ in given}
+    if any(id(tensor) not in known for tensor in tensors_in(returned)):
+        return True
+    with no_torch_function():
+        return any(version not in (-1, getattr(tensor, VERSION)) for tensor, version in given)
 
 
 _IMPORT_FILE = "<frozen importlib._bootstrap>"

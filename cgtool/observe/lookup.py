@@ -190,8 +190,8 @@ def attribute_of(value: Any, name: str) -> Any:
 
 
 _FIELDS = types.MemberDescriptorType, type(vars(collections.namedtuple("_Pair", "a"))["a"])
-_COMPUTED = property, types.GetSetDescriptorType
-"""What computes an attribute: ``value`` of a shared number and of one of `ctypes`."""
+_COMPUTED = property, types.GetSetDescriptorType, types.DynamicClassAttribute
+"""What computes an attribute: ``value`` of a shared number, of one of `ctypes` and of an enum."""
 _BY_PYTHON = types.FunctionType, classmethod, staticmethod
 
 

@@ -25,6 +25,7 @@ CORPUS = entries(
     "scripts:adapted_parameters_in_place",
     "scripts:answers_wait_in_a_queue",
     "scripts:best_loss_is_the_output",
+    "scripts:bits_of_an_enum",
     "scripts:cache_of_graphs",
     "scripts:callables_with_a_strength",
     "scripts:capture_forgets_its_model",
@@ -32,7 +33,9 @@ CORPUS = entries(
     "scripts:class_holds_the_graphs",
     "scripts:coroutines_share_the_input",
     "scripts:engine_reports_its_tokens",
+    "scripts:fields_of_the_arm_are_filled",
     "scripts:frames_are_passed_by_dlpack",
+    "scripts:gradient_hooks_are_removed",
     "scripts:gradients_are_divided_out_of_place",
     "scripts:gradients_pile_up",
     "scripts:graphs_of_both_modes",
@@ -45,6 +48,7 @@ CORPUS = entries(
     "scripts:name_goes_to_the_next_model",
     "scripts:operator_copies_its_table",
     "scripts:operator_on_the_device",
+    "scripts:noise_hook_is_removed",
     "scripts:old_policy_is_the_new_one",
     "scripts:optimizer_first_steps_in_the_capture",
     "scripts:optimizer_is_made_again_for_each_domain",
@@ -126,6 +130,7 @@ def test_what_cannot_be_tried_is_a_note(script: str) -> None:
     [
         ("one_cycle_moves_the_momentum", "cycle_momentum=False"),
         ("norms_join_the_optimizer_late", "capture again"),
+        ("hook_added_later", "capture again after adding it"),
         # A bound of a slice.
         ("keys_go_round_by_an_integer", "`index_copy_`"),
     ],

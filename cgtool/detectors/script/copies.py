@@ -137,11 +137,14 @@ class Copies(Detector):
             use = next((use for use in uses if use is not None), None)
             if use is not None:
                 batch = self._batches.setdefault(buffer.key, Batch(use))
-                if name == "aten::copy_":
+                source = op.args[1] if name == "aten::copy_" else None
+                if isinstance(source, torch.Tensor):
                     batch.bytes, batch.frames = target.nbytes, self.script.place()
-                    if self._is_broadcast(op.args[1], target):
+                    if self._is_broadcast(source, target):
                         return
-                batch.fill(target, buffer.bytes, is_copy=name == "aten::copy_")
+                # A number fills.
+                is_copy = isinstance(source, torch.Tensor)
+                batch.fill(target, buffer.bytes, is_copy=is_copy)
         elif buffer.key in self._batches:
             self._batches[buffer.key].write(target)
 
@@ -174,7 +177,8 @@ class Copies(Detector):
         NumPy, for example, does that without an op of PyTorch."""
         if not op.name.startswith("aten::copy_") or not op.non_blocking:
             return
-        source, key = op.args[1], key_of(op.args[1])
+        source = op.args[1]
+        key = key_of(source) if isinstance(source, torch.Tensor) else None
         is_pinned = key is not None and self.script.device.place(source) == "pinned"
         if not is_pinned or source.nbytes > _LARGE_COPY_BYTES:
             return

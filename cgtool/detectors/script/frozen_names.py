@@ -12,8 +12,8 @@ import functools
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from cgtool.detectors.script.frozen import Frozen
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import Code
+from cgtool.observe.flow_names import RECEIVERS
 from cgtool.observe.frames import (
     frames_of,
     is_internal_file,
@@ -34,7 +35,14 @@ from cgtool.observe.frames import (
     package_part,
 )
 from cgtool.observe.host_reads import HostReads, NameIn, Watched
-from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve, weakly
+from cgtool.observe.lookup import (
+    MISSING,
+    Identity,
+    attribute_of,
+    is_immutable,
+    resolve,
+    weakly,
+)
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import (
     Root,
@@ -47,7 +55,7 @@ from cgtool.observe.script.names import (
 from cgtool.observe.script.state import Op
 from cgtool.observe.source import indexed_by
 from cgtool.observe.tensors import key_of, keys_in, tensors_in
-from cgtool.observe.uses import ONE, Use, name_chain
+from cgtool.observe.uses import ONE, Step, Use, name_chain
 from cgtool.torch_compat.private import children_of, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -112,6 +120,11 @@ def state_of(value: Any) -> State | None:
         small = getattr(value, "size", _ITEMS) < _ITEMS
         return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))
     return None
+
+
+def _is_value(value: Any) -> bool:
+    """Whether an object stands for a value, and is replaced as a whole."""
+    return isinstance(value, enum.Enum) or is_immutable(value)
 
 
 def _unwrapped(function: Any) -> Any:
@@ -188,6 +201,7 @@ class Reads:
         written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
         # What it was before the captured code made it is not known here (`first_calls`).
         made = {each.key for each in self.flows.made(self.reaching)}
+        receivers = _Receivers(self.flows.watched)
         for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner
@@ -205,27 +219,40 @@ class Reads:
                 meaning = self._code_of(use, state, frame, watched.key)
             if state is None or meaning is None:
                 continue
+            if owner is None:
+                for use_, root_ in receivers.of(watched):
+                    yield self._frozen(watched, use_, root_, state, meaning, value)
             is_kept = use.scope == "argument" and not isinstance(root, NameIn | weakref.ref)
             if is_kept and state.kind != "value":
                 # It would keep alive what the script has passed.
                 continue
-            look_up, local_to, subject = follows(root), None, None
-            if isinstance(root, NameIn):
-                look_up = name_in(root.frame, root.name, has_parts=bool(use.steps))
-                number = id(root.frame)
-                local_to = number if watched.owner == number else None
-                # The function may capture a graph for each of its arguments.
-                subject = ("argument", root.frame.f_code, use.text)
-            read_at = self.chains.get((frame.file, frame.line)) or (frame,)
-            if is_internal_file(frame.file):
-                read_at = self.forwards.get((frame.file, frame.function), ())
             if owner is not None:
-                yield owner.frozen(use, look_up, read_at, local_to)
+                look_up, local_to, _ = _looked_up(use, root, watched.owner)
+                yield owner.frozen(use, look_up, self._read_at(frame), local_to)
             else:
-                tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
-                named = _named(meaning, use, state, look_up, read_at, local_to, subject)
-                fix = self._fix_of(watched, state) if meaning == PYTHON_SCALAR_FROZEN else None
-                yield named._replace(tensors=tensors, fix=fix)
+                yield self._frozen(watched, use, root, state, meaning, value)
+
+    def _read_at(self, frame: Frame) -> Frames:
+        if is_internal_file(frame.file):
+            return self.forwards.get((frame.file, frame.function), ())
+        return self.chains.get((frame.file, frame.line)) or (frame,)
+
+    def _frozen(
+        self,
+        watched: Watched,
+        use: Use,
+        root: Callable[[], Any],
+        state: State,
+        meaning: Code,
+        value: Any,
+    ) -> Frozen:
+        """``use``, ``root``: those of ``watched``, or of the place that its object is read from."""
+        look_up, local_to, subject = _looked_up(use, root, watched.owner)
+        read_at = self._read_at(watched.frame)
+        tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
+        named = _named(meaning, use, state, look_up, read_at, local_to, subject)
+        fix = self._fix_of(watched, state) if meaning == PYTHON_SCALAR_FROZEN else None
+        return named._replace(tensors=tensors, fix=fix)
 
     def _fix_of(self, read: Watched, state: State) -> str | None:
         """Of a value that is no operand of an op: a key of a container, or no number."""
@@ -267,6 +294,68 @@ class Reads:
             else:
                 another, kind = partial(another_argument, code, use.root), use.root
             yield owner.of_another(use, reference, another, kind, now_at)
+
+
+def _looked_up(use: Use, root: Callable[[], Any], owner: int) -> tuple[Root, int | None, Hashable]:
+    """How to look up a root again, the frame whose local variable is meant, and the ``subject`` of
+    ``Frozen``. ``owner``: as of ``Watched``."""
+    if not isinstance(root, NameIn):
+        return follows(root), None, None
+    number = id(root.frame)
+    # The function may capture a graph for each of its arguments.
+    return (
+        name_in(root.frame, root.name, has_parts=bool(use.steps)),
+        number if owner == number else None,
+        ("argument", root.frame.f_code, use.text),
+    )
+
+
+class _Receivers:
+    """The places from which captured code reads the objects whose properties and methods run:
+    ``self.bits`` of ``self.bits.levels``. Another object there has other fields."""
+
+    def __init__(self, watched: Iterable[Watched]) -> None:
+        self._places: dict[tuple[int, str], list[tuple[Watched, int]]] = {}
+        """By id of the object and name of the function: a place, and the number of its steps that
+        lead to the object."""
+        for each in watched:
+            value = each.root()
+            for index, (kind, name) in enumerate(each.use.steps):
+                if kind == "each" or value is None or value is MISSING:
+                    break
+                if kind == "attribute":
+                    place = id(value), str(name)
+                    self._places.setdefault(place, []).append((each, index))
+                value = resolve(value, ((kind, name),))
+
+    def of(self, watched: Watched, depth: int = 2) -> Iterator[tuple[Use, Callable[[], Any]]]:
+        """What a method reads of its object, as read from the places that have the object."""
+        use, root = watched.use, watched.root
+        value = root()
+        is_receiver = use.scope == "argument" and use.root in RECEIVERS
+        # A module that is replaced has its own finding.
+        if not is_receiver or isinstance(value, torch.nn.Module | type) or value is MISSING:
+            return
+        name = watched.frame.function.rpartition(".")[2]
+        known: set[tuple[int, tuple[Step, ...]]] = set()
+        for place, count in self._places.get((id(value), name), ()):
+            outer = place.use
+            # The lines around a capture may give a name to the next object.
+            if count == 0 and not (_is_value(value) and outer.scope != "argument"):
+                continue
+            if not isinstance(place.root, NameIn | weakref.ref) and outer.scope != "global":
+                continue
+            steps = outer.steps[:count]
+            if (id(place.root()), steps) in known:
+                continue
+            known.add((id(place.root()), steps))
+            yield (
+                replace(use, root=outer.root, scope=outer.scope, steps=(*steps, *use.steps)),
+                place.root,
+            )
+            if depth and outer.root in RECEIVERS:
+                inner = replace(place, use=replace(outer, steps=(*steps, *use.steps)))
+                yield from self.of(inner, depth - 1)
 
 
 def _state_read(use: Use, value: Any) -> State | None:

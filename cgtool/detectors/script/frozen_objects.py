@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -21,7 +23,13 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import frames_of
-from cgtool.observe.lookup import MISSING, Identity
+from cgtool.observe.lookup import (
+    MISSING,
+    Identity,
+    attribute_of,
+    content_of,
+    undecorated,
+)
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph
@@ -58,11 +66,16 @@ def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable
 
 
 def parts(
-    module: torch.nn.Module, name: str, read_at: Frames, *, backward: bool
+    module: torch.nn.Module,
+    name: str,
+    read_at: Frames,
+    replacing: Mapping[int, CodeType],
+    *,
+    backward: bool,
 ) -> Iterator[Frozen]:
     """Layers, ``forward`` and hooks of a module that ran in a capture, or is a part of one.
 
-    ``name``: in its parent; empty for a module that has none.
+    ``name``: in its parent; empty for a module that has none. ``replacing``: as of ``Ran``.
     """
     kind = type(module).__name__
     other_layers = (
@@ -94,14 +107,59 @@ def parts(
         read_at,
         targets=(("attribute", "forward"),),
     )
-    known = _hooks_of(module, backward)
+    tables = (*FORWARD_HOOKS, *(BACKWARD_HOOKS if backward else ()))
+    yield from _hooks(module, tables, f"of {kind}", read_at, replacing, _ADDS_HOOK, _HOOK_AGAIN)
+
+
+def _hooks(
+    owner: Any,
+    tables: tuple[str, ...],
+    whose: str,
+    read_at: Frames,
+    replacing: Mapping[int, CodeType],
+    adds: tuple[Target, ...],
+    fix: str,
+) -> Iterator[Frozen]:
+    """Hooks of a module or a tensor. ``adds``: what a line calls that adds one."""
+    known = _hooks_of(owner, tables)
     yield Frozen(
         CHILD_MODULE_HOOKS_CAPTURED,
-        f"a hook of {kind} was added after the capture; no replay runs it",
-        *_of(module, lambda module: _hooks_of(module, backward) - known),
+        f"a hook {whose} was added after the capture; no replay runs it",
+        *_of(owner, partial(_added_hooks, known, tables)),
         read_at,
-        targets=_ADDS_HOOK,
+        targets=adds,
+        fix=fix,
     )
+    # Of the others, the user may have what they computed from each replay.
+    kept_codes = [replacing[hook.code] for hook in known.values() if hook.code in replacing]
+    ran = {hook for hook in known.values() if hook.code in replacing}
+    yield Frozen(
+        CHILD_MODULE_HOOKS_CAPTURED,
+        f"a hook {whose} that changes what it gets was removed after the capture; each replay "
+        "repeats its ops",
+        *_of(owner, partial(_remaining_hooks, ran, kept_codes, tables)),
+        read_at,
+        targets=_REMOVES_HOOK,
+        may_end_with_block=True,
+        subject=("hooks", Identity(owner)),
+        fix=_HOOK_REMOVED,
+    )
+
+
+def _added_hooks(
+    known: dict[Any, _Hook], tables: tuple[str, ...], owner: Any
+) -> frozenset[Hashable]:
+    """Keys of hooks that are new, and not put back."""
+    now = _hooks_of(owner, tables)
+    gone = [known[key] for key in known.keys() - now.keys()]
+    return frozenset(key for key in now.keys() - known.keys() if now[key] not in gone)
+
+
+def _remaining_hooks(
+    ran: set[_Hook], _kept_codes: list[CodeType], tables: tuple[str, ...], owner: Any
+) -> frozenset[_Hook]:
+    """``_kept_codes``: so that no other code gets the id of one of them."""
+    return frozenset(hook for hook in _hooks_of(owner, tables).values() if hook in ran)
 
 
 def _identity_of_layer(layer: str, module: torch.nn.Module) -> Identity:
@@ -113,10 +171,39 @@ def _forward_of(module: torch.nn.Module) -> Identity:
     return Identity(type(module).forward if own is None else getattr(own, "__func__", own))
 
 
-def _hooks_of(module: torch.nn.Module, backward: bool) -> frozenset[Any]:
-    """Keys of the hooks, which PyTorch counts up."""
-    tables = (*FORWARD_HOOKS, *(BACKWARD_HOOKS if backward else ()))
-    return frozenset(key for table in tables for key in getattr(module, table))
+class _Hook(NamedTuple):
+    """What a hook runs: equal for another function of the same code with the same values."""
+
+    code: int
+    """Its id; that of the hook itself if it runs no code of Python."""
+    values: tuple[Hashable, ...]
+    """What it is bound to, and the variables of functions around it."""
+
+
+def _hooks_of(owner: Any, tables: tuple[str, ...]) -> dict[Any, _Hook]:
+    """By the name of the table and the key, which PyTorch counts up."""
+    return {
+        (name, key): _hook(hook)
+        for name in tables
+        for key, hook in (getattr(owner, name, None) or {}).items()
+    }
+
+
+def _hook(hook: Any) -> _Hook:
+    values: list[Any] = []
+    while isinstance(hook, partial):
+        values += [*hook.args, *itertools.chain(*hook.keywords.items())]
+        hook = hook.func
+    function = undecorated(hook)
+    if function is None:
+        function = undecorated(attribute_of(hook, "__call__"))
+        values.append(hook)
+    values.append(getattr(hook, "__self__", None))
+    for cell in () if function is None else (function.__closure__ or ()):
+        values.append(content_of(cell)())
+    number = id(hook) if function is None else id(function.__code__)
+    simple = (bool, int, float, str, type(None))
+    return _Hook(number, tuple(x if type(x) in simple else Identity(x) for x in values))
 
 
 _ADDS_HOOK: tuple[Target, ...] = tuple(
@@ -243,7 +330,7 @@ def flags(graph: WatchedGraph) -> Iterator[Frozen]:
             )
 
 
-def tensor_hooks(graph: WatchedGraph) -> Iterator[Frozen]:
+def tensor_hooks(graph: WatchedGraph, replacing: Mapping[int, CodeType]) -> Iterator[Frozen]:
     """Hooks of the parameters that a graph with a backward reads, but not of a graphed callable,
     whose gradients autograd accumulates after the replay."""
     if graph.callable is not None or not any(call.autograd_node for call in graph.record.calls):
@@ -251,30 +338,29 @@ def tensor_hooks(graph: WatchedGraph) -> Iterator[Frozen]:
     for use in graph.external.values():
         parameter = use.tensor()
         if isinstance(parameter, torch.nn.Parameter) and parameter.requires_grad:
-            known = _tensor_hooks_of(parameter)
-            yield Frozen(
-                CHILD_MODULE_HOOKS_CAPTURED,
-                "a hook of a parameter was added after the capture; no replay runs it",
-                *_of(parameter, partial(_added_tensor_hooks, known)),
+            yield from _hooks(
+                parameter,
+                TENSOR_HOOKS,
+                "of a parameter",
                 frames_of(use.call.chain),
-                targets=_ADDS_TENSOR_HOOK,
-                fix=_HOOK_FIRST,
+                replacing,
+                _ADDS_TENSOR_HOOK,
+                _HOOK_FIRST,
             )
-
-
-def _added_tensor_hooks(known: frozenset[Any], parameter: torch.Tensor) -> frozenset[Any]:
-    return _tensor_hooks_of(parameter) - known
-
-
-def _tensor_hooks_of(parameter: torch.Tensor) -> frozenset[Any]:
-    """Names of the tables and keys of the hooks in them."""
-    tables = ((name, getattr(parameter, name, None) or ()) for name in TENSOR_HOOKS)
-    return frozenset((name, key) for name, table in tables for key in table)
 
 
 _ADDS_TENSOR_HOOK: tuple[Target, ...] = (
     ("call", "register_hook"),
     ("call", "register_post_accumulate_grad_hook"),
+)
+_REMOVES_HOOK: tuple[Target, ...] = (("call", "remove"),)
+_HOOK_AGAIN = (
+    "capture again after adding it, so that the graph has its tensor ops; what else it does, do "
+    "after each replay"
+)
+_HOOK_REMOVED = (
+    "capture again after removing it, or capture one graph with the hook and one without, and "
+    "choose between them"
 )
 _HOOK_FIRST = (
     "register it before the capture, with tensor ops alone, which the graph then repeats; or call "

@@ -14,8 +14,9 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import CodeType
 
 import torch
 from torch.optim import Optimizer
@@ -44,7 +45,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import changed_at
+from cgtool.observe.script.changes import changed_at, ends_block
 from cgtool.observe.script.names import Stack, stack_of
 from cgtool.observe.script.state import WatchedGraph
 
@@ -62,6 +63,9 @@ class HostState(Detector):
         """Modules whose mode was changed."""
         self._frozen: dict[int, list[Frozen]] = {}
         """By number of the graph."""
+        self._changed_at: dict[int, tuple[Frozen, object, Frames]] = {}
+        """By id: what differed from the capture at the last replay, its value then, and the line
+        that changed it."""
         self._captured: set[tuple[object, object]] = set()
         """Subjects, and the values with which graphs were captured."""
         self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
@@ -150,15 +154,16 @@ class HostState(Detector):
             self._counts.captured(graph, flows)
             self._first_calls.captured(graph, flows)
             self._histories.captured(graph, flows)
+        replacing = {} if flows is None else flows.second.ran.replacing
         ran = [module for reference in self._modules if (module := reference()) is not None]
         parts = {id(part) for module in ran for part in module.modules()}
         self._frozen[graph.number] = [
             *reads.names(graph.external.keys(), parts),
             *reads.of_another(self.script.frame(), graph.external.keys(), self.script.place),
-            *self._captured_parts(graph),
+            *self._captured_parts(graph, replacing),
             *(frozen for others in self._others.values() for frozen in others),
             *settings(graph),
-            *tensor_hooks(graph),
+            *tensor_hooks(graph, replacing),
             *(() if self._casts else autocast(graph)),
         ]
         self._captured |= {
@@ -183,7 +188,9 @@ class HostState(Detector):
                 severity=None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity,
             )
 
-    def _captured_parts(self, graph: WatchedGraph) -> Iterator[Frozen]:
+    def _captured_parts(
+        self, graph: WatchedGraph, replacing: Mapping[int, CodeType]
+    ) -> Iterator[Frozen]:
         backward = any(call.autograd_node for call in graph.record.calls)
         known: set[int] = set()
         graphed = None if graph.callable is None else graph.callable.module()
@@ -193,7 +200,8 @@ class HostState(Detector):
                 # PyTorch replaces the forward of a graphed module, and calls its hooks.
                 if id(module) not in known and module is not graphed:
                     known.add(id(module))
-                    yield from parts(module, path.rpartition(".")[2], read_at, backward=backward)
+                    name = path.rpartition(".")[2]
+                    yield from parts(module, name, read_at, replacing, backward=backward)
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
@@ -206,7 +214,7 @@ class HostState(Detector):
         self._counts.replay_begins(graph, stack)
         self._first_calls.replay_begins(graph)
         self._histories.replay_begins(graph)
-        for frozen in self._frozen.get(graph.number, ()):
+        for frozen in list(self._frozen.get(graph.number, ())):
             if is_one_of_several and frozen.chooses_graph:
                 continue
             now = frozen.read(stack)
@@ -215,9 +223,16 @@ class HostState(Detector):
                 self._report(frozen, now, stack, graph)
 
     def _report(self, frozen: Frozen, now: object, stack: Stack, graph: WatchedGraph) -> None:
-        place = frozen.changed_at() or changed_at(
-            frozen.targets, stack.values(), graph, local_to=frozen.local_to
-        )
+        _, known, place = self._changed_at.get(id(frozen), (None, MISSING, ()))
+        if known != now or not place:
+            place = frozen.changed_at() or changed_at(
+                frozen.targets, stack.values(), graph, local_to=frozen.local_to
+            )
+            self._changed_at[id(frozen)] = frozen, now, place
+        if frozen.may_end_with_block and not graph.replays and (not place or ends_block(place)):
+            others = self._frozen[graph.number]
+            self._frozen[graph.number] = [each for each in others if each is not frozen]
+            return
         graph.replaced |= frozen.tensors
         evidence = frozen.evidence(now)
         if place and frozen.read_at:

@@ -343,6 +343,16 @@ def changed_at(
     return ()
 
 
+def ends_block(place: Frames) -> bool:
+    """Whether a line that changes something runs at the end of a `with` statement."""
+    return any(
+        change.line == place[0].line
+        and (change.resumed or change.function.endswith((".__exit__", ".__aexit__")))
+        for changes in (_changes_of(place[0].file).values() if place else ())
+        for change in changes
+    )
+
+
 def _latest(
     target: Target,
     changes: dict[str, list[_Change]],

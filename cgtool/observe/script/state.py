@@ -125,10 +125,13 @@ class Op:
         return list(written_by(self.func, self.args, self.kwargs))
 
     def copied(self, result: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Source and target, if this is a copy, which has returned ``result``."""
+        """Source and target, if this is a copy, which has returned ``result``; a number may be
+        "copied" too (``x.copy_(0.5)``)."""
         if self.name == "aten::_to_copy":
             return self.args[0], result
-        return (self.args[1], self.args[0]) if self.name == "aten::copy_" else None
+        if self.name == "aten::copy_" and isinstance(self.args[1], torch.Tensor):
+            return self.args[1], self.args[0]
+        return None
 
     def made(self, result: Any) -> list[torch.Tensor]:
         """The tensors of a result that do not share memory with an argument; `torch.tensor` shows

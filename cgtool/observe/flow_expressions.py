@@ -21,7 +21,7 @@ from cgtool.observe.flows import (
 )
 from cgtool.observe.host_values import CONTAINERS, PRESENCE, SIZE
 from cgtool.observe.lookup import is_immutable
-from cgtool.observe.uses import CHANGES, ONE, Step, name_chain, set_by, with_items
+from cgtool.observe.uses import CHANGES, ONE, Step, name_chain, popped_by, set_by, with_items
 
 _SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
 _MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
@@ -447,6 +447,9 @@ class Expressions(Names):
             receiver = _items(chosen, SIZE) if adds else chosen
             changed = receiver.union(*arguments, *named.values())
             self._change(function.value, changed, adds=adds)
+            popped = popped_by(node)
+            if popped is not None:
+                self._store(popped, self.control)
         if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
             self._fill(function.value, drawn)
         if name == "shuffle":

@@ -215,8 +215,11 @@ class _Reader(Expressions):
         self.control = before
         self._leave_early(list(guarded), decision)
 
-    def _do_Delete(self, _node: ast.Delete) -> None:  # noqa: N802
-        """Nothing is read."""
+    def _do_Delete(self, node: ast.Delete) -> None:  # noqa: N802
+        """Whoever reads it next finds nothing there, or computes it anew."""
+        for target in node.targets:
+            if not isinstance(target, ast.Name):
+                self.bind(target, NOTHING)
 
     def _Yield(self, node: ast.Yield | ast.YieldFrom) -> Sources:  # noqa: N802
         self._return(node.value)

@@ -263,7 +263,7 @@ class HostReads:
         value = watched.value() if use.written or is_field or moves else None
         if value is not None:
             self._first[len(self.watched)] = value
-        if use.written and (found is None or found is MISSING):
+        if use.written and not use.removes and (found is None or found is MISSING):
             self._absent.add(len(self.watched))
         self.watched.append(watched)
         self._named.setdefault((id(code), use.root, use.steps), []).append(watched)

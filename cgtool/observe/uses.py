@@ -9,6 +9,7 @@ import ast
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 
 from cgtool.observe.source import (
@@ -45,7 +46,7 @@ class Use:
     steps: tuple[Step, ...]
     line: int
     written: bool
-    """Assigned here, or a method that changes a container is called on it."""
+    """Assigned or removed here, or a method that changes a container is called on it."""
     tested: bool
     """In the condition of an `if`, a `while` or a conditional expression, or in a loop's range."""
     computed: bool
@@ -56,6 +57,8 @@ class Use:
     """It gets a value that is written out, or is emptied: `self.n = 0`, `self.rows.clear()`."""
     rises: bool = False
     """A positive constant is added: `self.n += 1`."""
+    removes: bool = False
+    """It is removed: `del self.n`, `self.rows.pop("n")`."""
 
     @property
     def text(self) -> str:
@@ -130,12 +133,25 @@ def assigned_parts(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, as
     return [(target, value)]
 
 
+_ARGUMENTS = {"setattr": 3, "delattr": 2}
+
+
 def set_by(call: ast.Call) -> ast.expr | None:
-    """What ``setattr`` assigns to."""
-    if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
+    """What ``setattr`` assigns to, or ``delattr`` removes."""
+    if isinstance(call.func, ast.Name) and len(call.args) == _ARGUMENTS.get(call.func.id):
         read = ast.Call(ast.Name("getattr", ast.Load()), call.args[:2], [])
         return ast.copy_location(read, call)
     return None
+
+
+def popped_by(call: ast.Call) -> ast.expr | None:
+    """The item that a ``pop`` of a known key removes: ``vars(self)["mask"]``."""
+    function, key = call.func, next(iter(call.args), None)
+    if not (isinstance(function, ast.Attribute) and function.attr == "pop"):
+        return None
+    if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+        return None
+    return ast.copy_location(ast.Subscript(function.value, key, ast.Del()), call)
 
 
 def _origin(node: ast.expr) -> Chain | None:
@@ -264,7 +280,7 @@ class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
-        self.tested = self.computed = self.resets = self.rises = False
+        self.tested = self.computed = self.resets = self.rises = self.removes = False
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -294,6 +310,13 @@ class _Uses(ast.NodeVisitor):
         self._add(chain, node.lineno, written=written, called=called, in_place=in_place)
         return ONE not in chain[1]
 
+    def _removal(self, node: ast.expr) -> bool:
+        """Note what is removed; as ``_use``."""
+        self.removes = True
+        is_known = self._use(node, written=True)
+        self.removes = False
+        return is_known
+
     def _add(
         self,
         chain: Chain,
@@ -308,7 +331,7 @@ class _Uses(ast.NodeVisitor):
             root, origin = self.aliases[root]
             steps = *origin, *steps
         scope = self._scope(root)
-        how = called, written and self.resets, written and self.rises
+        how = called, *(written and each for each in (self.resets, self.rises, self.removes))
         self.uses.append(Use(root, scope, steps, line, written, self.tested, self.computed, *how))
 
     def _change(self, node: ast.expr) -> None:
@@ -330,8 +353,9 @@ class _Uses(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
-        is_written = isinstance(node.ctx, ast.Store)
-        if self._use(node, written=is_written):
+        is_removed = isinstance(node.ctx, ast.Del) and not isinstance(node, ast.Name)
+        is_written = is_removed or isinstance(node.ctx, ast.Store)
+        if self._removal(node) if is_removed else self._use(node, written=is_written):
             return
         if is_written and isinstance(node, ast.Subscript):
             # One item is set, or all of them.
@@ -368,7 +392,9 @@ class _Uses(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function, assigned = node.func, set_by(node)
-        if self._use(node) or (assigned is not None and self._use(assigned, written=True)):
+        removes = getattr(function, "id", "") == "delattr"
+        write = self._removal if removes else partial(self._use, written=True)
+        if self._use(node) or (assigned is not None and write(assigned)):
             for argument in node.args[1:]:
                 self.visit(argument)
             return
@@ -376,6 +402,9 @@ class _Uses(ast.NodeVisitor):
             self.resets = function.attr == "clear"
             self._change(function.value)
             self.resets = False
+            popped = popped_by(node)
+            if popped is not None:
+                self._removal(popped)
         elif not self._use(function, called=True):
             self.visit(function)
         elif isinstance(function, ast.Attribute):

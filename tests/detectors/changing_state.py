@@ -10,6 +10,7 @@ import ctypes
 import datetime
 import enum
 import fractions
+import functools
 import hashlib
 import itertools
 import json
@@ -2731,3 +2732,130 @@ def function_is_made_of_a_counter(device):
         return y
 
     return step, (rows(device),)
+
+
+class Bounded(nn.Module):
+    """Divides by its largest row norm, which is kept, and removed now and then."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8).requires_grad_(False)
+        self.calls, self.cache = 0, {}
+
+    @functools.cached_property
+    def bound(self):
+        return self.linear.weight.norm(dim=1).amax()
+
+    def kept(self):
+        if "bound" not in self.cache:
+            self.cache["bound"] = self.linear.weight.norm(dim=1).amax()
+        return self.cache["bound"]
+
+    def grow(self):
+        with torch.no_grad():
+            self.linear.weight.mul_(1.01)
+
+
+class PopsItsAttribute(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            self.__dict__.pop("bound", None)
+        self.grow()
+        return self.linear(x) / self.bound
+
+
+class PopsItOfVars(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            vars(self).pop("bound", None)
+        self.grow()
+        return self.linear(x) / self.bound
+
+
+class DeletesItsAttribute(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            del self.bound
+        self.grow()
+        return self.linear(x) / self.bound
+
+
+class DeletesItByName(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            delattr(self, "bound")
+        self.grow()
+        return self.linear(x) / self.bound
+
+
+class ClearsItsCache(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            self.cache.clear()
+        self.grow()
+        return self.linear(x) / self.kept()
+
+
+class DeletesAnItem(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            del self.cache["bound"]
+        self.grow()
+        return self.linear(x) / self.kept()
+
+
+class PopsAnItem(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            self.cache.pop("bound")
+        self.grow()
+        return self.linear(x) / self.kept()
+
+
+class DeletesSomeItem(Bounded):
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        if self.calls % 16 == 0:
+            for key in list(self.cache):
+                del self.cache[key]
+        self.grow()
+        return self.linear(x) / self.kept()
+
+
+def attribute_popped_now_and_then(device):
+    return PopsItsAttribute().to(device), (rows(device),)
+
+
+def attribute_popped_of_vars(device):
+    return PopsItOfVars().to(device), (rows(device),)
+
+
+def attribute_deleted_now_and_then(device):
+    return DeletesItsAttribute().to(device), (rows(device),)
+
+
+def attribute_deleted_by_name(device):
+    return DeletesItByName().to(device), (rows(device),)
+
+
+def cache_cleared_now_and_then(device):
+    return ClearsItsCache().to(device), (rows(device),)
+
+
+def item_deleted_now_and_then(device):
+    return DeletesAnItem().to(device), (rows(device),)
+
+
+def item_popped_now_and_then(device):
+    return PopsAnItem().to(device), (rows(device),)
+
+
+def some_item_deleted_now_and_then(device):
+    return DeletesSomeItem().to(device), (rows(device),)

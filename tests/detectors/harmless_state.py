@@ -1480,3 +1480,37 @@ def counter_in_a_dict_that_is_merged_and_put_back(device):
         return weight - state["average"]
 
     return fn, (rows(device),)
+
+
+class Forgetful(nn.Module):
+    """Removes now and then what no op reads, and what it makes in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8).requires_grad_(False)
+        self.calls, self.seen, self.masks = 0, [], {}
+        self.note = ""
+
+    def mask(self, x):
+        if len(self.masks) > 8:
+            self.masks.clear()
+        if x.shape not in self.masks:
+            self.masks[x.shape] = torch.ones_like(x)
+        return self.masks[x.shape]
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(self.calls)
+        while len(self.seen) > 4:
+            del self.seen[0]
+        if self.calls % 16 == 0:
+            self.seen.clear()
+            vars(self).pop("note", None)
+        self.scratch = self.linear(x)
+        y = self.scratch * self.mask(x)
+        del self.scratch
+        return y
+
+
+def removes_what_no_op_reads(device):
+    return Forgetful().to(device), (rows(device),)

@@ -112,6 +112,23 @@ def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> Non
     assert ("bucket-padding-garbage" in outcome.notes) == is_note
 
 
+@pytest.mark.parametrize(
+    ("script", "is_note", "evidence"),
+    [
+        (_HERE / "guilty" / "last_batch_has_one_row.py", False, {"this line has also copied [4, 8]"}),
+        (_HERE / "guilty" / "all_beams_start_alike.py", True, {"this line broadcasts each time"}),
+        (entries("scripts:broadcast_into_the_input")[0].file, False, set()),
+    ],
+    ids=lambda value: getattr(value, "stem", ""),
+)
+def test_a_broadcast_is_an_error_where_the_line_copies_whole_batches(
+    script: Path, is_note: bool, evidence: set[str]
+) -> None:
+    outcome = checked(script)
+    assert ("replay-with-other-shape" in outcome.notes) == is_note
+    assert outcome.evidence == evidence
+
+
 def _check_without_trials(path: Path) -> Outcome:
     device = ScriptDevice()
     device.tried = lambda _function: None  # type: ignore[method-assign]

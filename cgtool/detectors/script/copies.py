@@ -17,7 +17,7 @@ from cgtool.detectors.script.padded_results import PaddedResults
 from cgtool.detectors.script.padding import Batch, Padding, is_equal, size_of
 from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.model.finding import NOTE
+from cgtool.model.finding import NOTE, WARNING
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
@@ -32,6 +32,10 @@ PADDING_WASTE = code("padding-waste")
 PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 
+_MEANT_FOR_ALL = (
+    "if it is meant for all, copy `source.expand_as(input)`, which says so; otherwise write it into "
+    "the head of the buffer and reset the rest"
+)
 _REPLAYS = 3
 """Replays with a large copy, or mostly padding, before there is a finding."""
 _LARGE_COPY_BYTES = 8 << 20
@@ -68,6 +72,19 @@ class _Unread:
     """Where it was replayed."""
 
 
+@dataclass
+class _Line:
+    """The copies of one line into one static input."""
+
+    frames: Frames = ()
+    """Of the first one that broadcasts."""
+    shapes: tuple[list[int], list[int]] = ([], [])
+    """Of its source, and of what it fills."""
+    broadcasts: int = 0
+    full: int = 0
+    """Those of the same shape."""
+
+
 class Copies(Detector):
     """The copies between one replay and the next."""
 
@@ -86,6 +103,8 @@ class Copies(Detector):
         self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
         """By number of the graph: the generators that its ops use, except the default one."""
 
+        self._lines: defaultdict[tuple[Buffer, tuple[str, int] | None], _Line] = defaultdict(_Line)
+        """By static input and line of the script."""
         self._results = PaddedResults(self.report, self.script.device.simulated)
         self._sources: dict[tuple[int | None, int, int], bytes] = {}
         """By key, address and size of a pinned source: a hash of what the last copy found in it."""
@@ -140,7 +159,7 @@ class Copies(Detector):
                 source = op.args[1] if name == "aten::copy_" else None
                 if isinstance(source, torch.Tensor):
                     batch.bytes, batch.frames = target.nbytes, self.script.place()
-                    if self._is_broadcast(source, target):
+                    if self._is_broadcast(source, target, buffer):
                         return
                 # A number fills.
                 is_copy = isinstance(source, torch.Tensor)
@@ -148,14 +167,40 @@ class Copies(Detector):
         elif buffer.key in self._batches:
             self._batches[buffer.key].write(target)
 
-    def _is_broadcast(self, source: torch.Tensor, target: torch.Tensor) -> bool:
-        if not source.dim() or source.dim() != target.dim() or source.shape == target.shape:
+    def _is_broadcast(self, source: torch.Tensor, target: torch.Tensor, buffer: Buffer) -> bool:
+        if not source.dim() or source.dim() != target.dim():
             return False
-        self.report(
-            REPLAY_WITH_OTHER_SHAPE,
-            f"`copy_` broadcasts {list(source.shape)} to a static input of {list(target.shape)}",
-        )
+        frames = self.script.place()
+        line = self._lines[buffer, (frames[0].file, frames[0].line) if frames else None]
+        if source.shape == target.shape:
+            line.full += 1
+            return False
+        if not line.broadcasts:
+            line.frames, line.shapes = frames, (list(source.shape), list(target.shape))
+        line.broadcasts += 1
         return True
+
+    def _report_broadcasts(self) -> None:
+        """A short batch that fills the whole input, or one row that is meant for all of them: what
+        the same line has copied otherwise tells."""
+        for line in self._lines.values():
+            if not line.broadcasts:
+                continue
+            source, target = line.shapes
+            evidence: tuple[str, ...] = ()
+            severity: str | None = WARNING
+            if line.full:
+                severity, evidence = None, (f"this line has also copied {target}",)
+            elif line.broadcasts > 1:
+                severity, evidence = NOTE, ("this line broadcasts each time",)
+            self.report(
+                REPLAY_WITH_OTHER_SHAPE,
+                f"`copy_` broadcasts {source} to a static input of {target}",
+                line.frames,
+                fix=None if line.full else _MEANT_FOR_ALL,
+                evidence=evidence,
+                severity=severity,
+            )
 
     def _look_at_pinned(self, op: Op) -> None:
         device = self.script.device
@@ -202,6 +247,7 @@ class Copies(Detector):
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         for key in list(self._unread):
             self._report_unread(key)
+        self._report_broadcasts()
 
     def _report_unread(self, key: int | None) -> None:
         unread = self._unread.pop(key, None)

@@ -44,9 +44,13 @@ class Waits(Detector):
         self._replayed = event.graph
 
     def on_host_waited(self, event: events.HostWaited) -> None:
-        graph, self._replayed = self._replayed, None
-        if graph is None:
+        graph = self._replayed
+        last = None if graph is None else graph.last_replay
+        if graph is None or last is None:
             return
+        if not self.script.order.done(last.stream, last.tick):
+            return  # it has waited for earlier work, such as the copy out of a slot of a ring
+        self._replayed = None
         frames = self.script.place()
         self._count[frames] += 1
         if self._count[frames] == _MIN_WAITS:

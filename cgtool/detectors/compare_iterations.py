@@ -436,6 +436,8 @@ class _Comparison:
                     continue
                 changed = choosing or self._memory_set()
                 is_chosen = choosing is not None
+                if not is_chosen and new.storage in self._made:
+                    fix = _FIX_OF_ASSIGNMENT
             finding = self._at(
                 after.call,
                 PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
@@ -449,6 +451,12 @@ class _Comparison:
                 self._chosen.append(finding)
             else:
                 yield finding if fix is None else replace(finding, fix=fix)
+
+    @functools.cached_property
+    def _made(self) -> set[int]:
+        """The storages that the first iteration created, and that outlive it."""
+        before = {tensor.storage for op in self.first.ops for tensor in op.outside}
+        return {each for each in self.first.storages if each not in before}
 
     @functools.cached_property
     def _given(self) -> set[int]:

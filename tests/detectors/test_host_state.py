@@ -17,7 +17,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
 from cgtool.program.load import load
 from cgtool.torch_compat.allocator import pins_in_captures
-from tests.corpus.entries import idioms_of_python
+from tests.corpus.entries import decoders_trackers_and_caches, idioms_of_python
 from tests.detectors import changing_state, harmless_state
 
 PIN = "pin-memory-during-capture"
@@ -271,3 +271,10 @@ def test_a_list_of_lists_of_tensors_is_not_called_one_of_numbers():
 def test_a_draw_with_a_bound_that_changes_is_not_to_be_kept():
     (grows,) = found(changing_state, "bound_of_a_draw_grows")
     assert "(torch.rand(...) * n).long()" in grows.fix
+
+
+@pytest.mark.parametrize("name", ["overlap_add_by_a_context_variable", "video_track_is_replaced"])
+def test_what_the_code_makes_for_the_next_call_is_copied_where_it_is_assigned(name):
+    fixes = {finding.fix for finding in found(decoders_trackers_and_caches, name)}
+    assert len(fixes) == 1
+    assert all("where it is assigned now" in (fix or "") for fix in fixes)

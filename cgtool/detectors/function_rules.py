@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.host_read_rules import READS, library_function
+from cgtool.detectors.host_read_rules import READS, goes_to_an_op, library_function
 from cgtool.detectors.op_rules import OUTSIDE
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.effects import UNINITIALIZED
-from cgtool.observe.frames import call_op, callers, is_subscript
+from cgtool.observe.frames import call_op, callers, chain_of, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
@@ -51,6 +51,12 @@ SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
 
 Rule = Callable[[CapturedRegion, Sequence[Any], dict[str, Any]], None]
 """Called with the arguments of a function before the function itself, during a capture."""
+
+
+_FIX_OF_ARGUMENT = (
+    "keep it on the device, in ops that take a tensor there; instead of parts whose sizes depend "
+    "on values, use parts of a fixed capacity and a mask"
+)
 
 
 def names_gpu(value: Any) -> bool:
@@ -186,13 +192,21 @@ def _refuse_copy(
     library = library_function()
     if library is not None:
         subject, fix = f"{subject} in `{library}`", f"replace it, or {OUTSIDE}"
+    elif fix is None and copy_code == SYNC_D2H_COPY:
+        fix = _fix_of_argument()
     region.refuse(copy_code, subject, fix, why=COPIES)
+
+
+def _fix_of_argument() -> str | None:
+    """What to do about a value that the captured code itself needs on the host."""
+    chain = chain_of(sys._getframe())
+    return _FIX_OF_ARGUMENT if chain and goes_to_an_op(chain[0]) else None
 
 
 def _reads(read_code: Code, subject: str) -> Rule:
     def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: Kwargs) -> None:
         if args and isinstance(args[0], torch.Tensor) and not on_host(args[0]):
-            region.refuse(read_code, subject)
+            region.refuse(read_code, subject, _fix_of_argument())
 
     return rule
 

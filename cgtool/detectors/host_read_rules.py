@@ -23,15 +23,17 @@ from cgtool.detectors.op_rules import (
 )
 from cgtool.findings import code
 from cgtool.observe.frames import (
+    Site,
     callers,
     is_calling,
     is_internal,
+    is_subscript,
     locals_of,
     package_part,
     position_of,
 )
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import call_at, called_at
+from cgtool.observe.source import Position, call_at, called_at, nodes_around
 from cgtool.observe.tensors import on_host, tensors_in
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
@@ -170,6 +172,9 @@ READS: dict[Any, Refusal] = {
             "positions with the bound on the device and mask",
         ),
     ),
+    torch.Tensor.__index__: Refusal(
+        BOUNDS, "a tensor as a bound, size or index, which is read on the host,"
+    ),
     torch.full: Refusal(
         BOUNDS,
         "`torch.full` with a tensor as size or value, which is read on the host,",
@@ -257,6 +262,8 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
 def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     """The refusal of a read in a function of Python's own, or in one of PyTorch's in C++, which the
     user's line calls: it names that function, and what to use instead."""
+    if refusal is READS[torch.Tensor.__index__] and call.chain and is_subscript(call.chain[0]):
+        return refusal._replace(fix=_FIX_OF_LIST)
     node = call_at(position_of(call.chain[0])) if call.chain and is_calling(call.chain[0]) else None
     if node is None or refusal.code not in (SYNC_ITEM, SYNC_TRUTH_VALUE):
         return refusal
@@ -271,6 +278,8 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
             if called == f"math.{name}"
             else _pass_a_number(),
         )
+    if refusal is READ and name != "int" and _is_operand(position_of(call.chain[0])):
+        return refusal._replace(fix=_FIX_OF_OPERAND)
     # Those in C have no frame.
     if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
         return refusal
@@ -282,7 +291,64 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     )
 
 
-_CONVERSIONS = ("item", "tolist", "numpy", "tensor", "as_tensor", "scalar_tensor")
+_FIX_OF_LIST = (
+    "stack what the list holds in one tensor, padded to one length, and index that: "
+    "`stacked.index_select(0, index.view(1))`"
+)
+_FIX_OF_OPERAND = (
+    "leave out the conversion: arithmetic takes the tensor, and stays on the device; read the "
+    "value after the replay"
+)
+_COMPUTED = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    """Of numbers: `"%f" % loss` and `[0] * n` are not."""
+    if isinstance(node, ast.BinOp):
+        others = ast.JoinedStr | ast.List | ast.Tuple
+        return not any(
+            isinstance(part, others)
+            or (isinstance(part, ast.Constant) and isinstance(part.value, str))
+            for part in (node.left, node.right)
+        )
+    return isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not)
+
+
+def _is_operand(position: Position) -> bool:
+    """Whether arithmetic is all that the code does with a number."""
+    around = nodes_around(position)
+    inner = [*itertools.takewhile(_is_arithmetic, around)]
+    statement = next(iter(around[len(inner) :]), None)
+    is_number = any(isinstance(node, ast.BinOp) for node in inner)
+    match statement:
+        case ast.Assign([ast.Name(name)]):
+            function = next((x for x in around if isinstance(x, ast.FunctionDef)), None)
+            nodes = [] if function is None else [*ast.walk(function)]
+            operands = {
+                id(part)
+                for node in nodes
+                if isinstance(node, ast.BinOp) and _is_arithmetic(node)
+                for part in (node.left, node.right)
+            }
+            reads = [x for x in nodes if isinstance(x, ast.Name) and x.id == name]
+            reads = [x for x in reads if isinstance(x.ctx, ast.Load)]
+            return bool(reads) and all(id(each) in operands for each in reads)
+    return is_number and isinstance(statement, _COMPUTED)
+
+
+def goes_to_an_op(site: Site) -> bool:
+    """Whether what an expression returns, or a method of it, is an argument of a function of
+    PyTorch that computes."""
+    inner: ast.AST | None = None
+    for node in nodes_around(position_of(site)):
+        is_method = isinstance(node, ast.Call) and node.func is inner
+        if not is_method and not isinstance(node, ast.Attribute | ast.Starred):
+            return isinstance(node, ast.Call) and _takes_numbers(node)
+        inner = node
+    return False
+
+
+_CONVERSIONS = ("item", "tolist", "numpy", "tensor", "as_tensor", "asarray", "scalar_tensor")
 """Functions of PyTorch that are there to read values, or have a rule of their own."""
 _NAMESPACES = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
 """Where PyTorch has functions that compute."""

@@ -186,6 +186,20 @@ def call_at(position: Position) -> ast.Call | None:
     return None
 
 
+def nodes_around(position: Position) -> list[ast.expr | ast.stmt]:
+    """What the expression at a position is a part of, innermost first."""
+    start, end = position[1:3], position[3:]
+    around = [
+        node
+        for node in ast.walk(tree_of(position[0]))
+        if isinstance(node, ast.expr | ast.stmt)
+        and (node.lineno, node.col_offset) <= start
+        and end <= (node.end_lineno or 0, node.end_col_offset or 0)
+        and (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) != position[1:]
+    ]
+    return around[::-1]
+
+
 def operands_at(position: Position) -> tuple[str, ...]:
     """The source of both sides of an operator or a comparison; () if the expression is neither."""
     for node in ast.walk(tree_of(position[0])):

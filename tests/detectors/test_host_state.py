@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -17,7 +17,11 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
 from cgtool.program.load import load
 from cgtool.torch_compat.allocator import pins_in_captures
-from tests.corpus.entries import decoders_trackers_and_caches, idioms_of_python
+from tests.corpus.entries import (
+    decoders_trackers_and_caches,
+    idioms_of_python,
+    learners_and_physical_steps,
+)
 from tests.detectors import changing_state, harmless_state
 
 PIN = "pin-memory-during-capture"
@@ -50,7 +54,7 @@ def marks_of(module: ModuleType, names: set[str], name: str) -> set[tuple[str, i
     return marks
 
 
-def found(module: ModuleType, name: str) -> list[Finding]:
+def found(module: ModuleType | SimpleNamespace, name: str) -> list[Finding]:
     device = SimulatedDevice("test")
     with call_sites.recorded(), device.active():
         workload = load(f"{Path(module.__file__)}:{name}", device="cuda")
@@ -278,3 +282,42 @@ def test_what_the_code_makes_for_the_next_call_is_copied_where_it_is_assigned(na
     fixes = {finding.fix for finding in found(decoders_trackers_and_caches, name)}
     assert len(fixes) == 1
     assert all("where it is assigned now" in (fix or "") for fix in fixes)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fix"),
+    [
+        (decoders_trackers_and_caches, "experts_in_groups", "fixed capacity"),
+        (decoders_trackers_and_caches, "inverted_file_by_index", "stack what the list holds"),
+        (learners_and_physical_steps, "shallow_water_limits_its_step", "leave out the conversion"),
+    ],
+)
+def test_fix_of_a_read_fits_what_the_code_does_with_the_value(module, name, fix):
+    fixes = [finding.fix or "" for finding in found(module, name)]
+    assert [text for text in fixes if fix in text]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_left_out"),
+    [
+        ("return x / x.max().item()", True),
+        ("scale = float(x.max()); return x * scale + scale", True),
+        ("count = x.long().sum().item(); return x[:count] * count", False),
+        ("return x.expand(int(x.sum()) * 2, 4)", False),
+        ("text = 'loss %f' % x.max().item(); return x", False),
+        ("return x * 2 if x.max().item() * 2 > 1 else x", False),
+    ],
+)
+def test_a_conversion_is_left_out_where_there_is_only_arithmetic(tmp_path, body, is_left_out):
+    source = f"""
+        import torch
+
+        def build(device):
+            def f(x):
+                {body}
+            return f, (torch.ones(4, device=device),)
+    """
+    file = tmp_path / "entry.py"
+    file.write_text(inspect.cleandoc(source))
+    fixes = [finding.fix or "" for finding in found(SimpleNamespace(__file__=file), "build")]
+    assert any("leave out the conversion" in fix for fix in fixes) == is_left_out

@@ -115,7 +115,11 @@ def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> Non
 @pytest.mark.parametrize(
     ("script", "is_note", "evidence"),
     [
-        (_HERE / "guilty" / "last_batch_has_one_row.py", False, {"this line has also copied [4, 8]"}),
+        (
+            _HERE / "guilty" / "last_batch_has_one_row.py",
+            False,
+            {"this line has also copied [4, 8]"},
+        ),
         (_HERE / "guilty" / "all_beams_start_alike.py", True, {"this line broadcasts each time"}),
         (entries("scripts:broadcast_into_the_input")[0].file, False, set()),
     ],

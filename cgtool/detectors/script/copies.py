@@ -33,8 +33,8 @@ PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 
 _MEANT_FOR_ALL = (
-    "if it is meant for all, copy `source.expand_as(input)`, which says so; otherwise write it into "
-    "the head of the buffer and reset the rest"
+    "if it is meant for all, copy `source.expand_as(input)`, which says so; otherwise write it "
+    "into the head of the buffer and reset the rest"
 )
 _REPLAYS = 3
 """Replays with a large copy, or mostly padding, before there is a finding."""

@@ -228,7 +228,8 @@ class Outputs(Detector):
             is_new = not isinstance(place[2], PutOffCall) and not (before and before[-1][place])
             if count > 1 and (is_new or _is_piled(place, count, before)):
                 # A new container may have its items from one in which they were piled up.
-                return (piled[0] if piled and is_new else frames)(), count
+                found = (piled[0] if piled and is_new else frames)()
+                return found or next(filter(None, (each() for each in piled)), ()), count
         return (piled[0](), 2) if piled else None
 
 

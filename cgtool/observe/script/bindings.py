@@ -302,10 +302,12 @@ class Bindings(Generic[Held]):
         if not frame.f_code.co_flags & _SUSPENDABLE:
             return False
         name, argument = _instruction(frame)
+        is_resumed = name == "RESUME" and argument & _WHERE != 0
         if event == "call":
-            return name != "RESUME" or argument & _WHERE != 0
-        # An exception may be thrown in where it waits, and end it there.
-        return event == "return" and name == "YIELD_VALUE" and not ends
+            return is_resumed or name != "RESUME"
+        # From Python 3.13 on, a frame that waits has come to the `RESUME`. An exception may be
+        # thrown in there, and end it.
+        return event == "return" and (is_resumed or name == "YIELD_VALUE") and not ends
 
     def _forget(self, number: int) -> None:
         """The names of a call are gone."""

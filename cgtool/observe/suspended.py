@@ -70,7 +70,7 @@ def _path(code: CodeType, offset: int, *, to_the_end: bool = False) -> _Path:
             if not to_the_end:
                 continue
         after = assigned
-        for does, name in _names_in(instruction):
+        for does, name in variables_in(instruction):
             if does == "LOAD":
                 path.read |= {name} - after
             else:
@@ -89,7 +89,7 @@ def _path(code: CodeType, offset: int, *, to_the_end: bool = False) -> _Path:
     return path
 
 
-def _names_in(instruction: dis.Instruction) -> Iterator[tuple[str, str]]:
+def variables_in(instruction: dis.Instruction) -> Iterator[tuple[str, str]]:
     """What an instruction does with which local names, in order."""
     names = instruction.argval
     yield from zip(

@@ -21,6 +21,7 @@ from cgtool.observe.expressions import Variable, assigned_at
 from cgtool.observe.frames import locals_of
 from cgtool.observe.script.names import Stack, names_of, parts_of
 from cgtool.observe.source import part_of_what
+from cgtool.observe.suspended import variables_in
 from cgtool.observe.uses import CHANGES
 
 _Stored = tuple[str, str | int | None]
@@ -123,7 +124,7 @@ def _stores(code: CodeType) -> dict[int, frozenset[_Stored]]:
         name, argument = each.opname, each.argval
         found: list[_Stored] = []
         if name.startswith(("STORE_FAST", "DELETE_FAST")):
-            found = [("local", part) for part in _names(argument)]
+            found = [("local", part) for does, part in variables_in(each) if does != "LOAD"]
         elif name in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"):
             found = [("global" if is_global or "GLOBAL" in name else "local", argument)]
         elif name in ("STORE_DEREF", "DELETE_DEREF"):
@@ -161,12 +162,13 @@ def _loads(code: CodeType) -> dict[int, tuple[frozenset[str], frozenset[str]]]:
     found: dict[int, tuple[set[str], set[str]]] = {}
     for each in dis.get_instructions(code):
         line = each.positions.lineno if each.positions is not None else None
-        if line is None or not each.opname.startswith("LOAD_") or "CONST" in each.opname:
+        if line is None or "LOAD_" not in each.opname or "CONST" in each.opname:
             continue
         variables, names = found.setdefault(line, (set(), set()))
-        names.update(_names(each.argval))
+        read = [name for does, name in variables_in(each) if does == "LOAD"] or _names(each.argval)
+        names.update(read)
         if not each.opname.startswith(_OF_ATTRIBUTES):
-            variables.update(_names(each.argval))
+            variables.update(read)
     return {line: (frozenset(each), frozenset(every)) for line, (each, every) in found.items()}
 
 

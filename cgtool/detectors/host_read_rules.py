@@ -33,7 +33,7 @@ from cgtool.observe.frames import (
     position_of,
 )
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Position, call_at, called_at, nodes_around
+from cgtool.observe.source import Position, call_at, called_at, nodes_around, slices_at
 from cgtool.observe.tensors import on_host, tensors_in
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
@@ -263,7 +263,8 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     """The refusal of a read in a function of Python's own, or in one of PyTorch's in C++, which the
     user's line calls: it names that function, and what to use instead."""
     if refusal is READS[torch.Tensor.__index__] and call.chain and is_subscript(call.chain[0]):
-        return refusal._replace(fix=_FIX_OF_LIST)
+        is_slice = slices_at(position_of(call.chain[0]))
+        return refusal if is_slice else refusal._replace(fix=_FIX_OF_LIST)
     node = call_at(position_of(call.chain[0])) if call.chain and is_calling(call.chain[0]) else None
     if node is None or refusal.code not in (SYNC_ITEM, SYNC_TRUTH_VALUE):
         return refusal

@@ -89,6 +89,7 @@ CHECKS = "construct the distribution with validate_args=False"
             "`torch.distributions`, which checks",
             CHECKS,
         ),
+        (lambda x, _: x[None, : x.long().sum()], "a tensor as a bound", "and mask"),
         # A loop that ends when all samples are accepted.
         (
             lambda x, _: VonMises(x, x, False).sample(),

@@ -151,6 +151,7 @@ def test_what_cannot_be_tried_is_a_note(script: str) -> None:
     [
         ("one_cycle_moves_the_momentum", "cycle_momentum=False"),
         ("norms_join_the_optimizer_late", "capture again"),
+        ("weight_decay_is_raised", "a graph for each value, or decay"),
         ("hook_added_later", "capture again after adding it"),
         # A bound of a slice.
         ("keys_go_round_by_an_integer", "`index_copy_`"),

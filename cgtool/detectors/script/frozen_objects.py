@@ -254,6 +254,12 @@ _CONSTANT_MOMENTUM = (
     "keep it constant (`cycle_momentum=False` of `OneCycleLR` and `CyclicLR`), or capture a graph "
     "for each value"
 )
+_FIXES_OF_NUMBERS = {
+    **dict.fromkeys(("betas", "momentum"), _CONSTANT_MOMENTUM),
+    "weight_decay": "capture a graph for each value, or decay the parameters in code of your own, "
+    "by a tensor: the optimizer compares `weight_decay` with 0 on the host",
+}
+"""Of an optimizer, but for its learning rate."""
 _CAPTURE_AGAIN = (
     "add, remove, freeze and unfreeze parameters before the capture, or capture again afterwards"
 )
@@ -281,7 +287,7 @@ def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
                 severity=ERROR,
                 chooses_graph=False,
                 used_at=read_at if place else (),
-                fix=_CONSTANT_MOMENTUM if name in ("betas", "momentum") else None,
+                fix=_FIXES_OF_NUMBERS.get(name),
             )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -162,19 +163,39 @@ def _written(graph: WatchedGraph) -> Iterator[int]:
     yield from graph.allocated
 
 
+class _Copy(NamedTuple):
+    """Work of the device that fills pinned memory."""
+
+    first: int
+    """Address of its first byte."""
+    end: float
+    """Of the byte behind its last one."""
+    stream: int
+    tick: int
+
+
 class PinnedReads(Detector):
     """Pinned memory that the host reads while a copy from the device may still write it."""
 
     def start(self) -> None:
-        self._copies: dict[int, tuple[int, int]] = {}
-        """By key of the pinned buffer: stream and position of the last copy into it."""
+        self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
+        """By key of the pinned buffer: the last copies into its parts."""
+
+    def _add(self, buffer: Buffer, copy: _Copy) -> None:
+        self._copies[buffer.key] = [
+            each
+            for each in self._copies[buffer.key]
+            if not (copy.first <= each.first and each.end <= copy.end)
+            and not self.script.order.done(each.stream, each.tick)
+        ]
+        self._copies[buffer.key].append(copy)
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
         filled = [use.buffer for use in event.graph.external.values() if use.written]
         for buffer in (*filled, *event.graph.allocated.values()):
             if buffer.place == "pinned" and replay is not None:
-                self._copies[buffer.key] = replay.stream, replay.tick
+                self._add(buffer, _Copy(0, math.inf, replay.stream, replay.tick))
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         op, device = event.op, self.script.device
@@ -186,18 +207,34 @@ class PinnedReads(Detector):
             storage = StorageRef(copied[1])
             buffer = self.script.buffers.add(storage, "pinned", storage.address)
             stream = device.stream()
-            self._copies[buffer.key] = stream, self.script.order.submit(stream)
+            work = stream, self.script.order.submit(stream)
+            self._add(buffer, _Copy(*_bytes_of(copied[1]), *work))
 
     def on_host_read(self, event: events.HostRead) -> None:
         self._look_at_read(event.tensor)
 
     def _look_at_read(self, tensor: torch.Tensor) -> None:
         buffer = self.script.buffers.find(tensor)
-        copy = None if buffer is None else self._copies.get(buffer.key)
-        if copy is not None and not self.script.order.done(*copy):
+        copies = () if buffer is None else self._copies.get(buffer.key, ())
+        first, end = _bytes_of(tensor) if copies else (0, 0)
+        if any(
+            copy.first < end and first < copy.end
+            and not self.script.order.done(copy.stream, copy.tick)
+            for copy in copies
+        ):  # fmt: skip
             self.report(
                 UNSYNCHRONIZED_IO,
                 "the host reads pinned memory that a copy from the device may still be writing",
                 fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
                 "or an event that was recorded after the copy",
             )
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of its first byte, and of the byte behind its last one."""
+    first = tensor.data_ptr()
+    if not tensor.numel():
+        return first, first
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    return first, first + (last + 1) * tensor.element_size()

@@ -8,13 +8,14 @@ runs, and what is read of a frame is released at once.
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -244,11 +245,21 @@ def parts_of(value: Any) -> list[tuple[Step, Any]]:
         items = dict.items(value) if isinstance(value, dict) else enumerate(value)
         kind = "item"
     else:
-        kind, items = "attribute", getattr(value, "__dict__", {}).items()
+        kind, items = "attribute", [*getattr(value, "__dict__", {}).items(), *_slots(value)]
     if isinstance(value, torch.nn.Module):
         items = ((name, part) for name, part in items if name not in _MODULE_FIELDS)
     named = ((name, part) for name, part in items if isinstance(name, str | int))
     return [((kind, name), part) for name, part in itertools.islice(named, _ATTRIBUTES)]
+
+
+def _slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields that a class in Python keeps outside ``__dict__``."""
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(member, MemberDescriptorType):
+                # A field that was not set yet has no value.
+                with contextlib.suppress(AttributeError):
+                    yield name, member.__get__(value)
 
 
 def is_field_of_modules(name: str) -> bool:

@@ -106,7 +106,7 @@ def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Positions and names of the arguments that the schema marks as written."""
     schema = schema_of(func)
     if schema is not None and schema.name == "aten::record_stream":
-        return (), ()  # marked, too, but only told to the allocator
+        return (), ()  # The schema says that it writes, but it only tells the allocator.
     positions: list[int] = []
     names: list[str] = []
     for position, argument in enumerate(() if schema is None else schema.arguments):

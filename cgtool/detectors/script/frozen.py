@@ -35,8 +35,8 @@ class Frozen(NamedTuple):
     chooses_graph: bool = True
     """Whether several graphs that were captured at one line may each be for another value of it."""
     may_end_with_block: bool = False
-    """Whether it is no finding that the end of a `with` statement around the capture has changed it
-    before the first replay: it was meant for the capture alone."""
+    """True if a change at the end of a ``with`` statement around the capture is not reported, as
+    long as the graph was not replayed before: the value was meant for the capture alone."""
     used_at: Frames = ()
     """The captured line that uses it, where it is to be changed at another line."""
     subject: Hashable = None

@@ -255,7 +255,8 @@ class Reads:
         return named._replace(tensors=tensors, fix=fix)
 
     def _fix_of(self, read: Watched, state: State) -> str | None:
-        """Of a value that is no operand of an op: a key of a container, or no number."""
+        """The fix for a value that no op computes with: a key that selects from a container, or
+        something other than a number. None for a number, which has the fix of the page."""
         for container in indexed_by(read.frame.file, read.use.line, read.use.text):
             root, steps = name_chain(container) or ("", ())
             if any(

@@ -112,7 +112,7 @@ class ScriptRecorder(CaptureRecorder):
         output = super().execute(call, func, args, kwargs)
         steps = self.graph.steps
         if steps and steps[-1].call is call and not steps[-1].is_captured:
-            # It has run, and is no part of the graph.
+            # It ran at once, and replays do not repeat it.
             for key in saved:
                 del self._before[key]
             return output

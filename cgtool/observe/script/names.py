@@ -245,7 +245,8 @@ def parts_of(value: Any) -> list[tuple[Step, Any]]:
         items = dict.items(value) if isinstance(value, dict) else enumerate(value)
         kind = "item"
     else:
-        kind, items = "attribute", [*getattr(value, "__dict__", {}).items(), *_slots(value)]
+        kind = "attribute"
+        items = itertools.chain(getattr(value, "__dict__", {}).items(), _slots(value))
     if isinstance(value, torch.nn.Module):
         items = ((name, part) for name, part in items if name not in _MODULE_FIELDS)
     named = ((name, part) for name, part in items if isinstance(name, str | int))

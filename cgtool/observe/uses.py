@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
@@ -59,6 +59,9 @@ class Use:
     """A positive constant is added: `self.n += 1`."""
     removes: bool = False
     """It is removed: `del self.n`, `self.rows.pop("n")`."""
+    counted: str = ""
+    """How many items it has is asked here, beside another use of it: ``loop`` (it is looped over),
+    ``length`` (by `len`), ``empty`` (a condition asks whether there are any)."""
 
     @property
     def text(self) -> str:
@@ -249,6 +252,37 @@ def _read_aliases(code: CodeType) -> dict[str, Chain]:
     return aliases
 
 
+_PASSING_ON = frozenset(("enumerate", "iter", "list", "reversed", "set", "sorted", "tuple", "zip"))
+"""Functions of Python that return all items of their arguments."""
+_VIEWS = frozenset(("items", "keys", "values"))
+
+
+def _looped_over(node: ast.expr) -> Iterator[ast.expr]:
+    """The containers that a loop over an expression goes through."""
+    match node:
+        case ast.Call(ast.Name(name), arguments) if name in _PASSING_ON:
+            for argument in arguments:
+                yield from _looped_over(argument)
+        case ast.Call(ast.Attribute(container, name), []) if name in _VIEWS:
+            yield container
+        case ast.Subscript(container, ast.Slice()):
+            yield from _looped_over(container)
+        case _:
+            yield node
+
+
+def _asked_whether_empty(test: ast.expr) -> Iterator[ast.expr]:
+    """The names in a condition that are asked for their truth."""
+    match test:
+        case ast.BoolOp(_, values):
+            for value in values:
+                yield from _asked_whether_empty(value)
+        case ast.UnaryOp(ast.Not(), value):
+            yield from _asked_whether_empty(value)
+        case _:
+            yield test
+
+
 def _is_positive(node: ast.expr) -> bool:
     value = node.value if isinstance(node, ast.Constant) else None
     return isinstance(value, int | float) and value > 0
@@ -325,14 +359,23 @@ class _Uses(ast.NodeVisitor):
         written: bool = False,
         called: bool = False,
         in_place: bool = False,
+        counted: str = "",
     ) -> None:
         root, steps = chain
-        if root in self.aliases and (steps or in_place):
+        if root in self.aliases and (steps or in_place or counted):
             root, origin = self.aliases[root]
             steps = *origin, *steps
         scope = self._scope(root)
-        how = called, *(written and each for each in (self.resets, self.rises, self.removes))
-        self.uses.append(Use(root, scope, steps, line, written, self.tested, self.computed, *how))
+        resets, rises, removes = (written and x for x in (self.resets, self.rises, self.removes))
+        how = written, self.tested, self.computed, called, resets, rises, removes, counted
+        self.uses.append(Use(root, scope, steps, line, *how))
+
+    def _count(self, nodes: Iterable[ast.expr], counted: str) -> None:
+        """Note the containers among expressions, whose number of items is asked."""
+        for node in nodes:
+            chain = name_chain(node)
+            if chain is not None and ONE not in chain[1]:
+                self._add(chain, node.lineno, counted=counted)
 
     def _change(self, node: ast.expr) -> None:
         """What it leads to is read and changed: by a method, or in place."""
@@ -376,6 +419,8 @@ class _Uses(ast.NodeVisitor):
     def visit_ListComp(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> None:
+        for loop in node.generators:
+            self._count(_looped_over(loop.iter), "loop")
         outer, self.aliases = self.aliases, with_items(self.aliases, node)
         self.generic_visit(node)
         self.aliases = outer
@@ -392,6 +437,8 @@ class _Uses(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function, assigned = node.func, set_by(node)
+        if isinstance(function, ast.Name) and function.id in ("len", "sum"):
+            self._count(node.args[:1], "length" if function.id == "len" else "loop")
         removes = getattr(function, "id", "") == "delattr"
         write = self._removal if removes else partial(self._use, written=True)
         if self._use(node) or (assigned is not None and write(assigned)):
@@ -419,6 +466,10 @@ class _Uses(ast.NodeVisitor):
             return
         condition, branches = parts
         before, self.tested = self.tested, True
+        if isinstance(node, ast.For):
+            self._count(_looped_over(condition), "loop")
+        else:
+            self._count(_asked_whether_empty(condition), "empty")
         self.visit(condition)
         self.tested = before
         for statement in itertools.chain(*branches):

@@ -7,6 +7,7 @@ not followed: a field of the module counts if an op got its value.
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import itertools
@@ -39,6 +40,7 @@ from cgtool.observe.lookup import (
     MISSING,
     Identity,
     attribute_of,
+    behind,
     is_immutable,
     resolve,
     weakly,
@@ -53,7 +55,7 @@ from cgtool.observe.script.names import (
     name_in,
 )
 from cgtool.observe.script.state import Op
-from cgtool.observe.source import indexed_by
+from cgtool.observe.source import indexed_by, statement_start
 from cgtool.observe.tensors import key_of, keys_in, tensors_in
 from cgtool.observe.uses import ONE, Step, Use, name_chain
 from cgtool.torch_compat.private import children_of, pytree
@@ -68,10 +70,15 @@ _ITEMS = 4096
 _SIMPLE = (bool, int, float, complex, str, bytes)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
+_COUNTED = (dict, list, tuple, set, frozenset, collections.deque)
 _CONTAINERS = (dict, list, tuple, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _FIX_OF_KEY = (
     "capture a graph for each value, or `copy_()` the tensors that it selects into static ones "
     "before each replay"
+)
+_FIX_OF_COUNT = (
+    "capture again when the number of items has changed, or keep it, and `copy_()` into the "
+    "tensors that are there (one that has no effect stands for an item that is not in use)"
 )
 _FIX_OF_OPTION = "capture a graph for each value, or again when it has changed"
 
@@ -82,16 +89,16 @@ class State(NamedTuple):
     kind: str
     """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
     ``function``; ``partial`` (a function and arguments); ``presence`` (whether it is not None);
-    ``owner`` (of parameters)."""
+    ``owner`` (of parameters); ``count`` (how many items, or whether there are any)."""
     content: tuple[Hashable, ...]
     """Values, or identities of objects."""
 
     def __str__(self) -> str:
         if self.kind == "presence":
             return "an object" if self.content[0] else "None"
-        if self.kind not in ("value", "table"):
+        if self.kind not in ("value", "table", "count"):
             return f"{len(self.content)} items" if self.kind == "items" else f"a {self.kind}"
-        shown = repr(self.content[0] if self.kind == "value" else list(self.content))
+        shown = repr(list(self.content) if self.kind == "table" else self.content[0])
         return shown if len(shown) < 60 else shown[:57] + "..."
 
 
@@ -120,6 +127,17 @@ def state_of(value: Any) -> State | None:
         small = getattr(value, "size", _ITEMS) < _ITEMS
         return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))
     return None
+
+
+def _count_of(use: Use, value: Any, before: State | None) -> State | None:
+    """How many items a container has, if that is asked of it. The items of one that has no tensors
+    are compared one by one. ``before``: the count at the capture."""
+    if not isinstance(behind(value), _COUNTED):
+        return None
+    items = _items_of(value)
+    if before is None and items and not any(isinstance(item, torch.Tensor) for item in items):
+        return None
+    return State("count", (bool(items) if use.counted == "empty" else len(items),))
 
 
 def _is_value(value: Any) -> bool:
@@ -151,6 +169,9 @@ class Reads:
     """The user's line that called a ``forward``, by its file and function."""
     chains: dict[tuple[str, int], Frames] = field(default_factory=dict)
     """The frames of an op, by the file and line that called it."""
+    lists: set[tuple[str, int, tuple[Hashable, ...]]] = field(default_factory=set)
+    """The lists of tensors that ops got, by the keys of their storages: file and line of the call,
+    and the keys."""
     flows: HostReads = field(default_factory=HostReads)
     """What the functions that ran and the lines of the capture read."""
     reaching: dict[Any, Code] = field(default_factory=dict)
@@ -164,7 +185,12 @@ class Reads:
         """An op was captured; ``frame`` called it."""
         chain = () if op.call is None else op.call.chain
         for site in chain[:1]:
-            self.chains.setdefault((site[0].co_filename, line_of(site)), frames_of(chain))
+            file, line = site[0].co_filename, line_of(site)
+            self.chains.setdefault((file, line), frames_of(chain))
+            lists = [each for each in op.args if isinstance(each, list | tuple)]
+            if any(isinstance(item, torch.Tensor) for each in lists for item in each):
+                line = statement_start(file, line)
+                self.lists |= {(file, line, _keys_of_items(each)) for each in lists}
         passed: set[tuple[type, Any]] = set()
         while frame is not None and id(frame) not in outer:
             passed |= _passed_by(frame)
@@ -197,14 +223,15 @@ class Reads:
         """What the captured code reads by name. ``external``: the keys of the storages that the
         graph reads from outside; ``parts``: the ids of modules whose layers are compared as
         such."""
-        known: set[tuple[Frame, str, int]] = set()
+        known: set[tuple[Frame, str, int, str]] = set()
+        containers = _Containers(self.flows.watched)
         written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
         # What it was before the captured code made it is not known here (`first_calls`).
         made = {each.key for each in self.flows.made(self.reaching)}
         receivers = _Receivers(self.flows.watched)
         for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
-            place = frame, use.text, watched.owner
+            place = frame, use.text, watched.owner, use.counted
             is_in_block = isinstance(root, NameIn)
             if place in known or (use.scope == "local" and not is_in_block) or ONE in use.steps:
                 continue
@@ -212,6 +239,10 @@ class Reads:
             if (is_in_block and place[:2] in written) or watched.key in made:
                 continue
             value = resolve(root(), use.steps)
+            if use.counted or self._is_passed(watched, value):
+                yield from self._counted(watched, value, containers)
+            if use.counted:
+                continue
             owner = _owner(watched, value, external, parts)
             state = _state_read(use, value) if owner is None else owner.state
             meaning = None if owner is None else owner.meaning
@@ -222,15 +253,56 @@ class Reads:
             if owner is None:
                 for use_, root_ in receivers.of(watched):
                     yield self._frozen(watched, use_, root_, state, meaning, value)
-            is_kept = use.scope == "argument" and not isinstance(root, NameIn | weakref.ref)
-            if is_kept and state.kind != "value":
-                # It would keep alive what the script has passed.
+            if _keeps_alive(watched) and state.kind != "value":
                 continue
             if owner is not None:
                 look_up, local_to, _ = _looked_up(use, root, watched.owner)
                 yield owner.frozen(use, look_up, self._read_at(frame), local_to)
             else:
                 yield self._frozen(watched, use, root, state, meaning, value)
+
+    def _is_passed(self, watched: Watched, value: Any) -> bool:
+        """Whether a container is passed to an op as a whole."""
+        use, file = watched.use, watched.frame.file
+        if (
+            not isinstance(behind(value), _COUNTED)
+            or use.written
+            or use.called
+            or is_internal_file(file)
+        ):
+            return False
+        place = file, statement_start(file, use.line)
+        return (*place, _keys_of_items(_items_of(value))) in self.lists
+
+    def _counted(self, watched: Watched, value: Any, containers: _Containers) -> Iterator[Frozen]:
+        """A container of tensors, whose number of items the captured code asks."""
+        watched = replace(watched, use=replace(watched.use, counted=watched.use.counted or "loop"))
+        state = _state_read(watched.use, value)
+        meaning = self.reaching.get(watched.key)
+        is_internal = is_internal_file(watched.frame.file)
+        is_reported = not is_internal and containers.is_reported(watched, value)
+        if state is None or meaning is None or not is_reported:
+            return
+        why = f"`{watched.use.text}` has another number of items than at the capture"
+        if watched.use.counted == "loop":
+            meaning = CONTROL_FLOW_FROZEN
+            why += (
+                ", where the captured code went through all of them; the replay repeats those ops"
+            )
+        elif watched.use.counted == "empty" or watched.use.tested:
+            meaning = CONTROL_FLOW_FROZEN
+            why += ", which decides which ops run; the replay repeats the captured ops"
+        else:
+            why += "; the replay uses the old number"
+        before = {Identity(item) for item in _items_of(value)}
+        for use, root in containers.places_of(watched):
+            frozen = self._frozen(watched, use, root, state, meaning, value)
+            name = f"{'bool' if use.counted == 'empty' else 'len'}({use.text})"
+            if isinstance(root, NameIn) and not use.steps:
+                look_up, *_ = _looked_up(use, root, watched.owner)
+                frozen = frozen._replace(read=_of_the_same(before, look_up, frozen.read))
+            tensors = frozenset(filter(None, map(key_of, tensors_in(value))))
+            yield frozen._replace(reason=why, name=name, tensors=tensors, fix=_FIX_OF_COUNT)
 
     def _read_at(self, frame: Frame) -> Frames:
         if is_internal_file(frame.file):
@@ -359,8 +431,81 @@ class _Receivers:
                 yield from self.of(inner, depth - 1)
 
 
-def _state_read(use: Use, value: Any) -> State | None:
-    """What a name means where it is read: a condition may ask whether there is an object at all."""
+class _Containers:
+    """The places from which captured code reads containers: that which a function has as an
+    argument has a name where it is called."""
+
+    def __init__(self, watched: Iterable[Watched]) -> None:
+        self._changed: set[Any] = set()
+        """Keys and ids of those that the captured code changes itself."""
+        self._looped_over: set[int] = set()
+        """Ids."""
+        self._places: dict[int, list[Watched]] = {}
+        """By id."""
+        for each in watched:
+            value = behind(each.look_up())
+            if isinstance(value, _COUNTED):
+                self._places.setdefault(id(value), []).append(each)
+                if each.use.written:
+                    self._changed |= {each.key, id(value)}
+                if each.use.counted == "loop":
+                    self._looped_over.add(id(value))
+
+    def is_reported(self, watched: Watched, value: Any) -> bool:
+        """Whether a change of its number of items is reported where it is read: not of one that the
+        captured code changes itself; of several reads the loop."""
+        number = id(behind(value))
+        is_loop = watched.use.counted == "loop" or number not in self._looped_over
+        return is_loop and self._changed.isdisjoint((watched.key, number))
+
+    def places_of(self, watched: Watched) -> Iterator[tuple[Use, Callable[[], Any]]]:
+        """The place that is read, or, if that keeps the container alive, those that do not."""
+        if not _keeps_alive(watched):
+            yield watched.use, watched.root
+            return
+        value = behind(watched.look_up())
+        for place in self._places.get(id(value), ()):
+            if not _keeps_alive(place) and not place.use.counted:
+                yield replace(place.use, counted=watched.use.counted), place.root
+                return
+
+
+def _items_of(container: Any) -> list[Any]:
+    container = behind(container)
+    return list(container.values() if isinstance(container, dict) else container)[:_ITEMS]
+
+
+def _of_the_same(
+    before: Collection[Identity], root: Root, read: Callable[[Stack], Hashable]
+) -> Callable[[Stack], Hashable]:
+    """``read``, as long as the name has a container with one of the items that it had: the lines
+    around a capture may give the name to the next one."""
+
+    def read_same(stack: Stack) -> Hashable:
+        now = root(stack)
+        is_same = isinstance(behind(now), _COUNTED) and any(
+            Identity(item) in before for item in _items_of(now)
+        )
+        return read(stack) if is_same or not before else MISSING
+
+    return read_same
+
+
+def _keys_of_items(items: Iterable[Any]) -> tuple[Hashable, ...]:
+    """The keys of the storages of tensors in a list, in order."""
+    return tuple(key_of(each) if isinstance(each, torch.Tensor) else None for each in items)
+
+
+def _keeps_alive(watched: Watched) -> bool:
+    """Whether it would keep alive what the script has passed."""
+    return watched.use.scope == "argument" and not isinstance(watched.root, NameIn | weakref.ref)
+
+
+def _state_read(use: Use, value: Any, before: State | None = None) -> State | None:
+    """What a name means where it is read: a condition may ask whether there is an object at all.
+    ``before``: at the capture."""
+    if use.counted:
+        return _count_of(use, value, before)
     state = state_of(value)
     if use.tested and not use.called and value is not MISSING and (state is None or value is None):
         return State("presence", (value is not None,))
@@ -384,7 +529,7 @@ def _named(
         reason = f"`{use.text}` has changed since the capture; the replay uses the old value"
 
     def read(stack: Stack) -> Any:
-        now = _state_read(use, resolve(root(stack), use.steps))
+        now = _state_read(use, resolve(root(stack), use.steps), state)
         return now if now is not None and now.kind == state.kind else MISSING
 
     bound_by = _bound_by(use, local_to)

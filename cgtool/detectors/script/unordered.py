@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,8 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.observe.effects import overwrites
 from cgtool.observe.script import events
+from cgtool.observe.script.array_reads import ArrayReads, bytes_of_array
+from cgtool.observe.script.names import stack_of
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
@@ -168,7 +169,7 @@ class _Copy(NamedTuple):
 
     first: int
     """Address of its first byte."""
-    end: float
+    end: int
     """Of the byte behind its last one."""
     stream: int
     tick: int
@@ -180,6 +181,7 @@ class PinnedReads(Detector):
     def start(self) -> None:
         self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
         """By key of the pinned buffer: the last copies into its parts."""
+        self._arrays = ArrayReads(self._look_at_array)
 
     def _add(self, buffer: Buffer, copy: _Copy) -> None:
         self._copies[buffer.key] = [
@@ -189,13 +191,17 @@ class PinnedReads(Detector):
             and not self.script.order.done(each.stream, each.tick)
         ]
         self._copies[buffer.key].append(copy)
+        if self.script.has_pinned_arrays:
+            self.script.lines.start(self._arrays, stack_of(self.script.frame()).values())
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
         filled = [use.buffer for use in event.graph.external.values() if use.written]
         for buffer in (*filled, *event.graph.allocated.values()):
             if buffer.place == "pinned" and replay is not None:
-                self._add(buffer, _Copy(0, math.inf, replay.stream, replay.tick))
+                first = buffer.ref.address
+                end = first + buffer.bytes
+                self._add(buffer, _Copy(first, end, replay.stream, replay.tick))
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         op, device = event.op, self.script.device
@@ -216,7 +222,17 @@ class PinnedReads(Detector):
     def _look_at_read(self, tensor: torch.Tensor) -> None:
         buffer = self.script.buffers.find(tensor)
         copies = () if buffer is None else self._copies.get(buffer.key, ())
-        first, end = _bytes_of(tensor) if copies else (0, 0)
+        if copies:
+            self._look_at_bytes(copies, *_bytes_of(tensor))
+
+    def _look_at_array(self, array: Any) -> None:
+        if self.script.capture is None:
+            for key, copies in self._copies.items():
+                buffer = self.script.buffers.by_key(key)
+                if buffer is not None and not buffer.ref.expired():
+                    self._look_at_bytes(copies, *bytes_of_array(array))
+
+    def _look_at_bytes(self, copies: Iterable[_Copy], first: int, end: int) -> None:
         if any(
             copy.first < end and first < copy.end
             and not self.script.order.done(copy.stream, copy.tick)

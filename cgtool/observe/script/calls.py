@@ -245,8 +245,12 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         script.host_read(tensor)
         return call_user(original, tensor, *args, **kwargs)
 
-    for name in ("tolist", "numpy"):
-        patches.wrap(torch.Tensor, name, read)
+    def as_array(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        script.has_pinned_arrays |= script.device.place(tensor) == "pinned"
+        return read(original, tensor, *args, **kwargs)
+
+    patches.wrap(torch.Tensor, "tolist", read)
+    patches.wrap(torch.Tensor, "numpy", as_array)
     for name in FROM_DATA:
         patches.wrap(torch, name, functools.partial(from_items, name))
 

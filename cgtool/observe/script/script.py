@@ -177,6 +177,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Counts writes and replays."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
+        self.has_pinned_arrays = False
+        """Whether the script has made NumPy arrays of pinned tensors."""
         self.follows_all = False
         """Whether each eager op is published as a ``FollowedOp``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import inspect
 import sys
@@ -212,6 +213,16 @@ def _table_of(value: Any) -> Any:
             except Exception:  # slots, builtins, and objects whose attributes raise
                 return MISSING
     return MISSING
+
+
+def in_slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields that classes in Python keep outside the ``__dict__`` of an object."""
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(member, types.MemberDescriptorType):
+                # A field that was not set yet has no value.
+                with contextlib.suppress(AttributeError):
+                    yield name, member.__get__(value)
 
 
 def undecorated(value: Any) -> types.FunctionType | None:

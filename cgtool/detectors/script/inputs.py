@@ -17,7 +17,7 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.observe.frames import frames_of
 from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import Target, changed_at, made_in, rebound_in
+from cgtool.observe.script.changes import Target, bound_after, changed_at, made_in, rebound_in
 from cgtool.observe.script.names import Holders, Path, Stack, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
@@ -286,8 +286,10 @@ class Inputs(Detector):
         if not frames and module is not None:
             # Pruning and parametrizations register the old parameter under another name.
             frames = self._moved.last_registered(module, graph)
-        # No line that binds it is known, so it was probably made there.
-        frames = frames or _seen(self._made, now, graph)
+        if not frames:
+            # Several lines may have bound it: one of those that have made it, or the next.
+            made = _seen(self._made, now, graph)
+            frames = bound_after(path.steps[-1:], made) or made
         with no_torch_function():
             address = now.data_ptr()
         self.report(

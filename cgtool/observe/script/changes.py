@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import tree_of
+from cgtool.observe.source import statement_start, tree_of
 from cgtool.observe.uses import CHANGES
 
 Target = tuple[str, str | int]
@@ -418,6 +418,23 @@ def rebound_in(targets: Iterable[Target], functions: Iterable[tuple[str, str]]) 
         ]
         if len(places) == 1:
             return _place(*places[0])
+    return ()
+
+
+def bound_after(targets: Iterable[Target], made: Frames) -> Frames:
+    """The line that binds one of ``targets`` to what was made at ``made``, in one of the functions
+    that ran then; () if there is none."""
+    for target in targets:
+        for index, frame in enumerate(made):
+            lines = [
+                change.line
+                for change in _changes_of(frame.file).get(target, ())
+                if change.function == frame.function
+                and not change.in_place
+                and change.line >= statement_start(frame.file, frame.line)
+            ]
+            if lines:
+                return (Frame(frame.file, min(lines), frame.function), *made[index + 1 :])
     return ()
 
 

@@ -6,7 +6,6 @@ They are searched anew each time, from the names of the code that runs; nothing 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import math
@@ -14,13 +13,14 @@ import queue
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache, partial
-from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.model.capture import Frames
 from cgtool.observe.host_values import array_address
+from cgtool.observe.lookup import in_slots
 from cgtool.observe.script.changes import Part, Target, put_at
 from cgtool.observe.script.names import is_field_of_modules, names_of, stack_of
 from cgtool.torch_compat.private import children_of
@@ -39,9 +39,8 @@ _CONTAINERS = list, tuple, deque, set, dict, queue.Queue, _FunctionCache
 
 MemoryOf = Callable[[Any], Hashable]
 """Names the memory of a tensor or an array; None for those that do not matter."""
-_OfClass = tuple[list[tuple[Target | None, Any]], list[tuple[str, Any]]]
-"""What a class holds for all its instances, containers and the caches of methods, and the slots
-that it gives them."""
+_OfClass = list[tuple[Target | None, Any]]
+"""What a class holds for all its instances: containers and the caches of methods."""
 _Parts = dict[Hashable, tuple[Part, ...]]
 """By a memory that an item of a container holds: the parts of the item that lead to it, innermost
 first."""
@@ -90,16 +89,13 @@ def _cached(function: Any) -> list[Any]:
 
 
 def _of_class(kind: type) -> _OfClass:
-    found, slots = [], []  # type: list[tuple[Target | None, Any]], list[tuple[str, Any]]
-    for owner in kind.__mro__:
-        if owner.__module__ == "builtins" or owner.__module__.startswith("torch."):
-            continue
-        for name, member in vars(owner).items():
-            if isinstance(member, MemberDescriptorType):
-                slots.append((name, member))
-            elif isinstance(member, _CONTAINERS) and not name.startswith("__"):
-                found.append((("attribute", name), member))
-    return found, slots
+    return [
+        (("attribute", name), member)
+        for owner in kind.__mro__
+        if owner.__module__ != "builtins" and not owner.__module__.startswith("torch.")
+        for name, member in vars(owner).items()
+        if isinstance(member, _CONTAINERS) and not name.startswith("__")
+    ]
 
 
 def _calls(value: Any, memory: MemoryOf) -> set[Hashable]:
@@ -190,14 +186,14 @@ class _Search:
         if isinstance(value, _FunctionCache):
             return [(None, item) for item in _cached(value)[:_ITEMS]]
         if isinstance(value, type):
-            return self._shared_by(value)[0]
+            return self._shared_by(value)
         if isinstance(value, ModuleType) or _is_function(value):
             return []
         table = getattr(value, "__dict__", None)
-        fields, slots = self._shared_by(type(value))
-        for name, slot in slots:
-            with contextlib.suppress(AttributeError):  # an empty one
-                fields = [*fields, (("attribute", name), slot.__get__(value))]
+        fields = [
+            *self._shared_by(type(value)),
+            *((("attribute", name), item) for name, item in in_slots(value)),
+        ]
         if table is None and not fields:
             # Objects in C: futures.
             parts = gc.get_referents(value) if gc.is_tracked(value) else ()

@@ -8,20 +8,19 @@ runs, and what is read of a frame is released at once.
 from __future__ import annotations
 
 import ast
-import contextlib
 import itertools
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType, MemberDescriptorType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
-from cgtool.observe.lookup import MISSING, resolve, weakly
+from cgtool.observe.lookup import MISSING, in_slots, resolve, weakly
 from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
@@ -111,8 +110,8 @@ class Holders:
 
     def __init__(self) -> None:
         self._known: set[tuple[int, Hashable]] = set()
-        """What was looked into. A container once for each name of it: it may have an argument's
-        name, which is soon gone, besides that in the code which goes on."""
+        """What was looked into. A container, or an object with slots, once for each name of it: it
+        may have an argument's name, which is soon gone, besides that in the code which goes on."""
         self._paths: dict[int, list[Path]] = {}
         """Paths by key of the storage."""
 
@@ -129,7 +128,7 @@ class Holders:
         elif isinstance(value, torch.optim.Optimizer):
             self._add_optimizer(text, value)
         else:
-            named = (text, frame) if isinstance(value, dict | list | tuple) else None
+            named = (text, frame) if weakly(value) is None else None
             self._add_parts(text, value, root, (), frame, named)
 
     def _add_module(self, text: str, module: torch.nn.Module) -> None:
@@ -246,21 +245,11 @@ def parts_of(value: Any) -> list[tuple[Step, Any]]:
         kind = "item"
     else:
         kind = "attribute"
-        items = itertools.chain(getattr(value, "__dict__", {}).items(), _slots(value))
+        items = itertools.chain(getattr(value, "__dict__", {}).items(), in_slots(value))
     if isinstance(value, torch.nn.Module):
         items = ((name, part) for name, part in items if name not in _MODULE_FIELDS)
     named = ((name, part) for name, part in items if isinstance(name, str | int))
     return [((kind, name), part) for name, part in itertools.islice(named, _ATTRIBUTES)]
-
-
-def _slots(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields that a class in Python keeps outside ``__dict__``."""
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
-            if isinstance(member, MemberDescriptorType):
-                # A field that was not set yet has no value.
-                with contextlib.suppress(AttributeError):
-                    yield name, member.__get__(value)
 
 
 def is_field_of_modules(name: str) -> bool:

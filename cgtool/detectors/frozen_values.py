@@ -28,6 +28,7 @@ from cgtool.observe.iteration import Iteration
 from cgtool.observe.kept_ops import COPIES
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import Position, text_at
+from cgtool.observe.uses import changed_by
 from cgtool.torch_compat.private import storage_address
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -507,9 +508,10 @@ class FrozenValues:
         is_fraction = changed is not None and not isinstance(changed.after.content, int | str)
         is_counted = fix is None and code_name == CPU_STATE_STEP_COUNTER
         if is_counted and is_fraction:
+            changes_it = changed_by(places[0].frame.file, places[0].use.line) or "copy_"
             fix = (
                 "keep it in a tensor on the device, and change that in place in the captured code "
-                "(`mul_`, `copy_`)"
+                f"(`{changes_it}`), with tensor ops for what is computed from it"
             )
         elif is_counted and any(map(is_subscript, chain[:1])):
             fix = _FIX_OF_POSITION

@@ -223,8 +223,12 @@ INSTEAD = {
     ),
     "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
+    "where": (
+        "compute with all elements, whose number is fixed, and select with "
+        "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"
+    ),
 }
-"""What to write for a function that reads a value on the host."""
+"""What to write for a function that reads a value on the host, or the size of its result."""
 _ENDS = ("linspace", "logspace")
 
 

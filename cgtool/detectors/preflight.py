@@ -21,6 +21,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here, package_part
 from cgtool.observe.iteration import SchedulerStep
+from cgtool.observe.script.changes import assigns
 from cgtool.observe.tensors import on_host
 from cgtool.program.objects import real_module
 from cgtool.program.workload import Workload, below
@@ -231,6 +232,21 @@ def _tensor_of(rate: Any) -> str:
     return f"lr=torch.tensor({_shown_rate(rate)}, device=...)"
 
 
+def filled_rate(optimizer: torch.optim.Optimizer, rate: Any, frames: Frames) -> str | None:
+    """The fix for a learning rate that code on the way to a step assigns (``group["lr"] = rate``);
+    None if none does, or the optimizer reads no tensor."""
+    group = optimizer.param_groups[0]
+    reads_tensor = "capturable" in group or "fused" in group
+    if not reads_tensor or not any(assigns(frame.file, ("item", "lr")) for frame in frames):
+        return None
+    fused = "" if "capturable" in group else ", fused=True"
+    made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}{fused})"
+    return (
+        f'{made}, and fill that tensor in place, `group["lr"].fill_(rate)`: `group["lr"] = rate` '
+        "puts a number there again"
+    )
+
+
 def _shown_rate(rate: Any) -> Any:
     """A learning rate as a user writes it: without the rounding of its type."""
     if isinstance(rate, torch.Tensor) and on_host(rate):
@@ -323,6 +339,8 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
             # Its fused kernel reads a tensor, where the others read a number.
             is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"
             fix = is_fused if "fused" in group else _STEP_OUTSIDE
+        if lr is not None and not counters:
+            fix = filled_rate(optimizer, rate, (*frames, *stepped_at)) or fix
         yield Finding(
             frozen_by(optimizer), reason, frames, fix=fix, evidence=evidence, severity=severity
         )

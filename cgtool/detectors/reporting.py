@@ -10,7 +10,7 @@ import operator
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,6 +44,9 @@ class FindingLog:
         self._findings: dict[tuple[str, Frames, str | None], Finding] = {}
         self.phase: str | None = None
         """The phase of findings that name none."""
+        self.moment: Callable[[], object] = object
+        """When a finding is added: what several tensors show at one replay happened once."""
+        self._moments: dict[tuple[str, Frames, str | None], object] = {}
 
     def add(self, finding: Finding) -> None:
         """Add a finding, or count it where the same line has reported the code already."""
@@ -51,9 +54,11 @@ class FindingLog:
             finding = replace(finding, phase=self.phase)
         key = finding.code, finding.frames, None if finding.frames else finding.reason
         known = self._findings.get(key)
+        moment = self.moment()
         if known is not None:
-            finding = replace(known, times=known.times + finding.times)
-        self._findings[key] = finding
+            is_new = moment != self._moments[key]
+            finding = replace(known, times=known.times + finding.times * is_new)
+        self._findings[key], self._moments[key] = finding, moment
 
     def extend(self, findings: Iterable[Finding]) -> None:
         """Add findings in order."""
@@ -277,6 +282,7 @@ class Detector:
     def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
         self.script = script
         self.findings = findings
+        findings.moment = lambda: script.published
         for name, event in _HANDLERS.items():
             if hasattr(self, name):
                 script.subscribe(event, getattr(self, name))

@@ -19,6 +19,7 @@ from cgtool.observe.source import (
     function_of,
     functions_of,
     inner_nodes,
+    tree_of,
 )
 
 Step = tuple[str, str | int]
@@ -298,6 +299,25 @@ def _adds_to(target: ast.expr, value: ast.expr) -> bool:
         and name_chain(value.left) == place
         and _is_positive(value.right)
     )
+
+
+_IN_PLACE: dict[type[ast.operator], str] = {
+    ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_",
+}  # fmt: skip
+
+
+def changed_by(file: str, line: int) -> str | None:
+    """The method of a tensor that changes it as an assignment at a line changes a number: ``add_``
+    for ``self.t += dt`` and ``t = min(t + dt, 1.0)``."""
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.AugAssign) and node.lineno == line:
+            return _IN_PLACE.get(type(node.op))
+        if isinstance(node, ast.Assign) and node.lineno == line:
+            places = [name_chain(target) for target in node.targets]
+            for part in ast.walk(node.value):
+                if isinstance(part, ast.BinOp) and name_chain(part.left) in places:
+                    return _IN_PLACE.get(type(part.op))
+    return None
 
 
 def _is_written_out(value: ast.expr) -> bool:

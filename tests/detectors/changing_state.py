@@ -1046,6 +1046,16 @@ def number_that_cools(device):
     return run, (rows(device),)
 
 
+def time_that_passes(device):
+    filter_ = SimpleNamespace(time=0.0)
+
+    def run(x):
+        filter_.time += 0.25  # <- cpu-state-step-counter
+        return x * filter_.time
+
+    return run, (rows(device),)
+
+
 def rate_of_an_optimizer(device):
     layer, calls = nn.Linear(8, 8, device=device), itertools.count(1)
     rate = torch.tensor(0.1, device=device)

@@ -32,6 +32,8 @@ class Outcome:
     fixes: frozenset[str | None] = frozenset()
     """Those that are more specific than the fix of the page."""
     evidence: frozenset[str] = frozenset()
+    times: tuple[int, ...] = ()
+    """How often each of the findings happened."""
 
     @property
     def lines(self) -> list[int | None]:
@@ -82,4 +84,5 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
         frozenset(finding.code for finding in findings if finding.severity == NOTE),
         frozenset(finding.fix for finding in findings),
         frozenset(text for finding in findings for text in finding.evidence),
+        tuple(finding.times for finding in findings),
     )

@@ -241,7 +241,9 @@ def test_a_clock_names_the_line_that_uses_it():
 
 def test_a_number_that_cools_is_not_told_to_count():
     (cools,) = found(changing_state, "number_that_cools")
-    assert "mul_" in cools.fix
+    (passes,) = found(changing_state, "time_that_passes")
+    assert "`mul_`" in cools.fix
+    assert "`add_`" in passes.fix
 
 
 def test_a_setting_is_named():

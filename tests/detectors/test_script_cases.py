@@ -185,6 +185,29 @@ def test_fix_says_which_stream_waits(script: str, fixes: list[tuple[str, str]]) 
         assert any((fix or "").endswith(end) for fix in said), said
 
 
+@pytest.mark.parametrize(
+    ("script", "fix"),
+    [
+        ("more_tensors_in_a_list", "capture again when the number of items has changed"),
+        ("parametrization_removed", "capture again"),
+        ("rate_assigned_in_each_step", '`group["lr"].fill_(rate)`'),
+    ],
+)
+def test_fix_of_a_guilty_script(script: str, fix: str) -> None:
+    fixes = checked(_HERE / "guilty" / f"{script}.py").fixes
+    assert all(fix in (each or "") for each in fixes), fixes
+
+
+def test_several_tensors_at_one_replay_are_one_time() -> None:
+    """Two gradients of a layer, in each step after the first, which has those of its replay."""
+    assert checked(_HERE / "guilty" / "gradients_replaced.py").times == (2,)
+
+
+def test_what_is_freed_has_a_name() -> None:
+    (reason,) = checked(_HERE / "guilty" / "freed_by_name.py").reasons
+    assert "`table.rows`" in reason
+
+
 def test_fix_of_what_selects_tensors_is_no_tensor() -> None:
     fixes = checked(_HERE / "guilty" / "tensors_chosen_by_a_key.py").fixes
     assert fixes == {

@@ -13,9 +13,10 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 from torch.optim import Optimizer
 
-from cgtool.detectors.preflight import frozen_by
+from cgtool.detectors.preflight import filled_rate, frozen_by
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.findings import code
@@ -47,6 +48,7 @@ from cgtool.torch_compat.weak import Weak
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+PARAMETER_REBOUND = code("parameter-rebound")
 PARAMETERS_ADDED_OR_REMOVED = code("parameters-added-or-removed")
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
@@ -90,9 +92,20 @@ def parts(
         identity = _of(module, partial(_identity_of_layer, layer))
         targets = (*target_of(layer), ("attribute", name))
         tensors = frozenset() if child is None else keys_in(child)
-        yield Frozen(
+        changed = Frozen(
             CONTROL_FLOW_FROZEN, other_layers, *identity, read_at, targets=targets, tensors=tensors
         )
+        removed = _parametrized(module, layer)
+        if removed:
+            names = " and ".join(f"`{each}`" for each in removed)
+            changed = changed._replace(
+                code=PARAMETER_REBOUND,
+                reason=f"the parametrization of {names} was removed after the capture; the replay "
+                "still computes it, from its own parameters",
+                targets=(("call", "remove_parametrizations"), *targets),
+                fix="remove parametrizations before the capture, or capture again",
+            )
+        yield changed
     if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
         # Children that others get later do not run; a container runs all that it has.
         layers = _of(module, lambda module: len(children_of(module)))
@@ -164,6 +177,15 @@ def _remaining_hooks(
 
 def _identity_of_layer(layer: str, module: torch.nn.Module) -> Identity:
     return Identity(children_of(module).get(layer))
+
+
+def _parametrized(module: torch.nn.Module, layer: str) -> list[str]:
+    """The parameters that a layer computes, if it is one of those that PyTorch adds for that."""
+    child = children_of(module).get(layer)
+    if isinstance(child, ParametrizationList):
+        return [layer]
+    is_table = layer == "parametrizations" and is_parametrized(module)
+    return list(children_of(child)) if is_table and child is not None else []
 
 
 def _forward_of(module: torch.nn.Module) -> Identity:
@@ -287,7 +309,9 @@ def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
                 severity=ERROR,
                 chooses_graph=False,
                 used_at=read_at if place else (),
-                fix=_FIXES_OF_NUMBERS.get(name),
+                fix=filled_rate(optimizer, before, (*place, *read_at))
+                if is_rate
+                else _FIXES_OF_NUMBERS.get(name),
             )
 
 

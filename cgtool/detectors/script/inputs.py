@@ -391,11 +391,13 @@ class Inputs(Detector):
         return answered == b"same" if answered in (b"same", b"other") else None
 
     def _report_freed(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> None:
-        thrown = [path for path in self._paths.get(use, ()) if self._is_thrown_away(path, stack)]
+        paths = self._paths.get(use, ())
+        thrown = [path for path in paths if self._is_thrown_away(path, stack)]
+        named = [*thrown, *(path for path in paths if path.steps), *paths]
+        which = f"that `{named[0].text}` was at the capture" if named else "that this line reads"
         finding = Finding(
             PINNED_SOURCE_FROZEN if use.buffer.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
-            "the tensor that this line reads is freed; the replay reads whatever is at its address "
-            "now",
+            f"the tensor {which} is freed; the replay reads whatever is at its address now",
             phase="replay",
             evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
             fix=_refill(thrown[0]) if thrown else None,

@@ -311,6 +311,11 @@ def adds_elsewhere(target: Target, file: str, counted_in: Iterable[tuple[str, in
     )
 
 
+def assigns(file: str, target: Target) -> bool:
+    """Whether a line of a file binds a target."""
+    return any(not change.in_place for change in _changes_of(file).get(target, ()))
+
+
 def changed_at(
     targets: Iterable[Target],
     stack: Iterable[FrameType],

@@ -26,12 +26,15 @@ class Publisher:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         self.closed = False
         """The script is over: nothing is published anymore."""
+        self.published = 0
+        """How many events."""
 
     def subscribe(self, kind: type[Event], handler: Callable[[Event], None]) -> None:
         self._handlers.setdefault(kind, []).append(handler)
 
     def publish(self, event: object) -> None:
         if not self.closed:
+            self.published += 1
             for handler in self._handlers.get(type(event), ()):
                 handler(event)
 

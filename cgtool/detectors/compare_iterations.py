@@ -251,7 +251,7 @@ class _Comparison:
         next_chain = _within(after.call.chain, self.first.outer) if after else None
         if is_added and next_chain is not None:
             chain, next_chain = next_chain, chain
-        frames = _frames_of_branch(chain, next_chain)
+        frames = frames_of_branch(chain, next_chain)
         ops = [op.call for op in (before, after) if op]
         one, other = _with_line(before.call), _with_line(after.call) if after else ""
         differences = f"{other} in the next" if after else "not in the other"
@@ -644,7 +644,7 @@ def _within(chain: Chain, outer: Chain) -> Chain:
     return chain[: len(chain) - shared]
 
 
-def _frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
+def frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
     """The call chain up to the condition where two iterations diverge, innermost first.
 
     ``other`` is None if the other iteration has ended.

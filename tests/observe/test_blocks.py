@@ -38,9 +38,8 @@ class Capture:
     def again(self) -> dict[str, Any]:
         """What its statements assign when they run once more."""
         assert self.block is not None
-        before = self.block.before()
-        assert before is not None
-        self.block.run(before)
+        assert self.block.is_ready()
+        self.block.run()
         return dict(self.block.assigned())
 
 
@@ -180,5 +179,5 @@ def test_a_value_that_is_gone_is_not_kept_alive(is_kept: bool) -> None:
     with capture:
         h = h + 1
     assert capture.block is not None
-    assert (capture.block.before() is not None) == is_kept
+    assert capture.block.is_ready() == is_kept
     assert (kept is None) != is_kept

@@ -7,11 +7,15 @@ import contextlib
 import copy
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
+import torch
+
 from cgtool.observe.frames import callers, is_internal, locals_of, position_of, set_locals
+from cgtool.observe.kept_values import kept
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
@@ -55,44 +59,121 @@ class Block:
         self._targets = {text: compile(text, "<target>", "eval") for text in names.targets}
         self._frame = frame
         self._cells: dict[str, CellType] = {}
+        self._values: dict[str, Any] = {}
         self._read_first = {*names.read_first}
         self._before = dict(_values_before(frame, names.stored, self._read_first))
+        self._used, self._stored = {*names.used}, {*names.stored}
+        self.function = frame.f_code.co_qualname
 
-    def before(self) -> dict[str, Any] | None:
-        """What it assigns, as that was at its beginning; None if a value that it reads is gone."""
+    def is_ready(self) -> bool:
+        """Note what it assigns, as that was at its beginning; False if a value that it reads is
+        gone."""
         values = {name: value() for name, value in self._before.items()}
         gone = {name for name, value in values.items() if value is MISSING}
-        if gone & self._read_first:
-            return None
-        return {name: value for name, value in values.items() if name not in gone}
+        self._values = {name: value for name, value in values.items() if name not in gone}
+        return not gone & self._read_first
 
-    def run(self, before: dict[str, Any]) -> None:
+    def run(self) -> None:
         """Run it once more with these values, and with the variables of its frame, which functions
         of the program share."""
         frame = self._frame
         own = {*self._code.co_freevars}
-        values = {**locals_of(frame), **before}
+        values = {**locals_of(frame), **self._values}
         self._cells = _cells_of(frame, own)
-        for name, cell in self._cells.items():
-            if name in values:
-                cell.cell_contents = values[name]
-            else:
-                del cell.cell_contents
-        frame.f_globals.update({name: before[name] for name in before.keys() - own})
-        cells = tuple(self._cells[name] for name in self._code.co_freevars)
-        FunctionType(self._code, frame.f_globals, RUNS_AGAIN, None, cells)()
+        frame.f_globals.update({name: self._values[name] for name in self._values.keys() - own})
+        _run(self._code, values, self._cells, frame.f_globals)
 
-    def assigned(self) -> Iterator[tuple[str, Any]]:
-        """What it assigns, as written, and the value now."""
+    def assigned(self) -> Outputs:
+        """What it assigns, and the value now: before ``run`` that of the capture."""
         names = {**self._frame.f_globals, **locals_of(self._frame)}
-        for name, cell in self._cells.items():
+        return _assigned(self._targets, names, self._cells)
+
+    outputs = assigned
+
+    def later(self) -> LaterBlock | None:
+        """At the end of the capture, when ``is_ready``: the same without its frame, which may be
+        gone. None if functions share what it assigns, or a value cannot be kept."""
+        frame, code = self._frame, self._code
+        own = {*code.co_freevars}
+        if self._stored & {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}:
+            return None
+        values = {**frame.f_globals, **locals_of(frame)}
+        names = {
+            name: kept(self._values.get(name, value))
+            for name, value in values.items()
+            if name in self._used and (name in self._read_first or name not in self._stored)
+        }
+        known = {name: value for name, value in names.items() if value is not None}
+        if len(known) < len(names):
+            return None
+        outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in self.assigned()]
+        later = LaterBlock(code, self._targets, frame.f_globals, known, outputs, self.function)
+        return later if own <= {*known, *self._stored} else None
+
+
+@dataclass
+class LaterBlock:
+    """A ``Block`` that runs long after its capture, with the names that it had then."""
+
+    code: CodeType
+    targets: dict[str, CodeType]
+    outer: dict[str, Any]
+    """Global names."""
+    names: dict[str, Callable[[], Any]]
+    captured: list[tuple[str, list[Weak[torch.Tensor]]]]
+    """What the capture has assigned."""
+    function: str
+
+    def outputs(self) -> Outputs:
+        """Those of the capture that are alive."""
+        for name, references in self.captured:
+            tensors = [reference() for reference in references]
+            alive = [tensor for tensor in tensors if tensor is not None]
+            if len(alive) == len(tensors):
+                yield name, alive
+
+    def run(self) -> None:
+        """Raises LookupError if a value is gone."""
+        self.values = {name: look_up() for name, look_up in self.names.items()}
+        if any(value is MISSING for value in self.values.values()):
+            raise LookupError
+        self.cells = {name: CellType() for name in self.code.co_freevars}
+        self.outer.update({name: self.values[name] for name in self.values.keys() - self.cells})
+        _run(self.code, self.values, self.cells, self.outer)
+
+    def assigned(self) -> Outputs:
+        return _assigned(self.targets, {**self.outer, **self.values}, self.cells)
+
+
+Outputs = Iterator[tuple[str, Any]]
+"""What code assigns, as written, and the value."""
+
+
+def _run(
+    code: CodeType, values: dict[str, Any], cells: dict[str, CellType], outer: dict[str, Any]
+) -> None:
+    for name, cell in cells.items():
+        if name in values:
+            cell.cell_contents = values[name]
+        else:
             with contextlib.suppress(ValueError):
-                names[name] = cell.cell_contents
-        for text, code in self._targets.items():
-            try:
-                yield text, eval(code, names)
-            except Exception:
-                continue
+                del cell.cell_contents
+    in_order = tuple(cells[name] for name in code.co_freevars)
+    FunctionType(code, outer, RUNS_AGAIN, None, in_order)()
+
+
+def _assigned(
+    targets: dict[str, CodeType], names: dict[str, Any], cells: dict[str, CellType]
+) -> Outputs:
+    for name, cell in cells.items():
+        with contextlib.suppress(ValueError):
+            names[name] = cell.cell_contents
+    for text, code in targets.items():
+        try:
+            value = eval(code, names)
+        except Exception:
+            continue
+        yield text, value
 
 
 def _function(name: str, arguments: Sequence[str], body: list[ast.stmt]) -> ast.stmt:

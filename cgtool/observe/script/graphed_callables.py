@@ -7,11 +7,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import call_user
+from cgtool.observe.kept_values import kept
+from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, running_modules
 from cgtool.observe.script.state import GraphedCallable
@@ -128,14 +131,24 @@ class _Callables:
         leaves = list(tensors_in(samples))
         graphed = GraphedCallable(
             samples=tuple(Weak(tensor) for tensor in leaves),
+            structure=pytree.tree_structure(samples),
+            function=kept(target),
             static_keys=frozenset(key_of(tensor) for tensor in leaves),
         )
         if isinstance(target, torch.nn.Module):
             graphed.module = weakref.ref(target)
+            own = target.__dict__.get("forward")
+            graphed.function = kept(own) if own else partial(_forward_of, graphed.module)
             graphed.training = target.training
             graphed.trainable = {id(own): own.requires_grad for own in target.parameters()}
             graphed.again = target.__dict__.get("forward") in self._wrappers
         return graphed
+
+
+def _forward_of(module: Callable[[], torch.nn.Module | None]) -> Any:
+    """The forward of a module's class, which a graph does not replace."""
+    found = module()
+    return MISSING if found is None else partial(type(found).forward, found)
 
 
 def observe_callables(script: ObservedScript, patches: Patches) -> None:

@@ -182,6 +182,10 @@ class GraphedCallable:
 
     samples: tuple[Weak[torch.Tensor], ...] = ()
     """The sample arguments, flattened: the static inputs of the graph."""
+    structure: Any = None
+    """How the sample arguments are nested; None of a backward."""
+    function: Callable[[], Any] | None = None
+    """What is graphed, or the forward of a module, while it is alive; None if it cannot be kept."""
     static_keys: frozenset[int | None] = frozenset()
     """Keys of their storages."""
     module: Callable[[], torch.nn.Module | None] = lambda: None

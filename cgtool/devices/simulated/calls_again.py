@@ -1,0 +1,414 @@
+"""Captured code that is called again, and compared with a replay from the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from msgspec.structs import replace
+
+from cgtool.analysis.reports import explain_findings, is_hazard
+from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, frames_of_branch
+from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN
+from cgtool.detectors.reporting import FindingLog
+from cgtool.devices.simulated.graph import SimulatedGraph, Step
+from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.model.capture import Frames
+from cgtool.model.finding import ERROR, Finding
+from cgtool.model.finding import Code as FindingCode
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import effect_of, overwrites, written_by
+from cgtool.observe.frames import Chain, Site, frame_of, frames_of, line_of
+from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.script.blocks import RUNS_AGAIN, Outputs
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import deciding_line
+from cgtool.observe.tensors import HOST, is_emptied, key_of, place_of, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function, pytree
+
+_MOST_BYTES = 2 << 30
+"""Of what a graph writes, which is copied twice."""
+_UNINITIALIZED = "aten::empty", "aten::new_empty"
+_NUMBERS = int, float, complex, bool, str
+
+
+class Code(Protocol):
+    """What was captured, to be called again."""
+
+    function: str
+    """The qualified name of the function that has the statements; "" where they are a function."""
+
+    def outputs(self) -> Outputs:
+        """Those of the capture, which replays overwrite."""
+
+    def run(self) -> None: ...
+
+    def assigned(self) -> Outputs:
+        """Those of ``run``."""
+
+
+class Texts(NamedTuple):
+    """What a finding says of a comparison."""
+
+    compared: str
+    """ "a second call of the captured code, and a second replay"."""
+    again: str
+    """When the code runs in it: "when the code is called again"."""
+    repeated: str
+    """What every replay repeats."""
+    fixes: Mapping[FindingCode, str]
+
+
+@dataclass
+class _Memory:
+    """What a graph writes, and the state of generators."""
+
+    storages: dict[int, torch.Tensor]
+    """By key: a tensor with its memory."""
+    generators: list[torch.Generator]
+    bytes_of: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    states: list[torch.Tensor] = field(default_factory=list)
+
+    def save(self) -> None:
+        self.bytes_of = {key: each.untyped_storage().clone() for key, each in self._items()}
+        self.states = [each.get_state() for each in self.generators]
+
+    def restore(self) -> None:
+        for key, tensor in self._items():
+            tensor.untyped_storage().copy_(self.bytes_of[key])
+        for generator, state in zip(self.generators, self.states, strict=True):
+            generator.set_state(state)
+
+    def _items(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return iter(self.storages.items())
+
+
+class _Again(OpRecorder):
+    """Notes the ops of the second call, as those of the graph are noted."""
+
+    def __init__(self, device: ScriptDevice, annotations: Annotations, known: set[int]) -> None:
+        super().__init__({}, annotations)
+        self._device = device
+        self.steps: list[Step] = []
+        self.written: set[int] = set()
+        self.read_first: set[int] = set()
+        """What is read, or changed in part, before it is overwritten."""
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """What is written that the graph has not: its memory, and a copy of it before."""
+        self._known = known
+        self._made: set[int] = set()
+
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        if self._device.on_host:
+            return self.run(func, args, kwargs)
+        given, written = (
+            set(dict(_by_key((args, kwargs)))),
+            dict(_by_key([*written_by(func, args, kwargs)])),
+        )
+        for key in written.keys() - self._known - self._made - self.before.keys():
+            self.before[key] = written[key].detach(), _copied(written[key])
+        if not effect_of(func).view:
+            overwritten = written.keys() if overwrites(call.name) else set[int]()
+            self.read_first |= given - overwritten - self.written - self._made
+            self.written |= written.keys()
+        result = self.run(func, args, kwargs)
+        results = [*tensors_in(result)]
+        self._made |= dict(_by_key(results)).keys() - given
+        if not (effect_of(func).view or call.name.startswith("profiler::")):
+            self.steps.append(Step(func, args, kwargs, results, call))
+        return result
+
+
+class CallsAgain:
+    """A replay, and a call of the code that was captured, from the same state."""
+
+    def __init__(self, script: ObservedScript, device: ScriptDevice, graph: WatchedGraph) -> None:
+        self._script, self._device, self._graph = script, device, graph
+        cuda_graph: Any = graph.graph()
+        simulated: SimulatedGraph = cuda_graph._graph
+        self._simulated = simulated
+        storages = {
+            key: tensor
+            for step in simulated.steps
+            for tensor in (
+                *tensors_in(step.results),
+                *written_by(step.func, step.args, step.kwargs),
+            )
+            if (key := key_of(tensor)) is not None and not is_emptied(tensor)
+        }
+        self._memory = _Memory(storages, [torch.default_generator, *cuda_graph.registered])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what the graph writes may be copied."""
+        storages = self._memory.storages.values()
+        return sum(each.untyped_storage().nbytes() for each in storages) <= _MOST_BYTES
+
+    def replay(self) -> None:
+        with unobserved(), no_torch_function():
+            self._simulated.replay()
+
+    def compared(self, code: Code, texts: Texts, leaves: Sequence[torch.Tensor]) -> Finding | None:
+        """What differs after them, if something does, and why, if that shows. ``leaves``: those
+        that had no gradient before the capture."""
+        memory = self._memory
+        with unobserved():
+            memory.save()
+        self.replay()
+        with unobserved():
+            storages = {key: _copied(each) for key, each in memory.storages.items()}
+            outputs = {name: [*map(_copied, tensors_in(value))] for name, value in code.outputs()}
+            captured = [*map(_copied, _results(self._simulated.steps))]
+            gradients = [
+                (leaf, _copied(leaf.grad))
+                for leaf in leaves
+                if leaf.grad is not None and key_of(leaf.grad) in self._graph.allocated
+            ]
+            memory.restore()
+        for leaf in leaves:
+            leaf.grad = None  # what a graph allocates, each replay writes anew
+        again = self._call(code)
+        pairs = [
+            *(("memory", memory.storages[key], storages[key])
+              for key in self._state(again) & storages.keys()),
+            *(("memory", *each) for key, each in again.before.items()
+              if key in again.read_first or key in self._graph.external),
+            *(("gradients", leaf.grad, gradient)
+              for leaf, gradient in gradients if leaf.grad is not None),
+        ]  # fmt: skip
+        for name, value in code.assigned():
+            tensors = [*tensors_in(value)]
+            if len(tensors) == len(outputs.get(name, ())):
+                pairs += [(f"`{name}`", *each) for each in zip(tensors, outputs[name], strict=True)]
+        results = _results(again.steps)
+        is_same = _names(again.steps) == _names(self._simulated.steps)
+        if len(results) == len(captured) and (is_same or not code.function):
+            pairs += [("results", *each) for each in zip(results, captured, strict=True)]
+        with unobserved(), no_torch_function():
+            names = dict.fromkeys(name for name, ours, theirs in pairs if not _equal(ours, theirs))
+        return self._finding(code, texts, again, [*names]) if names else None
+
+    def _state(self, again: _Again) -> set[int]:
+        """What one call leaves for the next, or as its result: memory that either call reads before
+        it overwrites it, or that both write. All other memory is only worked in."""
+        external = self._graph.external
+        read = {key for key, use in external.items() if not use.first_is_write}
+        written = {key for key, use in external.items() if use.written}
+        return (
+            (again.written & (read | written))
+            | (written & again.read_first)
+            | (again.read_first & self._graph.allocated.keys())
+        )
+
+    def _call(self, code: Code) -> _Again:
+        again = _Again(self._device, self._script.annotations, {*self._memory.storages})
+        for owner in (torch.cuda, torch.cuda.graphs):
+            # Another branch is another finding.
+            owner.is_current_stream_capturing = lambda: True  # type: ignore[attr-defined]
+        self._device.recorder = again
+        code.run()
+        self._device.recorder = None
+        return again
+
+    def _finding(
+        self, code: Code, texts: Texts, again: _Again, differing: list[str]
+    ) -> Finding | None:
+        difference = _first_difference(self._simulated.steps, again.steps, texts)
+        if difference is None:
+            return None  # what no op shows: the state of a custom op, for example
+        frames = difference.frames(code.function, self._graph.frames, len(self._script.chain()))
+        return Finding(
+            difference.kind,
+            difference.reason,
+            frames or self._graph.frames,
+            phase="replay",
+            fix=texts.fixes.get(difference.kind),
+            evidence=(f"{texts.compared}, differ in: {', '.join(differing[:3])}",),
+        )
+
+
+@dataclass
+class _Difference:
+    """The first op that is not the same in the capture and in the call after it."""
+
+    kind: FindingCode
+    reason: str
+    captured: OpCall | None
+    """None where the captured code has ended."""
+    again: OpCall | None
+
+    def frames(self, function: str, captured: Frames, depth: int) -> Frames:
+        """Where the program has the op, or what decides whether it runs. ``function``: the one
+        whose statements run again; ``captured``: the frames of the capture, of which it is one;
+        ``depth``: how many frames call the code again."""
+        if function:
+            (first, site), (second, site_again) = (
+                _inside(self.captured, function),
+                _inside(self.again, RUNS_AGAIN),
+            )
+        else:
+            first, site = self._chain(self.captured, len(captured)), None
+            second, site_again = self._chain(self.again, depth), None
+        is_branch = self.kind == CONTROL_FLOW_FROZEN
+        is_end = self.captured is None or self.again is None
+        if self.captured is None or (self.again is not None and not is_branch):
+            first, site = second, site_again
+        inner = (
+            frames_of_branch(first, None if is_end else second) if is_branch else frames_of(first)
+        )
+        if not function:
+            return (*inner, *captured)
+        if site is None:
+            return ()
+        line = line_of(site)
+        if is_branch and site_again is not None and line_of(site_again) != line:
+            decides = deciding_line(site[0], (line, line_of(site_again)))
+            line, inner = (decides, ()) if decides else (line, frames_of(first))
+        names = [each.function for each in captured]
+        outer = captured[names.index(function) + 1 if function in names else len(captured) :]
+        return (*inner, replace(frame_of(site), line=line, function=function), *outer)
+
+    @staticmethod
+    def _chain(call: OpCall | None, outer: int) -> Chain:
+        return () if call is None else call.chain[: len(call.chain) - outer]
+
+
+def _inside(call: OpCall | None, function: str) -> tuple[Chain, Site | None]:
+    """The call chain of an op within a function, and the site in that function."""
+    chain = () if call is None else call.chain
+    for at in reversed(range(len(chain))):
+        if chain[at][0].co_qualname == function:
+            return chain[:at], chain[at]
+    return (), None
+
+
+def _by_key(values: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    for tensor in tensors_in(values):
+        key = key_of(tensor)
+        if key is not None:
+            yield key, tensor
+
+
+def add_what_is_new(log: FindingLog, found: Iterable[Finding]) -> None:
+    """Report what is found by calls if there is no other error, nor a warning at its line, nor of a
+    branch in its function."""
+    known = [each for each in explain_findings(log) if is_hazard(each)]
+    if any(each.severity == ERROR for each in known):
+        return
+    lines = {each.frames[:1] for each in known}
+    branches = [_function_of(each) for each in known if each.code == CONTROL_FLOW_FROZEN]
+    for finding in found:
+        is_branch = finding.code == CONTROL_FLOW_FROZEN and _function_of(finding) in branches
+        if not is_branch and finding.frames[:1] not in lines:
+            log.add(finding)
+
+
+def _function_of(finding: Finding) -> list[tuple[str, str]]:
+    return [(frame.file, frame.function) for frame in finding.frames[:1]]
+
+
+def _results(steps: list[Step]) -> list[torch.Tensor]:
+    """What ops make and no later op takes; uninitialized memory is nothing."""
+    taken: set[int] = set()
+    results: list[torch.Tensor] = []
+    for step in reversed(steps):
+        if step.call is not None and not step.call.name.startswith(_UNINITIALIZED):
+            results += [each for key, each in _by_key(step.results) if key not in taken]
+        taken |= dict(_by_key((step.args, step.kwargs, step.results))).keys()
+    return results
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def has_gradient_of(value: Any, graph: WatchedGraph) -> bool:
+    """Whether this is a leaf whose gradient is in the memory of a graph."""
+    if not issubclass(type(value), torch.Tensor):
+        return False
+    try:
+        gradient = value.grad if value.is_leaf else None
+        return gradient is not None and key_of(gradient) in graph.allocated
+    except (RuntimeError, AttributeError):
+        return False
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    first, second = first.detach(), second.detach()
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if first.is_quantized or not (first.is_floating_point() or first.is_complex()):
+        return torch.equal(first, second)
+    if first.element_size() == 1:
+        first, second = first.float(), second.float()
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True)
+
+
+def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> _Difference | None:
+    steps = [step for step in captured if step.call is not None]
+    same: dict[int | None, int | None] = {}
+    for at, first in enumerate(steps):
+        second = again[at] if at < len(again) else None
+        assert first.call is not None
+        if second is None or second.call is None or second.call.name != first.call.name:
+            after = None if second is None else second.call
+            reason = _of_first_call(first.call, second, texts)
+            return _Difference(CONTROL_FLOW_FROZEN, reason, first.call, after)
+        name, numbers = first.call.name, zip(_leaves(first), _leaves(second), strict=False)
+        for before, after in numbers:
+            if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+                if place_of(before) == place_of(after) == HOST:
+                    if _equal(before, after):
+                        continue
+                    return _Difference(
+                        PYTHON_SCALAR_FROZEN,
+                        f"`{name}` gets other numbers from the host {texts.again}; every replay "
+                        "uses those of the capture",
+                        first.call,
+                        second.call,
+                    )
+                expected = same.get(key_of(before), key_of(before))
+                if key_of(after) != expected:
+                    return _Difference(
+                        METADATA_ADDRESS_CHANGED,
+                        f"`{name}` gets another tensor here {texts.again}; a replay goes on with "
+                        "that of the capture",
+                        first.call,
+                        second.call,
+                    )
+            elif isinstance(before, _NUMBERS) and before != after and before == before:
+                return _Difference(
+                    PYTHON_SCALAR_FROZEN,
+                    f"`{name}` gets {before!r} in the capture and {after!r} {texts.again}; every "
+                    f"replay uses {before!r}",
+                    first.call,
+                    second.call,
+                )
+        same |= zip(map(key_of, first.results), map(key_of, second.results), strict=False)
+    if len(again) > len(steps):
+        call = again[len(steps)].call
+        assert call is not None
+        reason = f"`{call.name}` runs {texts.again}, and not in the capture"
+        return _Difference(CONTROL_FLOW_FROZEN, reason, None, call)
+    return None
+
+
+def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
+    reason = f"`{call.name}` runs in the captured call, and not {texts.again}"
+    if second is not None and second.call is not None and second.call.chain[:1]:
+        site = frame_of(second.call.chain[0])
+        reason += f", which goes on with `{second.call.name}` at line {site.line}"
+    return f"{reason}: every replay repeats {texts.repeated}"
+
+
+def _names(steps: list[Step]) -> list[str]:
+    return [step.call.name for step in steps if step.call is not None]
+
+
+def _leaves(step: Step) -> list[Any]:
+    return pytree.tree_leaves((step.args, step.kwargs))

@@ -1,0 +1,277 @@
+"""A call of captured code at the time of each replay.
+
+A replay repeats what was captured, where eager code would run with what Python holds by then: lists
+that have grown, attributes and hooks that were exchanged, caches that were cleared. So the code of
+a capture is run again as a replay begins, in a process that is forked for it, from the same memory,
+and what it computes is compared with that replay. The script and its own replays are not touched.
+
+The names in the captured lines themselves keep the values of the capture, because a program may use
+them for the next graph; so do the modes of PyTorch and of modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import msgspec
+import torch
+
+from cgtool.analysis.reports import explain_findings, is_hazard
+from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
+from cgtool.devices.simulated.calls_again import (
+    CallsAgain,
+    Code,
+    Texts,
+    add_what_is_new,
+    has_gradient_of,
+)
+from cgtool.devices.simulated.forked import ForkedProcess, can_fork
+from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.model import clock
+from cgtool.model.finding import Finding
+from cgtool.observe.frames import callers, is_internal, line_of, locals_of
+from cgtool.observe.lookup import MISSING, attribute_of
+from cgtool.observe.script import events
+from cgtool.observe.script.blocks import Block, Outputs, block_of
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import GraphedCallable, WatchedGraph
+from cgtool.observe.source import functions_of
+from cgtool.torch_compat.private import pytree
+from cgtool.torch_compat.weak import Weak
+
+_MOST_GRAPHS = 32
+_FIRST = 16
+"""Replays of a graph of which each is looked at."""
+_MOST_CALLS = 96
+"""Of all graphs of a script."""
+_SECONDS = 10.0
+"""For one of them."""
+_MOST_SECONDS = 20.0
+"""For all of them."""
+
+
+_MODES = (
+    *("torch.autograd.", "torch.amp.", "torch.cuda", "torch.profiler", "cgtool."),
+    *("contextlib", "threading", "_thread"),
+)
+"""Modules of context managers around a capture that the code does not miss later."""
+_TEXTS = Texts(
+    compared="a replay, and a call of the captured code at that time",
+    again="when the code is run at the time of the replay",
+    repeated="the capture",
+    fixes={
+        CONTROL_FLOW_FROZEN: "capture again when what decides has changed, capture one graph for "
+        "each branch, or select on the device",
+    },
+)
+
+
+class LaterCalls:
+    """Calls what a script captures again as its replays begin."""
+
+    def __init__(self, script: ObservedScript, device: ScriptDevice) -> None:
+        self._script, self._device = script, device
+        self._block: Block | None = None
+        """Of the capture in progress."""
+        self._codes: dict[WatchedGraph, tuple[Code, Modes]] = {}
+        self._running: tuple[WatchedGraph, ForkedProcess] | None = None
+        self._answers: dict[WatchedGraph, Finding] = {}
+        self._calls: dict[WatchedGraph, int] = {}
+        """How often the code of each graph was called."""
+        self._waited = 0.0
+        script.subscribe(events.CaptureBegan, self._began)
+        script.subscribe(events.CaptureEnded, self._ended)
+        script.subscribe(events.CaptureFailed, self._failed)
+        script.subscribe(events.GraphDropped, self._dropped)
+        script.subscribe(events.ReplayBegins, self._replay_begins)
+
+    def _began(self, event: events.CaptureBegan) -> None:
+        frame = self._script.frame()
+        if event.graph.callable is None and self._may_call(frame):
+            self._block = block_of(frame)
+
+    def _may_call(self, frame: FrameType | None) -> bool:
+        return len(self._codes) < _MOST_GRAPHS and not _is_in_context(frame)
+
+    def _failed(self, _event: events.CaptureFailed) -> None:
+        self._block = None
+
+    def _ended(self, event: events.CaptureEnded) -> None:
+        block, self._block = self._block, None
+        later: Code | None = None
+        if block is not None and block.is_ready():
+            later = block.later()
+        elif (graphed := event.graph.callable) is not None and graphed.function is not None:
+            later = _LaterCallable(graphed) if self._may_call(self._script.frame()) else None
+        if later is not None:
+            self._codes[event.graph] = later, Modes.at_end_of(event.graph)
+
+    def _dropped(self, event: events.GraphDropped) -> None:
+        self._codes.pop(event.graph, None)
+
+    def _replay_begins(self, event: events.ReplayBegins) -> None:
+        self._wait()
+        code, calls = self._codes.get(event.graph), self._calls.get(event.graph, 0)
+        # The later ones further and further apart.
+        is_due = event.graph.replays >= calls * 1.25 ** max(0, calls - _FIRST)
+        if code is None or not is_due or not can_fork():
+            return
+        if sum(self._calls.values()) >= _MOST_CALLS or self._waited > _MOST_SECONDS:
+            return
+        self._calls[event.graph] = calls + 1
+        answer = partial(_answer, self._script, self._device, event.graph, *code)
+        self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
+
+    def _wait(self) -> None:
+        if self._running is not None:
+            graph, process = self._running
+            self._running, since = None, clock.monotonic()
+            answer = process.answer(_SECONDS)
+            self._waited += clock.monotonic() - since
+            if answer:
+                self._answers[graph] = msgspec.msgpack.decode(answer, type=Finding)
+                self._codes.pop(graph, None)
+
+    def report(self) -> None:
+        """The script has ended. Nothing is reported beside what is known to differ at replays.
+        Graphs that the same line captures may be meant for different states: one of them is
+        reported if all that were called differ."""
+        self._wait()
+        log = self._device.findings
+        if any(each.phase == "replay" for each in explain_findings(log) if is_hazard(each)):
+            return
+        places = {graph.frames: finding for graph, finding in reversed(self._answers.items())}
+        right = {graph.frames for graph in self._calls if graph not in self._answers}
+        found = [finding for place, finding in places.items() if place not in right]
+        add_what_is_new(log, reversed(found))
+
+
+def _answer(
+    script: ObservedScript,
+    device: ScriptDevice,
+    graph: WatchedGraph,
+    code: Code,
+    modes: Modes,
+) -> bytes:
+    """In the forked process: the finding, if there is one."""
+    torch.set_num_threads(1)  # those of the script are not here
+    script.closed = True
+    calls = CallsAgain(script, device, graph)
+    if not calls.is_small:
+        return b""
+    modes.restore()
+    at = "".join(f" at line {each.line}" for each in script.place()[:1])
+    texts = _TEXTS._replace(compared=f"the replay{at}, and a call of the captured code before it")
+    leaves = [leaf for reference in modes.leaves if (leaf := reference()) is not None]
+    finding = calls.compared(code, texts, leaves)
+    return b"" if finding is None else msgspec.msgpack.encode(finding)
+
+
+@dataclass
+class _LaterCallable:
+    """A callable of ``make_graphed_callables``, which has its arguments in its samples."""
+
+    graphed: GraphedCallable
+    function = ""
+    compared = "a replay, and a call of the graphed callable at that time"
+
+    def run(self) -> None:
+        samples = [reference() for reference in self.graphed.samples]
+        function = self.graphed.function and self.graphed.function()
+        if function is None or function is MISSING or any(each is None for each in samples):
+            raise LookupError
+        with torch.enable_grad():
+            function(*pytree.tree_unflatten(samples, self.graphed.structure))
+
+    def outputs(self) -> Outputs:
+        return iter(())
+
+    assigned = outputs
+
+
+def _autocast() -> list[tuple[str, bool, torch.dtype]]:
+    return [
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda")
+    ]
+
+
+@dataclass
+class Modes:
+    """The modes of PyTorch and of modules at the end of a capture."""
+
+    leaves: list[Weak[torch.Tensor]]
+    """Those that had no gradient before."""
+    training: list[tuple[Weak[torch.nn.Module], bool]]
+    is_grad: bool = field(default_factory=torch.is_grad_enabled)
+    is_inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    autocast: list[tuple[str, bool, torch.dtype]] = field(default_factory=_autocast)
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    @classmethod
+    def at_end_of(cls, graph: WatchedGraph) -> Modes:
+        leaves, training = [], []
+        for each in gc.get_objects():
+            if has_gradient_of(each, graph):
+                leaves.append(Weak(each))
+            elif issubclass(type(each), torch.nn.Module) and "training" in each.__dict__:
+                training.append((Weak(each), each.training))
+        return cls(leaves, training)
+
+    def restore(self) -> None:
+        torch.set_grad_enabled(self.is_grad)
+        torch.inference_mode(self.is_inference).__enter__()
+        for kind, is_on, dtype in self.autocast:
+            torch.set_autocast_enabled(kind, is_on)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_default_dtype(self.dtype)
+        for reference, is_training in self.training:
+            module = reference()
+            if module is not None:
+                module.__dict__["training"] = is_training
+
+
+def _is_in_context(frame: FrameType | None) -> bool:
+    """Whether a context manager is entered around a capture that sets something else than what
+    ``Modes`` restores: that may be meant for the capture alone."""
+    for each in callers(frame):
+        if not is_internal(each.f_code):
+            if any(not _is_restored(item.context_expr, each) for item in _entered(each)):
+                return True
+            if each.f_code.co_name == "<module>":
+                break
+    return False
+
+
+def _entered(frame: FrameType) -> Iterator[ast.withitem]:
+    line = line_of((frame.f_code, frame.f_lasti))
+    for function in functions_of(frame.f_code):
+        for node in ast.walk(function):
+            if not isinstance(node, ast.With | ast.AsyncWith):
+                continue
+            if node.lineno <= line <= (node.end_lineno or 0):
+                yield from node.items
+
+
+def _is_restored(node: ast.expr, frame: FrameType) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value: Any = {**frame.f_globals, **locals_of(frame)}.get(node.id, MISSING)
+    for name in names:
+        value = attribute_of(value, name)
+    if not isinstance(value, type) and not hasattr(value, "__qualname__"):
+        value = type(value)
+    module = str(getattr(value, "__module__", ""))
+    return module.startswith(_MODES)

@@ -1,0 +1,147 @@
+"""Values of names, to be looked up again much later, without keeping alive what they lead to."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from cgtool.observe.lookup import MISSING, Identity, content_of, is_immutable, weakly
+from cgtool.torch_compat.weak import Weak
+
+_CONTAINERS = list, dict, set, deque
+_DEPTH = 3
+_FEW = 8
+"""Items by which a container is known again."""
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
+    """A function that returns the value later, or ``MISSING`` if it is gone; None if nothing but a
+    reference could. ``depth``: steps into what functions hold."""
+    if isinstance(value, (*_SIMPLE, torch.Stream, torch.Event, range, slice)):
+        return lambda: value
+    if type(value) is types.MethodType:
+        return _method(value, depth)
+    if type(value) is tuple:
+        return _tuple(value, depth)
+    if depth and type(value) is types.FunctionType:
+        return _function(value, depth - 1)
+    if depth and type(value) is functools.partial:
+        return _partial(value, depth - 1)
+    if type(value) in _CONTAINERS:
+        return _Container(value)
+    return _alive(value)
+
+
+def _alive(value: Any) -> Callable[[], Any] | None:
+    reference = weakly(value)
+    if reference is None:
+        return (lambda: value) if is_immutable(value) else None
+
+    def look_up() -> Any:
+        found = reference()
+        return MISSING if found is None else found
+
+    return look_up
+
+
+def _method(value: types.MethodType, depth: int) -> Callable[[], Any] | None:
+    instance, function = kept(value.__self__, depth), value.__func__
+    if instance is None:
+        return None
+
+    def look_up() -> Any:
+        found = instance()
+        return MISSING if found is MISSING else types.MethodType(function, found)
+
+    return look_up
+
+
+def _tuple(value: tuple[Any, ...], depth: int) -> Callable[[], Any] | None:
+    parts = [kept(part, depth) for part in value]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+
+    def look_up() -> Any:
+        found = tuple(part() for part in known)
+        return MISSING if any(part is MISSING for part in found) else found
+
+    return look_up
+
+
+def _function(value: types.FunctionType, depth: int) -> Callable[[], Any] | None:
+    """A function of the captured code's own may be gone by then, and is made again."""
+    alive, code, outer = Weak(value), value.__code__, value.__globals__
+    contents = _tuple(tuple(content_of(cell)() for cell in value.__closure__ or ()), depth)
+    defaults, named = kept(value.__defaults__, depth), _dict(value.__kwdefaults__ or {}, depth)
+
+    def look_up() -> Any:
+        found = alive()
+        if found is not None:
+            return found
+        if contents is None or defaults is None or named is None:
+            return MISSING
+        parts = contents(), defaults(), named()
+        if any(part is MISSING for part in parts):
+            return MISSING
+        cells = tuple(map(types.CellType, parts[0]))
+        made = types.FunctionType(code, outer, code.co_name, parts[1], cells)
+        made.__kwdefaults__ = parts[2]
+        return made
+
+    return look_up
+
+
+def _partial(value: functools.partial[Any], depth: int) -> Callable[[], Any] | None:
+    alive, parts = Weak(value), _tuple((value.func, *value.args), depth)
+    named = _dict(value.keywords, depth)
+
+    def look_up() -> Any:
+        found = alive()
+        if found is not None or parts is None or named is None:
+            return MISSING if found is None else found
+        given, keywords = parts(), named()
+        is_gone = given is MISSING or keywords is MISSING
+        return MISSING if is_gone else functools.partial(*given, **keywords)
+
+    return look_up
+
+
+def _dict(values: dict[str, Any], depth: int) -> Callable[[], Any] | None:
+    look_up = _tuple(tuple(values.values()), depth)
+    if look_up is None:
+        return None
+
+    def again() -> Any:
+        found = look_up()
+        return MISSING if found is MISSING else dict(zip(values, found, strict=True))
+
+    return again
+
+
+class _Container:
+    """A container, which has no weak references: it is known by its address and some items."""
+
+    def __init__(self, value: Any) -> None:
+        self._type, self._address = type(value), id(value)
+        self._items = [Identity(item) for item in _items_of(value)]
+
+    def __call__(self) -> Any:
+        for each in gc.get_objects():
+            if id(each) == self._address and type(each) is self._type:
+                items = [*map(Identity, _items_of(each))]
+                is_known = not self._items or any(item in items for item in self._items)
+                return each if is_known else MISSING
+        return MISSING
+
+
+def _items_of(value: Any) -> list[Any]:
+    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    return [item for item, _ in zip(items, range(_FEW), strict=False)]

@@ -359,8 +359,18 @@ def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> 
             after = None if second is None else second.call
             reason = _of_first_call(first.call, second, texts)
             return _Difference(CONTROL_FLOW_FROZEN, reason, first.call, after)
-        name, numbers = first.call.name, zip(_leaves(first), _leaves(second), strict=False)
-        for before, after in numbers:
+        name, given, given_again = first.call.name, _leaves(first), _leaves(second)
+        if [*map(_is_tensor, given)] != [*map(_is_tensor, given_again)]:
+            count, now = sum(map(_is_tensor, given)), sum(map(_is_tensor, given_again))
+            return _Difference(
+                CONTROL_FLOW_FROZEN,
+                f"`{name}` gets {f'{count} tensors' if count != now else 'its arguments'} in the "
+                f"capture and {now if count != now else 'others'} {texts.again}; every replay uses "
+                "those of the capture",
+                first.call,
+                second.call,
+            )
+        for before, after in zip(given, given_again, strict=True):
             if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
                 if place_of(before) == place_of(after) == HOST:
                     if _equal(before, after):
@@ -404,6 +414,10 @@ def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
         site = frame_of(second.call.chain[0])
         reason += f", which goes on with `{second.call.name}` at line {site.line}"
     return f"{reason}: every replay repeats {texts.repeated}"
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _names(steps: list[Step]) -> list[str]:

@@ -191,6 +191,11 @@ def is_inside() -> bool:
     return _inside.inspector is not None
 
 
+def outer_ops() -> tuple[str, ...]:
+    """The ops whose kernels this thread is in, outermost first, if they are inspected."""
+    return tuple(_inside.callers) if is_inside() else ()
+
+
 Inspector = Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[str]], None]
 """``inspector(op, args, kwargs, callers)`` is called before an op that other ops call:
 ``aten::index_fill.int_Tensor`` and ``aten::index_fill_.int_Tensor``."""

@@ -364,9 +364,12 @@ def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> 
             count, now = sum(map(_is_tensor, given)), sum(map(_is_tensor, given_again))
             return _Difference(
                 CONTROL_FLOW_FROZEN,
-                f"`{name}` gets {f'{count} tensors' if count != now else 'its arguments'} in the "
-                f"capture and {now if count != now else 'others'} {texts.again}; every replay uses "
-                "those of the capture",
+                f"`{name}` gets another number of tensors {texts.again}, {now} where "
+                f"the capture had {count}; "
+                "every replay uses those of the capture"
+                if count != now
+                else f"`{name}` gets other arguments {texts.again}; every replay uses those of the "
+                "capture",
                 first.call,
                 second.call,
             )

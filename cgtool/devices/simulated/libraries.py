@@ -51,6 +51,8 @@ class Handles:
     def __init__(self) -> None:
         self._of: dict[str, set[Any]] = {}
         """By library: the threads, by identity."""
+        self._ran: set[tuple[Any, str]] = set()
+        """Ops that ran outside captures, each with its thread."""
 
     def has(self, library: str) -> bool:
         """Whether this thread has one, or one is free."""
@@ -63,6 +65,15 @@ class Handles:
             owners.remove(ended)
             owners.add(thread)
         return ended is not None
+
+    def note_op(self, name: str) -> None:
+        """An op runs outside a capture. What it calls in its kernel is not seen there, and has
+        handles from now on."""
+        self._ran.add((_thread(), name.partition(".")[0]))
+
+    def has_run(self, name: str) -> bool:
+        """Whether an op has run outside a capture, in this thread."""
+        return (_thread(), name.partition(".")[0]) in self._ran
 
     def create(self, library: str) -> None:
         """In this thread."""

@@ -46,6 +46,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import place_of
 from cgtool.torch_compat.dispatch_keys import Args
+from cgtool.torch_compat.op_key import outer_ops
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
@@ -172,8 +173,13 @@ class ScriptDevice(DeviceModel):
         pass  # nothing runs later than its call
 
     def note_library(self, name: str, args: Args) -> None:
+        handles = self.handles
+        if handles is None:
+            return
+        if not self.capturing:
+            handles.note_op(name)
         library = library_of(name, args)
-        if library is None or self.handles is None or self.handles.has(library):
+        if library is None or handles.has(library):
             return
         if self.capturing and self.ended_by:
             # The op does not run.
@@ -183,7 +189,8 @@ class ScriptDevice(DeviceModel):
         is_permitted = self.mode == "relaxed" or (
             self.mode == "thread_local" and (is_backward or self.in_other_thread)
         )
-        if self.capturing and not is_permitted:
+        is_made = any(map(handles.has_run, outer_ops()))
+        if self.capturing and not (is_permitted or is_made):
             where = "in a backward" if is_backward else "in this thread"
             self.report(
                 LAZY_LIBRARY_INIT,
@@ -193,7 +200,7 @@ class ScriptDevice(DeviceModel):
                 if is_backward
                 else "",
             )
-        self.handles.create(library)
+        handles.create(library)
 
     def note_compiled(self) -> None:
         # Also outside captures: compiled code may be what would have captured graphs.

@@ -45,6 +45,10 @@ _REBINDS: tuple[Target, ...] = (
 """How a line gives an object another tensor without naming where it is kept."""
 _TRIALS = 16
 """How often an attribute that is gone is computed anew."""
+_FIX_OF_SHAPE = (
+    "capture again when the shape has changed, or keep one tensor that is large enough, `copy_()` "
+    "into a part of it, and mask the rest"
+)
 
 
 class ModuleChanges:
@@ -194,6 +198,19 @@ class Inputs(Detector):
         )
         return True
 
+    def on_input_replaced(self, event: events.InputReplaced) -> None:
+        use = event.graph.external.get(event.key)
+        stack = stack_of(self.script.frame())
+        for path in self._paths.get(use, ()) if use is not None else ():
+            now = path.look(stack)
+            # What moves the items of a container is reported elsewhere (`histories`).
+            if not isinstance(now, torch.Tensor) or path.kind == "item" or use is None:
+                continue
+            is_known = self._rebound_at(event.graph, path, use, now, stack)
+            if key_of(now) != event.key and is_known:
+                self._report_rebound(event.graph, path, use, now, stack)
+                return
+
     def _is_rebound(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> bool:
         for path in self._paths.get(use, ()):
             now = path.look(stack)
@@ -278,6 +295,26 @@ class Inputs(Detector):
     def _report_rebound(
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
     ) -> None:
+        frames = self._rebound_at(graph, path, use, now, stack)
+        with no_torch_function():
+            address, is_alike = now.data_ptr(), tuple(now.shape) == use.shape
+        self.report(
+            _REBOUND[path.kind],
+            f"`{path.text}` is a different tensor than at the capture; the replay reads the "
+            "old one",
+            frames or None,
+            evidence=(
+                f"{list(use.shape)} at {use.data_ptr:#x} when captured, {list(now.shape)} at "
+                f"{address:#x} now",
+            ),
+            fix=None if is_alike else _FIX_OF_SHAPE,
+            phase="replay",
+        )
+
+    def _rebound_at(
+        self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
+    ) -> Frames:
+        """Where it got another tensor; () if that is not known."""
         module = None if path.module is None else path.module()
         frames = self._rebound.get(use, ()) or _seen(self._swapped, now, graph)
         if not frames and module is not None:
@@ -290,19 +327,7 @@ class Inputs(Detector):
             # Several lines may have bound it: one of those that have made it, or the next.
             made = _seen(self._made, now, graph)
             frames = bound_after(path.steps[-1:], made) or made
-        with no_torch_function():
-            address = now.data_ptr()
-        self.report(
-            _REBOUND[path.kind],
-            f"`{path.text}` is a different tensor than at the capture; the replay reads the "
-            "old one",
-            frames or None,
-            evidence=(
-                f"{list(use.shape)} at {use.data_ptr:#x} when captured, {list(now.shape)} at "
-                f"{address:#x} now",
-            ),
-            phase="replay",
-        )
+        return frames
 
     def _moved_at(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> Frames:
         """Where a parameter or buffer was exchanged or deleted; () if no call was seen."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from msgspec import Struct
 from msgspec.structs import replace
 
 from cgtool.analysis.reports import explain_findings, is_hazard
@@ -62,6 +63,14 @@ class Texts(NamedTuple):
     repeated: str
     """What every replay repeats."""
     fixes: Mapping[FindingCode, str]
+
+
+class Answer(Struct):
+    """What a comparison has found."""
+
+    finding: Finding
+    key: int | None
+    """Of a tensor that the graph takes, where the call takes another one."""
 
 
 @dataclass
@@ -153,7 +162,7 @@ class CallsAgain:
         with unobserved(), no_torch_function():
             self._simulated.replay()
 
-    def compared(self, code: Code, texts: Texts, leaves: Sequence[torch.Tensor]) -> Finding | None:
+    def compared(self, code: Code, texts: Texts, leaves: Sequence[torch.Tensor]) -> Answer | None:
         """What differs after them, if something does, and why, if that shows. ``leaves``: those
         that had no gradient before the capture."""
         memory = self._memory
@@ -217,12 +226,12 @@ class CallsAgain:
 
     def _finding(
         self, code: Code, texts: Texts, again: _Again, differing: list[str]
-    ) -> Finding | None:
+    ) -> Answer | None:
         difference = _first_difference(self._simulated.steps, again.steps, texts)
         if difference is None:
             return None  # what no op shows: the state of a custom op, for example
         frames = difference.frames(code.function, self._graph.frames, len(self._script.chain()))
-        return Finding(
+        finding = Finding(
             difference.kind,
             difference.reason,
             frames or self._graph.frames,
@@ -230,6 +239,7 @@ class CallsAgain:
             fix=texts.fixes.get(difference.kind),
             evidence=(f"{texts.compared}, differ in: {', '.join(differing[:3])}",),
         )
+        return Answer(finding, difference.key)
 
 
 @dataclass
@@ -241,6 +251,8 @@ class _Difference:
     captured: OpCall | None
     """None where the captured code has ended."""
     again: OpCall | None
+    key: int | None = None
+    """Of the tensor that the capture takes, and the call after it does not."""
 
     def frames(self, function: str, captured: Frames, depth: int) -> Frames:
         """Where the program has the op, or what decides whether it runs. ``function``: the one
@@ -393,6 +405,7 @@ def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> 
                         "that of the capture",
                         first.call,
                         second.call,
+                        key_of(before),
                     )
             elif isinstance(before, _NUMBERS) and before != after and before == before:
                 return _Difference(
@@ -412,10 +425,12 @@ def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> 
 
 
 def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
-    reason = f"`{call.name}` runs in the captured call, and not {texts.again}"
+    reason = f"`{call.name}` runs in the captured call"
     if second is not None and second.call is not None and second.call.chain[:1]:
         site = frame_of(second.call.chain[0])
-        reason += f", which goes on with `{second.call.name}` at line {site.line}"
+        reason += f"; {texts.again}, `{second.call.name}` runs instead, at line {site.line}"
+    else:
+        reason += f", and not {texts.again}"
     return f"{reason}: every replay repeats {texts.repeated}"
 
 

@@ -25,6 +25,7 @@ import torch
 from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.devices.simulated.calls_again import (
+    Answer,
     CallsAgain,
     Code,
     Texts,
@@ -38,7 +39,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, attribute_of
 from cgtool.observe.script import events
-from cgtool.observe.script.blocks import Block, Outputs, block_of
+from cgtool.observe.script.blocks import Block, LaterBlock, Outputs, block_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import GraphedCallable, WatchedGraph
 from cgtool.observe.source import functions_of
@@ -107,6 +108,9 @@ class LaterCalls:
         later: Code | None = None
         if block is not None and block.is_ready():
             later = block.later()
+            for other, _ in self._codes.values():
+                if isinstance(other, LaterBlock):
+                    other.reused |= block.used
         elif (graphed := event.graph.callable) is not None and graphed.function is not None:
             later = _LaterCallable(graphed) if self._may_call(self._script.frame()) else None
         if later is not None:
@@ -135,7 +139,11 @@ class LaterCalls:
             answer = process.answer(_SECONDS)
             self._waited += clock.monotonic() - since
             if answer:
-                self._answers[graph] = msgspec.msgpack.decode(answer, type=Finding)
+                found = msgspec.msgpack.decode(answer, type=Answer)
+                self._answers[graph] = found.finding
+                is_alone = len(self._script.graphs_by_place()[graph.frames]) == 1
+                if found.key is not None and is_alone:
+                    self._script.publish(events.InputReplaced(graph, found.key))
                 self._codes.pop(graph, None)
 
     def report(self) -> None:
@@ -169,8 +177,8 @@ def _answer(
     at = "".join(f" at line {each.line}" for each in script.place()[:1])
     texts = _TEXTS._replace(compared=f"the replay{at}, and a call of the captured code before it")
     leaves = [leaf for reference in modes.leaves if (leaf := reference()) is not None]
-    finding = calls.compared(code, texts, leaves)
-    return b"" if finding is None else msgspec.msgpack.encode(finding)
+    found = calls.compared(code, texts, leaves)
+    return b"" if found is None else msgspec.msgpack.encode(found)
 
 
 @dataclass

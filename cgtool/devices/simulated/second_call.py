@@ -16,7 +16,13 @@ import msgspec
 import torch
 
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
-from cgtool.devices.simulated.calls_again import CallsAgain, Texts, add_what_is_new, has_gradient_of
+from cgtool.devices.simulated.calls_again import (
+    Answer,
+    CallsAgain,
+    Texts,
+    add_what_is_new,
+    has_gradient_of,
+)
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Frames
@@ -93,7 +99,8 @@ class SecondCalls:
             self._running = None
             answer = process.answer(seconds)
             if answer:
-                self._answers.append((graph, msgspec.msgpack.decode(answer, type=Finding)))
+                found = msgspec.msgpack.decode(answer, type=Answer)
+                self._answers.append((graph, found.finding))
 
     def report(self) -> None:
         """The script has ended. Of graphs that the same line captures nothing is reported: those
@@ -119,5 +126,5 @@ def _answer(
         return b""
     calls.replay()
     leaves = [each for each in gc.get_objects() if has_gradient_of(each, graph)]
-    finding = calls.compared(block, _TEXTS, leaves)
-    return b"" if finding is None else msgspec.msgpack.encode(finding)
+    found = calls.compared(block, _TEXTS, leaves)
+    return b"" if found is None else msgspec.msgpack.encode(found)

@@ -6,10 +6,11 @@ import ast
 import contextlib
 import copy
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from types import CellType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Block:
         self._values: dict[str, Any] = {}
         self._read_first = {*names.read_first}
         self._before = dict(_values_before(frame, names.stored, self._read_first))
-        self._used, self._stored = {*names.used}, {*names.stored}
+        self.used, self._stored = {*names.used}, {*names.stored}
         self.function = frame.f_code.co_qualname
 
     def is_ready(self) -> bool:
@@ -101,19 +102,23 @@ class Block:
         names = {
             name: kept(self._values.get(name, value))
             for name, value in values.items()
-            if name in self._used and (name in self._read_first or name not in self._stored)
+            if name in self.used and (name in self._read_first or name not in self._stored)
         }
         known = {name: value for name, value in names.items() if value is not None}
         if len(known) < len(names):
             return None
         outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in self.assigned()]
-        later = LaterBlock(code, self._targets, frame.f_globals, known, outputs, self.function)
+        later = LaterBlock(
+            code, self._targets, frame.f_globals, known, outputs, self.function, _place_of(frame)
+        )
         return later if own <= {*known, *self._stored} else None
 
 
 @dataclass
 class LaterBlock:
-    """A ``Block`` that runs long after its capture, with the names that it had then."""
+    """A ``Block`` that runs long after its capture, with the names that it had then: but for
+    functions and texts, which choose an op, and which programs do not use again for other things.
+    """
 
     code: CodeType
     targets: dict[str, CodeType]
@@ -123,6 +128,10 @@ class LaterBlock:
     captured: list[tuple[str, list[Weak[torch.Tensor]]]]
     """What the capture has assigned."""
     function: str
+    place: tuple[int, CodeType]
+    """Of its frame."""
+    reused: set[str] = field(default_factory=set)
+    """Names that other captured lines have, too, and perhaps another meaning of them."""
 
     def outputs(self) -> Outputs:
         """Those of the capture that are alive."""
@@ -134,7 +143,11 @@ class LaterBlock:
 
     def run(self) -> None:
         """Raises LookupError if a value is gone."""
+        now = _names_at(self.place)
         self.values = {name: look_up() for name, look_up in self.names.items()}
+        for name in now.keys() & self.values.keys() - self.reused:
+            if isinstance(now[name], _CHOICES) and isinstance(self.values[name], _CHOICES):
+                self.values[name] = now[name]
         if any(value is MISSING for value in self.values.values()):
             raise LookupError
         self.cells = {name: CellType() for name in self.code.co_freevars}
@@ -145,6 +158,17 @@ class LaterBlock:
         return _assigned(self.targets, {**self.outer, **self.values}, self.cells)
 
 
+def _place_of(frame: FrameType) -> tuple[int, CodeType]:
+    return id(frame), frame.f_code
+
+
+def _names_at(place: tuple[int, CodeType]) -> dict[str, Any]:
+    """What a frame that calls this one, if it is one, holds now."""
+    running = callers(sys._getframe(1))
+    return next((locals_of(each) for each in running if _place_of(each) == place), {})
+
+
+_CHOICES = (str, FunctionType, BuiltinFunctionType, partial)
 Outputs = Iterator[tuple[str, Any]]
 """What code assigns, as written, and the value."""
 

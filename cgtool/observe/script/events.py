@@ -119,6 +119,14 @@ class ReplayEnded(_OfGraph):
     """``replay`` has returned."""
 
 
+class InputReplaced(NamedTuple):
+    """A call of the captured code at the time of a replay takes another tensor than the graph."""
+
+    graph: WatchedGraph
+    key: int
+    """Of the buffer that the graph reads."""
+
+
 class GraphDropped(_OfGraph):
     """A captured graph is reset or has died."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -196,6 +197,8 @@ RUN: dict[type[jobs.Job], Callable[[Any, JobContext], JobResult]] = {
 }
 
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 # --- the only place that chooses between a GPU and the simulated device
 
 
@@ -214,6 +217,8 @@ def open_device(wanted: str | None) -> Device:
             raise machine(f"device {wanted}: {reason}", fix=fix)
         from cgtool.devices.simulated.device import SimulatedDevice
 
+        if wanted == "simulated":
+            _hide_gpus()
         return SimulatedDevice(reason)
     count = torch.cuda.device_count()
     if wanted is not None and int(wanted.partition(":")[2] or 0) >= count:
@@ -221,6 +226,18 @@ def open_device(wanted: str | None) -> Device:
     from cgtool.devices.cuda.device import CudaDevice
 
     return CudaDevice(wanted or "cuda")
+
+
+def _hide_gpus() -> None:
+    """Have this process see no GPU, if it has not looked yet. Autograd has no threads then that a
+    forked process would miss (``simulated.calls_again``)."""
+    before = os.environ.get(_VISIBLE)
+    os.environ[_VISIBLE] = ""
+    torch.cuda.is_available()  # what it finds is kept, in C++
+    if before is None:
+        del os.environ[_VISIBLE]
+    else:
+        os.environ[_VISIBLE] = before
 
 
 def why_no_gpu() -> str | None:

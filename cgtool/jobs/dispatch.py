@@ -218,7 +218,7 @@ def open_device(wanted: str | None) -> Device:
         from cgtool.devices.simulated.device import SimulatedDevice
 
         if wanted == "simulated":
-            _hide_gpus()
+            hide_gpus()
         return SimulatedDevice(reason)
     count = torch.cuda.device_count()
     if wanted is not None and int(wanted.partition(":")[2] or 0) >= count:
@@ -228,7 +228,7 @@ def open_device(wanted: str | None) -> Device:
     return CudaDevice(wanted or "cuda")
 
 
-def _hide_gpus() -> None:
+def hide_gpus() -> None:
     """Have this process see no GPU, if it has not looked yet. Autograd has no threads then that a
     forked process would miss (``simulated.calls_again``)."""
     before = os.environ.get(_VISIBLE)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.jobs.dispatch import hide_gpus
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE
 from tests.detectors.autograd_threads import backwards_on_threads
@@ -59,6 +60,7 @@ def check_as_on_a_gpu(path: Path) -> Outcome:
 
 def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
     """Check a script in this process, which does nothing else."""
+    hide_gpus()
     os.chdir(path.parent)
     device = device or ScriptDevice()
     looked: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from cgtool.detectors.script.counted import Counts
 from cgtool.detectors.script.first_calls import FirstCalls
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows
-from cgtool.detectors.script.frozen_names import Reads
+from cgtool.detectors.script.frozen_names import CONTROL_FLOW_FROZEN, Reads
 from cgtool.detectors.script.frozen_objects import (
     autocast,
     flags,
@@ -43,11 +43,13 @@ from cgtool.detectors.script.histories import Histories
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
+from cgtool.observe.frames import line_of
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at, ends_block
 from cgtool.observe.script.names import Stack, stack_of
 from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import decided_by
 
 _FULL_CHECKS = 256
 """Replays of a graph that are all looked at; of those after, one in as many."""
@@ -219,7 +221,9 @@ class HostState(Detector):
                 continue
             now = frozen.read(stack)
             has_graph = frozen.subject is not None and (frozen.subject, now) in self._captured
-            if now is not MISSING and now != frozen.before and not has_graph:
+            if now is MISSING or now == frozen.before or has_graph:
+                continue
+            if not (frozen.code == CONTROL_FLOW_FROZEN and _chooses_replay(frozen, stack)):
                 self._report(frozen, now, stack, graph)
 
     def _report(self, frozen: Frozen, now: object, stack: Stack, graph: WatchedGraph) -> None:
@@ -250,3 +254,14 @@ class HostState(Detector):
                 severity=frozen.severity,
                 fix=frozen.fix,
             )
+
+
+def _chooses_replay(frozen: Frozen, stack: Stack) -> bool:
+    """Whether the condition that read it decides between the captured code and its replay:
+    ``if self.use_graph: self.graph.replay()``."""
+    for read in frozen.read_at[:1]:
+        for frame in stack.values():
+            if (frame.f_code.co_filename, frame.f_code.co_qualname) == (read.file, read.function):
+                line = line_of((frame.f_code, frame.f_lasti))
+                return any(read.line in lines for lines in decided_by(read.file, line))
+    return False

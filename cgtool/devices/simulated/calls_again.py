@@ -34,6 +34,7 @@ from cgtool.torch_compat.private import no_torch_function, pytree
 
 _MOST_BYTES = 2 << 30
 """Of what a graph writes, which is copied twice."""
+_RESULTS = "the results of its ops"
 _UNINITIALIZED = "aten::empty", "aten::new_empty"
 _NUMBERS = int, float, complex, bool, str
 
@@ -57,7 +58,7 @@ class Texts(NamedTuple):
     """What a finding says of a comparison."""
 
     compared: str
-    """ "a second call of the captured code, and a second replay"."""
+    """What is found to differ: "a second call gives other values than a second replay"."""
     again: str
     """When the code runs in it: "when the code is called again"."""
     repeated: str
@@ -183,11 +184,11 @@ class CallsAgain:
             leaf.grad = None  # what a graph allocates, each replay writes anew
         again = self._call(code)
         pairs = [
-            *(("memory", memory.storages[key], storages[key])
+            *(("memory that it writes", memory.storages[key], storages[key])
               for key in self._state(again) & storages.keys()),
-            *(("memory", *each) for key, each in again.before.items()
+            *(("memory that it writes", *each) for key, each in again.before.items()
               if key in again.read_first or key in self._graph.external),
-            *(("gradients", leaf.grad, gradient)
+            *(("its gradients", leaf.grad, gradient)
               for leaf, gradient in gradients if leaf.grad is not None),
         ]  # fmt: skip
         for name, value in code.assigned():
@@ -197,9 +198,11 @@ class CallsAgain:
         results = _results(again.steps)
         is_same = _names(again.steps) == _names(self._simulated.steps)
         if len(results) == len(captured) and (is_same or not code.function):
-            pairs += [("results", *each) for each in zip(results, captured, strict=True)]
+            pairs += [(_RESULTS, *each) for each in zip(results, captured, strict=True)]
         with unobserved(), no_torch_function():
             names = dict.fromkeys(name for name, ours, theirs in pairs if not _equal(ours, theirs))
+        if len(names) > 1:
+            names.pop(_RESULTS, None)
         return self._finding(code, texts, again, [*names]) if names else None
 
     def _state(self, again: _Again) -> set[int]:
@@ -237,7 +240,7 @@ class CallsAgain:
             frames or self._graph.frames,
             phase="replay",
             fix=texts.fixes.get(difference.kind),
-            evidence=(f"{texts.compared}, differ in: {', '.join(differing[:3])}",),
+            evidence=(f"{texts.compared}: {', '.join(differing[:3])}",),
         )
         return Answer(finding, difference.key)
 

@@ -63,8 +63,8 @@ _MODES = (
 )
 """Modules of context managers around a capture that the code does not miss later."""
 _TEXTS = Texts(
-    compared="a replay, and a call of the captured code at that time",
-    again="when the code is run at the time of the replay",
+    compared="run just before the replay{}, the captured code gives other values",
+    again="when the code is run at the time of a replay",
     repeated="the capture",
     fixes={
         CONTROL_FLOW_FROZEN: "capture again when what decides has changed, capture one graph for "
@@ -175,7 +175,7 @@ def _answer(
         return b""
     modes.restore()
     at = "".join(f" at line {each.line}" for each in script.place()[:1])
-    texts = _TEXTS._replace(compared=f"the replay{at}, and a call of the captured code before it")
+    texts = _TEXTS._replace(compared=_TEXTS.compared.format(at))
     leaves = [leaf for reference in modes.leaves if (leaf := reference()) is not None]
     found = calls.compared(code, texts, leaves)
     return b"" if found is None else msgspec.msgpack.encode(found)

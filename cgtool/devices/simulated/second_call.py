@@ -39,7 +39,7 @@ _SECONDS = 20.0
 
 
 _TEXTS = Texts(
-    compared="a second call of the captured code, and a second replay",
+    compared="a second call of the captured code gives other values than a second replay",
     again="when the code is called again",
     repeated="the first call",
     fixes={

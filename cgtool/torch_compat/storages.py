@@ -112,6 +112,20 @@ class Layout:
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         return cls(tensor.dtype, shape, stride, int(tensor.storage_offset()))
 
+    def overlaps(self, other: Layout) -> bool:
+        """Whether the bytes from the first to the last one of two tensors in one storage do."""
+        (first, end), (first_of_other, end_of_other) = self._bytes, other._bytes
+        return first < end_of_other and first_of_other < end
+
+    @property
+    def _bytes(self) -> tuple[int, int]:
+        """Where its first byte is, and the byte behind its last one."""
+        sizes = zip(self.shape, self.stride, strict=True)
+        last = sum((size - 1) * stride for size, stride in sizes)
+        elements = last + 1 if all(self.shape) else 0
+        size = self.dtype.itemsize
+        return self.offset * size, (self.offset + elements) * size
+
 
 class StorageRef:
     """A storage, which this does not keep alive; equal to others of the same storage."""

@@ -1,10 +1,8 @@
 """What a script copies into static inputs: data of another shape, only a part of the rows, mostly
-padding, more than the graph computes, or over memory that a replay still reads."""
+padding, or more than the graph computes."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import NOTE, WARNING
 from cgtool.observe.script import events
-from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
+from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.program.boundary import first_line
 from cgtool.torch_compat.op_key import unobserved
@@ -29,7 +27,6 @@ from cgtool.torch_compat.storages import Layout
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 INPUT_COPY_DOMINATES = code("input-copy-dominates")
 PADDING_WASTE = code("padding-waste")
-PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 
 _MEANT_FOR_ALL = (
@@ -106,8 +103,6 @@ class Copies(Detector):
         self._lines: defaultdict[tuple[Buffer, tuple[str, int] | None], _Line] = defaultdict(_Line)
         """By static input and line of the script."""
         self._results = PaddedResults(self.report, self.script.device.simulated)
-        self._sources: dict[tuple[int | None, int, int], bytes] = {}
-        """By key, address and size of a pinned source: a hash of what the last copy found in it."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         graph = event.graph
@@ -140,8 +135,6 @@ class Copies(Detector):
     def on_eager_op(self, event: events.EagerOp) -> None:
         op = event.op
         name = op.name.partition(".")[0]
-        self._look_at_pinned(op)
-        self._look_at_source(op)
         for key in map(key_of, op.read) if self._unread else ():
             self._unread.pop(key, None)
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
@@ -200,48 +193,6 @@ class Copies(Detector):
                 fix=None if line.full else _MEANT_FOR_ALL,
                 evidence=evidence,
                 severity=severity,
-            )
-
-    def _look_at_pinned(self, op: Op) -> None:
-        device = self.script.device
-        if any(device.place(tensor) == "device" for tensor in op.tensors):
-            return  # a copy from the device, in the order of its stream
-        for target in op.written:
-            buffer = self.script.buffers.find(target)
-            read = buffer.last_read if buffer is not None and buffer.place == "pinned" else None
-            if read is not None and not self.script.order.done(read.stream, read.tick):
-                reader = "a replay" if read.graph is not None else "the copy to the static input"
-                self.report(
-                    PINNED_SOURCE_FROZEN,
-                    f"the host writes a pinned buffer that {reader} may still be reading",
-                    evidence=("the host has not waited since its last read",),
-                )
-
-    def _look_at_source(self, op: Op) -> None:
-        """A pinned source may have been filled again while the last copy could still be reading it.
-        NumPy, for example, does that without an op of PyTorch."""
-        if not op.name.startswith("aten::copy_") or not op.non_blocking:
-            return
-        source = op.args[1]
-        key = key_of(source) if isinstance(source, torch.Tensor) else None
-        is_pinned = key is not None and self.script.device.place(source) == "pinned"
-        if not is_pinned or source.nbytes > _LARGE_COPY_BYTES:
-            return
-        with unobserved(), no_torch_function():
-            held = source.detach().contiguous()
-            content = hashlib.sha256(ctypes.string_at(held.data_ptr(), held.nbytes)).digest()
-        place = key, source.data_ptr(), source.nbytes
-        before, self._sources[place] = self._sources.get(place, content), content
-        buffer = self.script.buffers.find(source)
-        read, write = (None, None) if buffer is None else (buffer.last_read, buffer.last_write)
-        if read is None or content == before or self.script.order.done(read.stream, read.tick):
-            return
-        if write is None or write.time < read.time:  # an op of PyTorch was reported
-            self.report(
-                PINNED_SOURCE_FROZEN,
-                "the host has filled this pinned buffer again while the last copy from it may "
-                "still be reading it",
-                evidence=("the host has not waited since that copy",),
             )
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:

@@ -8,6 +8,7 @@ allocator; each costs some Python for each call, and none disturbs the program.
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import functools
 import os
@@ -24,7 +25,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.compiled_code import pause_in_compiled_code
-from cgtool.observe.frames import call_op, call_user, callers, package_part, without_own_frames
+from cgtool.observe.frames import (
+    call_op,
+    call_user,
+    caller_of_cgtool,
+    callers,
+    package_part,
+    without_own_frames,
+)
 from cgtool.observe.graphs import GraphFollower
 from cgtool.observe.iteration import CallProfile
 from cgtool.observe.kept_ops import unprofiled
@@ -249,8 +257,14 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         script.has_pinned_arrays |= script.device.place(tensor) == "pinned"
         return read(original, tensor, *args, **kwargs)
 
+    def reduce(original: Any, tensor: torch.Tensor, protocol: Any) -> Any:
+        # What pickles a tensor writes its storage next. `copy.copy` makes one on the same storage.
+        is_copied = caller_of_cgtool(sys._getframe(1)) is copy.copy.__code__
+        return (call_user if is_copied else read)(original, tensor, protocol)
+
     patches.wrap(torch.Tensor, "tolist", read)
     patches.wrap(torch.Tensor, "numpy", as_array)
+    patches.wrap(torch.Tensor, "__reduce_ex__", reduce)
     for name in FROM_DATA:
         patches.wrap(torch, name, functools.partial(from_items, name))
 

@@ -1,0 +1,57 @@
+"""A trainer makes snapshots; a writer thread waits for the copies and saves them."""
+
+import io
+import queue
+import threading
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 1)).cuda()
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, capturable=True)
+x, y = torch.randn(32, 12, device="cuda"), torch.randn(32, 1, device="cuda")
+
+
+def step():
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    loss = step()
+
+jobs, sizes = queue.Queue(), []
+
+
+def writer():
+    while (job := jobs.get()) is not None:
+        weights, copied = job
+        copied.synchronize()
+        file = io.BytesIO()
+        torch.save(weights, file)
+        sizes.append(len(file.getvalue()))
+
+
+thread = threading.Thread(target=writer)
+thread.start()
+for i in range(6):
+    graph.replay()
+    if i % 3 == 2:
+        weights = {k: v.detach().to("cpu", non_blocking=True) for k, v in net.state_dict().items()}
+        copied = torch.cuda.Event()
+        copied.record()
+        jobs.put((weights, copied))
+jobs.put(None)
+thread.join()
+print(sizes, loss.item())

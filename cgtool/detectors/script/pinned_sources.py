@@ -12,9 +12,8 @@ from typing import Any
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame, Frames
-from cgtool.model.notebook import named_by_cell
-from cgtool.observe.frames import chain_of, frames_of
+from cgtool.model.capture import Frames
+from cgtool.observe.frames import chain_of, frames_at, frames_of
 from cgtool.observe.script import events
 from cgtool.observe.script.names import Stack, stack_of
 from cgtool.observe.script.state import Buffer, Op
@@ -90,21 +89,14 @@ class _LinesRun:
         before = self._lines.get(number, frame.f_lineno)
         if event == "line":
             self._lines[number] = frame.f_lineno
-            self._on_run(lambda: _at(frame, before))
+            self._on_run(lambda: frames_at(frame, before))
         elif event == "return":
             self._lines.pop(number, None)
-            self._on_run(lambda: _at(frame, before))
+            self._on_run(lambda: frames_at(frame, before))
         elif event == "call":
             self._lines.pop(number, None)
             # A part of a line of the caller.
             self._on_run(lambda: frames_of(chain_of(frame.f_back)))
-
-
-def _at(frame: FrameType, line: int) -> Frames:
-    """The frames of a line that a frame has run."""
-    function = frame.f_code
-    innermost = Frame(named_by_cell(function.co_filename), line, function.co_qualname)
-    return innermost, *frames_of(chain_of(frame.f_back))
 
 
 class PinnedSources(Detector):

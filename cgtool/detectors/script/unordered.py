@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
+from cgtool.model.capture import Frame, Frames
 from cgtool.observe.effects import overwrites
 from cgtool.observe.script import events
 from cgtool.observe.script.array_reads import ArrayReads, bytes_of_array
@@ -181,7 +183,11 @@ class PinnedReads(Detector):
     def start(self) -> None:
         self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
         """By key of the pinned buffer: the last copies into its parts."""
-        self._arrays = ArrayReads(self._look_at_array)
+        self._arrays = ArrayReads(
+            self._report,
+            self._is_filled,
+            lambda: self.script.capture is None and self._is_filling(),
+        )
 
     def _add(self, buffer: Buffer, copy: _Copy) -> None:
         self._copies[buffer.key] = [
@@ -192,7 +198,10 @@ class PinnedReads(Detector):
         ]
         self._copies[buffer.key].append(copy)
         if self.script.has_pinned_arrays:
-            self.script.lines.start(self._arrays, stack_of(self.script.frame()).values())
+            self._follow_lines()
+
+    def _follow_lines(self) -> None:
+        self.script.lines.start(self._arrays, stack_of(self.script.frame()).values())
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
@@ -217,7 +226,11 @@ class PinnedReads(Detector):
             self._add(buffer, _Copy(*_bytes_of(copied[1]), *work))
 
     def on_host_read(self, event: events.HostRead) -> None:
-        self._look_at_read(event.tensor)
+        buffer = self.script.buffers.find(event.tensor)
+        if event.at_once:
+            self._look_at_read(event.tensor)
+        elif buffer is not None and self._copies.get(buffer.key):
+            self._follow_lines()
 
     def _look_at_read(self, tensor: torch.Tensor) -> None:
         buffer = self.script.buffers.find(tensor)
@@ -225,25 +238,55 @@ class PinnedReads(Detector):
         if copies:
             self._look_at_bytes(copies, *_bytes_of(tensor))
 
-    def _look_at_array(self, array: Any) -> None:
-        if self.script.capture is None:
-            for key, copies in self._copies.items():
-                buffer = self.script.buffers.by_key(key)
-                if buffer is not None and not buffer.ref.expired():
-                    self._look_at_bytes(copies, *bytes_of_array(array))
+    def on_array_read(self, event: events.ArrayRead) -> None:
+        if self._is_filled(event.array):
+            self._report()
+
+    def _is_filling(self) -> bool:
+        """Whether any copy may be under way."""
+        return any(
+            not self.script.order.done(copy.stream, copy.tick)
+            for copies in list(self._copies.values())
+            for copy in copies
+        )
+
+    def _is_filled(self, array: Any) -> bool:
+        """Whether a copy may still write the memory of an array."""
+        return any(
+            buffer is not None
+            and not buffer.ref.expired()
+            and self._reaches(copies, *bytes_of_array(array))
+            for key, copies in list(self._copies.items())
+            for buffer in (self.script.buffers.by_key(key),)
+        )
 
     def _look_at_bytes(self, copies: Iterable[_Copy], first: int, end: int) -> None:
-        if any(
+        if self._reaches(copies, first, end):
+            self._report()
+
+    def _reaches(self, copies: Iterable[_Copy], first: int, end: int) -> bool:
+        return any(
             copy.first < end and first < copy.end
             and not self.script.order.done(copy.stream, copy.tick)
             for copy in copies
-        ):  # fmt: skip
-            self.report(
-                UNSYNCHRONIZED_IO,
-                "the host reads pinned memory that a copy from the device may still be writing",
-                fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
-                "or an event that was recorded after the copy",
-            )
+        )  # fmt: skip
+
+    def _report(self, _array: Any = None, frames: Frames | None = None) -> None:
+        at = frames or self.script.place()
+        if at and _is_numpy(at[0]):
+            frames = tuple(itertools.dropwhile(_is_numpy, at))
+        self.report(
+            UNSYNCHRONIZED_IO,
+            "the host reads pinned memory that a copy from the device may still be writing",
+            frames,
+            fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, or an "
+            "event that was recorded after the copy",
+        )
+
+
+def _is_numpy(frame: Frame) -> bool:
+    """Whether a line is one of NumPy's, which reads what the script passes to it."""
+    return "-packages/numpy/" in frame.file
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
+    binds_result,
     call_op,
     call_user,
     caller_of_cgtool,
@@ -247,6 +248,9 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         for tensor in listed_tensors(data) if is_of_tensors else ():
             if script.device.place(tensor) == "device":
                 script.host_waited(f"torch.{name}", tensor)
+        # The others make a tensor of its memory, which a stream may read.
+        if name == "tensor":
+            script.array_read(data)
         return call_user(original, data, *args, **kwargs)
 
     def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -255,7 +259,14 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
 
     def as_array(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         script.has_pinned_arrays |= script.device.place(tensor) == "pinned"
-        return read(original, tensor, *args, **kwargs)
+        frame = script.frame()
+        is_bound = (
+            frame is not None
+            and caller_of_cgtool(sys._getframe(1)) is frame.f_code
+            and binds_result((frame.f_code, frame.f_lasti))
+        )
+        script.host_read(tensor, at_once=not is_bound)
+        return call_user(original, tensor, *args, **kwargs)
 
     def reduce(original: Any, tensor: torch.Tensor, protocol: Any) -> Any:
         # What pickles a tensor writes its storage next. `copy.copy` makes one on the same storage.

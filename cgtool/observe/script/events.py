@@ -211,6 +211,14 @@ class HostRead(NamedTuple):
     """A call outside captures reads a tensor on the host and dispatches no op."""
 
     tensor: torch.Tensor
+    at_once: bool = True
+    """False if a name gets an array of its memory, which later lines read."""
+
+
+class ArrayRead(NamedTuple):
+    """A call outside captures reads a NumPy array on the host."""
+
+    array: Any
 
 
 class TensorReturned(NamedTuple):

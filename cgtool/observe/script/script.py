@@ -36,6 +36,7 @@ from cgtool.observe.frames import (
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
+from cgtool.observe.script.array_reads import is_array
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import (
@@ -445,10 +446,18 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             self.order.host_waits(self.device.stream())
             self.publish(events.HostWaited(call, tensor))
 
-    def host_read(self, tensor: torch.Tensor) -> None:
-        """A call has read, or is about to read, a tensor on the host."""
+    def host_read(self, tensor: torch.Tensor, *, at_once: bool = True) -> None:
+        """A call has read, or is about to read, a tensor on the host; ``at_once``: as of
+        ``HostRead``."""
         if self.capture is None and len(self.buffers):
-            self.publish(events.HostRead(tensor))
+            self.publish(events.HostRead(tensor, at_once))
+
+    def array_read(self, data: Any) -> None:
+        """A call is about to read NumPy arrays on the host: one, or a list of some."""
+        if self.capture is None and self.has_pinned_arrays:
+            for array in data if isinstance(data, list | tuple) else (data,):
+                if is_array(array):
+                    self.publish(events.ArrayRead(array))
 
     def finish(self) -> None:
         """The script is over."""

@@ -12,3 +12,7 @@ for step in range(3):
     graph.replay()
     host.copy_(y, non_blocking=True)
     print(host.numpy().sum())  # <- unsynchronized-io
+
+    view = host.numpy()
+    print(view.max())  # <- unsynchronized-io
+    text = str(host.numpy())  # <- unsynchronized-io

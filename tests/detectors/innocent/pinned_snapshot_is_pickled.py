@@ -1,4 +1,4 @@
-"""Copies to the host are written to files once they are through; before that they are only moved."""
+"""Copies to the host are written to files once they are through; before, they are only moved."""
 
 import copy
 import io

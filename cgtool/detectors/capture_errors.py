@@ -378,7 +378,7 @@ RULES = (
     Rule(
         code("unused-input"),
         r"appears? to not have been used in the graph",
-        "an input or parameter that requires grad does not affect the outputs",
+        "an input or parameter that requires grad gets no gradient from the outputs",
     ),
     Rule(
         code("double-backward"),

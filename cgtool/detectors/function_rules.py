@@ -347,7 +347,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.numpy: _reads(SYNC_ITEM, "`Tensor.numpy`"),
     torch.Tensor.__array__: _reads(SYNC_ITEM, "`numpy.asarray` of a tensor"),
     torch.Tensor.__repr__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
-    torch.Tensor.__format__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    torch.Tensor.__format__: _reads(SYNC_PRINT_OR_FORMAT, "formatting a tensor"),
     torch.Tensor.__reduce_ex__: _serialize,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,

@@ -176,7 +176,7 @@ READS: dict[Any, Refusal] = {
         BOUNDS, "a tensor as a bound, size or index, which is read on the host,"
     ),
     torch.full: Refusal(
-        BOUNDS,
+        SYNC_ITEM,
         "`torch.full` with a tensor as size or value, which is read on the host,",
         "fill with a tensor by torch.empty(...).fill_(value)",
     ),

@@ -122,10 +122,10 @@ def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, 
         unused = [name for name, tensor in backward.inputs if id(tensor) not in used]
         shown = names_text(unused, 5) or "some of the inputs"
         raise user_code(
-            f"the outputs do not depend on {shown}",
-            why="backward is captured for every input and parameter that requires grad, and these "
-            "get no gradient",
-            findings=(Finding(UNUSED_INPUT, f"the outputs do not depend on {shown}"),),
+            f"the outputs give no gradient to {shown}",
+            why="backward is captured for every input and parameter that requires grad; these are "
+            "unused, or used only by ops without a gradient, such as argmax",
+            findings=(Finding(UNUSED_INPUT, f"the outputs give no gradient to {shown}"),),
             fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
             "them, or use them",
             phase="backward",

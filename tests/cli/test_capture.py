@@ -242,7 +242,7 @@ FAILURES = {
         "        super().__init__()\n"
         "        self.spare = torch.nn.Parameter(torch.ones(3))\n"
         "def make(device):\n    return Spare().to(device), (torch.ones(4, 8, device=device),)\n",
-        "make", 4, "do not depend on spare", None,
+        "make", 4, "give no gradient to spare", None,
     ),
     "forked child that comes back": (
         "def f(x):\n    if os.fork() == 0:\n        raise ValueError('in the child')\n"
@@ -260,7 +260,7 @@ FAILURES = {
         "    return (lambda x, y: x * 2), (\n"
         "        torch.ones(3, requires_grad=True, device=device),\n"
         "        torch.ones(3, requires_grad=True, device=device))\n",
-        "make", 4, "do not depend on input 1\n", None,
+        "make", 4, "give no gradient to input 1\n", None,
     ),
     "segfault": (
         "def make(device):\n    ctypes.string_at(0)\n", "make", 4, "SIGSEGV", "ctypes.string_at",

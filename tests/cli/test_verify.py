@@ -271,6 +271,6 @@ def test_layers_that_a_call_leaves_out_are_explained_by_the_branch(tmp_path):
     )
     result = run_cgtool("verify", f"{file}:build", "--device", "simulated", cwd=tmp_path)
     assert result.returncode == 4
-    assert "do not depend on layers." in result.stderr
+    assert "give no gradient to layers." in result.stderr
     assert "model.py:13 in Net.forward" in result.stderr
     assert "control-flow-frozen" in result.stderr

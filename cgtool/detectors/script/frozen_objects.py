@@ -66,6 +66,11 @@ def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable
 
 # Modules.
 
+_LAYERS_AGAIN = (
+    "keep the layer and change its tensors in place, with spare rows for what grows, or capture "
+    "again after the change"
+)
+
 
 def parts(
     module: torch.nn.Module,
@@ -93,7 +98,13 @@ def parts(
         targets = (*target_of(layer), ("attribute", name))
         tensors = frozenset() if child is None else keys_in(child)
         changed = Frozen(
-            CONTROL_FLOW_FROZEN, other_layers, *identity, read_at, targets=targets, tensors=tensors
+            CONTROL_FLOW_FROZEN,
+            other_layers,
+            *identity,
+            read_at,
+            targets=targets,
+            tensors=tensors,
+            fix=_LAYERS_AGAIN,
         )
         removed = _parametrized(module, layer)
         if removed:
@@ -111,7 +122,13 @@ def parts(
         layers = _of(module, lambda module: len(children_of(module)))
         targets = (("attribute", name),)
         yield Frozen(
-            CONTROL_FLOW_FROZEN, other_layers, *layers, read_at, "the number of layers", targets
+            CONTROL_FLOW_FROZEN,
+            other_layers,
+            *layers,
+            read_at,
+            "the number of layers",
+            targets,
+            fix=_LAYERS_AGAIN,
         )
     yield Frozen(
         CONTROL_FLOW_FROZEN,

@@ -125,7 +125,7 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
                         "the generator belongs to the graph while it is captured: PyTorch "
                         "refuses to seed it again"
                     ),
-                    fix="seed before the capture",
+                    fix="seed before the replay, not in the captured code",
                 )
             return getattr(torch.default_generator, name.removesuffix("_all"))(*args)
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +20,9 @@ from cgtool.observe.script.containers import Holding, PutOffCall, holdings
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.source import called_at, operands_at
-from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.weak import Weak
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 OUTPUT_OF_DROPPED_GRAPH = code("output-of-dropped-graph")
@@ -55,6 +56,11 @@ class Outputs(Detector):
         """How many items of each container had its outputs when each of its last replays began."""
         self._piled: dict[Holding, Callable[[], Frames]] = {}
         """Where the next replay found another item, and what puts it there."""
+        self._views: dict[int, _View] = {}
+        """By id: views of outputs that eager code made after a replay, and that nothing has read
+        yet."""
+        self._stale: dict[WatchedGraph, tuple[int, _View]] = {}
+        """A view that was first read after a later replay, and after how many."""
         self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
         """Where an output was read before the first replay, by its key and the name of the op."""
 
@@ -87,6 +93,8 @@ class Outputs(Detector):
         for tensor in op.read:
             self._look_at_read(tensor, op.name)
             self._look_for_copies(tensor)
+            self._look_at_view(tensor)
+        self._note_views(event)
         self._look_for_comparison(op)
         for value in (*op.args, *op.kwargs.values()):
             if op.read and isinstance(value, list | tuple):
@@ -94,12 +102,44 @@ class Outputs(Detector):
 
     def on_host_read(self, event: events.HostRead) -> None:
         self._look_for_copies(event.tensor)
+        self._look_at_view(event.tensor)
 
     def on_host_waited(self, event: events.HostWaited) -> None:
         if event.tensor is None:
             return
         self._look_at_read(event.tensor, event.call)
         self._look_for_copies(event.tensor)
+        self._look_at_view(event.tensor)
+
+    def _note_views(self, event: events.EagerOp) -> None:
+        given = set(map(id, event.op.tensors))
+        for tensor in listed_tensors((event.result,)):
+            graph = self.script.buffers.allocator_of(tensor)
+            if graph is None or not graph.replays or id(tensor) in given:
+                continue
+            if len(self._views) >= _VIEWS:
+                self._views = {key: view for key, view in self._views.items() if view.tensor()}
+            if len(self._views) < _VIEWS:
+                memory = _memory_of(self.script.buffers.find(tensor), tensor)
+                place = self.script.place()
+                self._views[id(tensor)] = _View(Weak(tensor), graph, graph.replays, memory, place)
+
+    def _look_at_view(self, tensor: torch.Tensor) -> None:
+        """Rows of an output, each kept after another replay: a row that is first read after a later
+        replay holds what that one has written."""
+        view = self._views.pop(id(tensor), None)
+        if view is None or view.tensor() is not tensor or view.graph.replays == view.replays:
+            return
+        replays, other = self._stale.get(view.graph, (0, view))
+        if replays != view.graph.replays:
+            self._stale[view.graph] = view.graph.replays, view
+        elif other.replays != view.replays and other.memory != view.memory:
+            self.report(
+                OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                f"parts of the output of {view.graph.name} are kept after several replays and read "
+                "after the last one, which has overwritten the others",
+                view.place,
+            )
 
     def _look_for_copies(self, tensor: torch.Tensor) -> None:
         """An output that is read, and that a container holds several times."""
@@ -233,6 +273,17 @@ class Outputs(Detector):
         return (piled[0](), 2) if piled else None
 
 
+class _View(NamedTuple):
+    """A view of an output, made after a replay."""
+
+    tensor: Weak[torch.Tensor]
+    graph: WatchedGraph
+    replays: int
+    """Of the graph, when it was made."""
+    memory: Hashable
+    place: Frames
+
+
 def _is_piled(place: Holding, count: int, before: deque[Counter[Holding]]) -> bool:
     """Whether another result was kept after the last replay; of calls that were put off, one after
     each of the last two, since a call may also be added to those that follow every replay.
@@ -257,6 +308,8 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
     return not written and not isinstance(use.tensor(), torch.nn.Parameter)
 
 
+_VIEWS = 4096
+"""Views of outputs that are noted at a time."""
 _SEARCHES = 64
 """Replays of one graph before which is searched for what holds its outputs."""
 _WHOLE_SEARCHES = 8

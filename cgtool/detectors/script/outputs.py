@@ -18,7 +18,7 @@ from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
 from cgtool.observe.script.containers import Holding, PutOffCall, holdings
 from cgtool.observe.script.script import called_by_pytorch
-from cgtool.observe.script.state import Buffer, Op, WatchedGraph
+from cgtool.observe.script.state import Buffer, HandedCall, Op, WatchedGraph
 from cgtool.observe.source import called_at, operands_at
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.storages import StorageRef
@@ -56,6 +56,8 @@ class Outputs(Detector):
         """How many items of each container had its outputs when each of its last replays began."""
         self._piled: dict[Holding, Callable[[], Frames]] = {}
         """Where the next replay found another item, and what puts it there."""
+        self._handed: list[HandedCall] = []
+        """Calls with outputs that have not begun."""
         self._views: dict[int, _View] = {}
         """By id: views of outputs that eager code made after a replay, and that nothing has read
         yet."""
@@ -70,8 +72,23 @@ class Outputs(Detector):
             for frames in self._early.pop((key_of(tensor) or 0, event.op.name), ()):
                 self.findings.drop(CAPTURE_DOES_NOT_EXECUTE, frames)
 
+    def on_tensors_handed(self, event: events.TensorsHanded) -> None:
+        self._handed.append(event.call)
+
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
+        for handed in self._handed:
+            if graph in handed.graphs and not handed.has_begun:
+                self.report(
+                    OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                    f"another thread gets the output of {graph.name} here, and the next replay, "
+                    "which overwrites it, does not wait for that thread",
+                    handed.place,
+                )
+                handed.may_begin.set()
+        self._handed = [
+            each for each in self._handed if not (each.has_begun or each.may_begin.is_set())
+        ]
         if not 0 < graph.replays <= _SEARCHES:
             return
 

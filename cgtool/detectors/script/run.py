@@ -37,7 +37,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
-from cgtool.observe.script import calls, events, graphed_callables, streams
+from cgtool.observe.script import calls, events, graphed_callables, handed_tensors, streams
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, is_consequence, load_error, own_fault
 from cgtool.program.objects import short, text_of
@@ -48,7 +48,7 @@ _OBSERVERS = (
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
     streams.observe_streams, calls.observe_backward, calls.hide_line_trace,
-    calls.observe_swaps,
+    calls.observe_swaps, handed_tensors.observe_handing_over,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 

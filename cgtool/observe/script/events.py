@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from cgtool.observe.ops import OpCall
-from cgtool.observe.script.state import ExternalUse, GraphedCallable, Op, WatchedGraph
+from cgtool.observe.script.state import ExternalUse, GraphedCallable, HandedCall, Op, WatchedGraph
 
 Event = TypeVar("Event")
 
@@ -117,6 +117,12 @@ class ReplayBegins(_OfGraph):
 
 class ReplayEnded(_OfGraph):
     """``replay`` has returned."""
+
+
+class TensorsHanded(NamedTuple):
+    """The script hands outputs to a thread of a pool."""
+
+    call: HandedCall
 
 
 class InputReplaced(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -217,6 +217,11 @@ class CallsAgain:
             | (again.read_first & self._graph.allocated.keys())
         )
 
+    def _is_meant(self, key: int | None) -> bool:
+        last = self._graph.last_replay
+        since = self._graph.began if last is None else last.time
+        return is_fed(self._graph, key, since)
+
     def _call(self, code: Code) -> _Again:
         again = _Again(self._device, self._script.annotations, {*self._memory.storages})
         for owner in (torch.cuda, torch.cuda.graphs):
@@ -230,7 +235,7 @@ class CallsAgain:
     def _finding(
         self, code: Code, texts: Texts, again: _Again, differing: list[str]
     ) -> Answer | None:
-        difference = _first_difference(self._simulated.steps, again.steps, texts)
+        difference = _first_difference(self._simulated.steps, again.steps, texts, self._is_meant)
         if difference is None:
             return None  # what no op shows: the state of a custom op, for example
         frames = difference.frames(code.function, self._graph.frames, len(self._script.chain()))
@@ -309,6 +314,17 @@ def _by_key(values: Any) -> Iterator[tuple[int, torch.Tensor]]:
             yield key, tensor
 
 
+def is_fed(graph: WatchedGraph, key: int | None, since: int) -> bool:
+    """Whether another graph makes what a graph reads, or the script has written it ``since`` then:
+    the next link of a chain may have the name of the one before (``self.h = layer(self.h)``)."""
+    use = None if key is None else graph.external.get(key)
+    if use is None:
+        return False
+    write, maker = use.buffer.last_write, use.buffer.allocated_in
+    is_written = write is not None and write.graph is None and write.time > since
+    return is_written or (maker is not None and maker is not graph)
+
+
 def add_what_is_new(log: FindingLog, found: Iterable[Finding]) -> None:
     """Report what is found by calls if there is no other error, nor a warning at its line, nor of a
     branch in its function."""
@@ -364,7 +380,13 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.allclose(first, second, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
-def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> _Difference | None:
+def _first_difference(
+    captured: list[Step],
+    again: list[Step],
+    texts: Texts,
+    is_meant: Callable[[int | None], bool],
+) -> _Difference | None:
+    """``is_meant``: whether a graph is to read a tensor, whatever a call takes, by its key."""
     steps = [step for step in captured if step.call is not None]
     same: dict[int | None, int | None] = {}
     for at, first in enumerate(steps):
@@ -401,7 +423,9 @@ def _first_difference(captured: list[Step], again: list[Step], texts: Texts) -> 
                         second.call,
                     )
                 expected = same.get(key_of(before), key_of(before))
-                if key_of(after) != expected:
+                if key_of(after) != expected and is_meant(key_of(before)):
+                    same[key_of(before)] = key_of(after)
+                elif key_of(after) != expected:
                     return _Difference(
                         METADATA_ADDRESS_CHANGED,
                         f"`{name}` gets another tensor here {texts.again}; a replay goes on with "

@@ -35,6 +35,7 @@ from cgtool.devices.simulated.calls_again import (
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model import clock
+from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, attribute_of
@@ -83,6 +84,8 @@ class LaterCalls:
         self._codes: dict[WatchedGraph, tuple[Code, Modes]] = {}
         self._running: tuple[WatchedGraph, ForkedProcess] | None = None
         self._answers: dict[WatchedGraph, Finding] = {}
+        self._at_once: set[Frames] = set()
+        """Where graphs were captured that differed at their first replay."""
         self._calls: dict[WatchedGraph, int] = {}
         """How often the code of each graph was called."""
         self._waited = 0.0
@@ -141,6 +144,8 @@ class LaterCalls:
             if answer:
                 found = msgspec.msgpack.decode(answer, type=Answer)
                 self._answers[graph] = found.finding
+                if self._calls[graph] == 1:
+                    self._at_once.add(graph.frames)
                 is_alone = len(self._script.graphs_by_place()[graph.frames]) == 1
                 if found.key is not None and is_alone:
                     self._script.publish(events.InputReplaced(graph, found.key))
@@ -149,14 +154,19 @@ class LaterCalls:
     def report(self) -> None:
         """The script has ended. Nothing is reported beside what is known to differ at replays.
         Graphs that the same line captures may be meant for different states: one of them is
-        reported if all that were called differ."""
+        reported if all that were called differ, and none did at its first replay."""
         self._wait()
         log = self._device.findings
         if any(each.phase == "replay" for each in explain_findings(log) if is_hazard(each)):
             return
+        by_place = self._script.graphs_by_place()
         places = {graph.frames: finding for graph, finding in reversed(self._answers.items())}
         right = {graph.frames for graph in self._calls if graph not in self._answers}
-        found = [finding for place, finding in places.items() if place not in right]
+        found = [
+            finding
+            for place, finding in places.items()
+            if place not in right and (len(by_place[place]) == 1 or place not in self._at_once)
+        ]
         add_what_is_new(log, reversed(found))
 
 

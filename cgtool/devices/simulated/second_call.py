@@ -22,11 +22,11 @@ from cgtool.devices.simulated.calls_again import (
     Texts,
     add_what_is_new,
     has_gradient_of,
+    is_fed,
 )
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Frames
-from cgtool.model.finding import Finding
 from cgtool.observe.script import events
 from cgtool.observe.script.blocks import Block, block_of
 from cgtool.observe.script.script import ObservedScript
@@ -63,7 +63,7 @@ class SecondCalls:
         self._places: set[Frames] = set()
         self._running: tuple[WatchedGraph, ForkedProcess] | None = None
         """A graph, and the process that calls its code again."""
-        self._answers: list[tuple[WatchedGraph, Finding]] = []
+        self._answers: list[tuple[WatchedGraph, Answer]] = []
         script.subscribe(events.CaptureBegan, self._began)
         script.subscribe(events.CaptureEnded, self._ended)
         script.subscribe(events.CaptureFailed, self._failed)
@@ -100,7 +100,7 @@ class SecondCalls:
             answer = process.answer(seconds)
             if answer:
                 found = msgspec.msgpack.decode(answer, type=Answer)
-                self._answers.append((graph, found.finding))
+                self._answers.append((graph, found))
 
     def report(self) -> None:
         """The script has ended. Of graphs that the same line captures nothing is reported: those
@@ -108,9 +108,11 @@ class SecondCalls:
         self._wait(_SECONDS)
         by_place = self._script.graphs_by_place()
         found = [
-            finding
-            for graph, finding in self._answers
-            if graph.replays > 1 and len(by_place[graph.frames]) == 1
+            answer.finding
+            for graph, answer in self._answers
+            if graph.replays > 1
+            and len(by_place[graph.frames]) == 1
+            and not is_fed(graph, answer.key, graph.began)
         ]
         add_what_is_new(self._device.findings, found)
 

@@ -27,7 +27,7 @@ from cgtool.model.files import atomic
 from cgtool.model.finding import Report
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.observe import call_sites
-from cgtool.program.description import entry_of
+from cgtool.program.description import entry_of, notes_on_generators
 from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load, seed_all
 from cgtool.program.spec import parse_entry
@@ -111,6 +111,7 @@ def _check(job: jobs.CheckJob, context: JobContext) -> JobResult:
         checked, captured = context.device.check(workload, job.capture_options, context.progress)
         entry = entry_of(workload, job.capture_options)
         report = context.report("check", entry, checked)
+        report = replace(report, notes=(*report.notes, *notes_on_generators(workload)))
         if captured is not None:
             empty = [each for each in captured[0].caveats if each.code == EMPTY_GRAPH]
             report = replace(report, notes=(*report.notes, *empty))
@@ -133,7 +134,7 @@ def _verify(job: jobs.VerifyJob, context: JobContext) -> JobResult:
         outcome = verify(target, job.options, context.progress)
         entry = entry_of(workload, job.capture_options)
         report = context.report("verify", entry, (outcome.findings, outcome.looked_at))
-    notes = (*report.notes, *outcome.notes)
+        notes = (*report.notes, *outcome.notes, *notes_on_generators(workload))
     report = replace(report, comparisons=outcome.comparisons, notes=notes)
     return JobResult(None, report)
 

@@ -126,14 +126,7 @@ def named_results(run: WorkloadRun) -> Iterator[tuple[str, str, torch.Tensor]]:
 def caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
     caveats = [Caveat("note", note) for note in run.workload.notes]
-    if generators := generators_of(run.workload):
-        caveats.append(
-            Caveat(
-                "note",
-                "random generators that are registered with the graphs, as by "
-                f"register_generator_state(): {', '.join(generators)}",
-            )
-        )
+    caveats += notes_on_generators(run.workload)
     caveats += [
         Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
     ]
@@ -147,6 +140,18 @@ def caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
             if index not in run.backwards
         ]
     return caveats
+
+
+def notes_on_generators(workload: Workload) -> list[Caveat]:
+    """That random generators are registered, which a capture of the user's own has to do, too."""
+    generators = generators_of(workload)
+    return [
+        Caveat(
+            "note",
+            "random generators that cgtool registers with the graphs, as your own capture has to "
+            f"(register_generator_state()): {', '.join(generators)}",
+        )
+    ] * bool(generators)
 
 
 # --- what a workload owns

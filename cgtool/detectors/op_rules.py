@@ -189,7 +189,8 @@ OPS: dict[str, Refusal] = {
     "aten::_coalesce": Refusal(
         SYNC_DYNAMIC_SHAPE_OP,
         "`coalesce`, which counts the distinct indices on the host,",
-        "use the tensor uncoalesced, or a dense gradient (sparse=False)",
+        "coalesce the indices once, outside the captured code, and add the values with "
+        "`index_add_`; of an embedding, use a dense gradient (`sparse=False`)",
         when=lambda args, _kwargs: sparse_indices(args[0]).shape[1] > 1,
     ),
     # sparse/cuda/SoftMax.cu, compute_pool_max

@@ -80,6 +80,9 @@ _FIX_OF_COUNT = (
     "capture again when the number of items has changed, or keep it, and `copy_()` into the "
     "tensors that are there (one that has no effect stands for an item that is not in use)"
 )
+_FIX_OF_NUMBERS = (
+    "keep the numbers in a tensor on the device; `copy_()` new ones into it before a replay"
+)
 _FIX_OF_OPTION = "capture a graph for each value, or again when it has changed"
 
 
@@ -339,6 +342,8 @@ class Reads:
             ):
                 return _FIX_OF_KEY
         is_number = all(isinstance(value, int | float | complex) for value in state.content)
+        if is_number and state.kind == "table" and len(state.content) > 1:
+            return _FIX_OF_NUMBERS
         return None if is_number else _FIX_OF_OPTION
 
     def of_another(

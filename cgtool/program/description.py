@@ -148,8 +148,8 @@ def notes_on_generators(workload: Workload) -> list[Caveat]:
     return [
         Caveat(
             "note",
-            "random generators that cgtool registers with the graphs, as your own capture has to "
-            f"(register_generator_state()): {', '.join(generators)}",
+            "random generators that cgtool registers with the graphs, as a capture of your own has "
+            f"to do by register_generator_state(): {', '.join(generators)}",
         )
     ] * bool(generators)
 

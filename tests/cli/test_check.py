@@ -666,3 +666,22 @@ def test_sizes_that_follow_from_a_tensor_that_grows_are_no_numbers_of_the_user(t
     report = json.loads(check(tmp_path, IMPORTS + GROWS, "--format", "json").stdout)
     assert "metadata-address-changed" in {finding["code"] for finding in report["findings"]}
     assert "python-scalar-frozen" not in {finding["code"] for finding in report["findings"]}
+
+
+GENERATOR = """\
+import torch
+def build(device):
+    generator = torch.Generator(device)
+    def f(x):
+        return x + torch.randn(x.shape, device=x.device, generator=generator)
+    return f, (torch.ones(4, device=device),)
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_generators_that_cgtool_registers_are_named(tmp_path, command):
+    (tmp_path / "model.py").write_text(GENERATOR)
+    done = cgtool(command, "model.py:build", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = unwrapped(done.stdout + done.stderr)
+    assert "has to do by register_generator_state(): generator" in said

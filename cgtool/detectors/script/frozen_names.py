@@ -323,6 +323,8 @@ class Reads:
     ) -> Frozen:
         """``use``, ``root``: those of ``watched``, or of the place that its object is read from."""
         look_up, local_to, subject = _looked_up(use, root, watched.owner)
+        if subject is None and watched.key is not None and meaning == CONTROL_FLOW_FROZEN:
+            subject = ("branch", watched.key)
         read_at = self._read_at(watched.frame)
         tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
         named = _named(meaning, use, state, look_up, read_at, local_to, subject)

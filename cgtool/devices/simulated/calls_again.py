@@ -217,6 +217,18 @@ class CallsAgain:
             | (again.read_first & self._graph.allocated.keys())
         )
 
+    def _is_of_another_graph(self, again: _Again, texts: Texts) -> bool:
+        """Whether a graph was captured with what Python holds now: the buffers of the other half of
+        a step, another phase."""
+        others: list[Any] = [
+            each.graph() for each in self._script.replayable() if each is not self._graph
+        ]
+        return any(
+            _first_difference(each._graph.steps, again.steps, texts, lambda _key: False) is None
+            for each in others
+            if each is not None and each._graph is not None
+        )
+
     def _is_meant(self, key: int | None) -> bool:
         last = self._graph.last_replay
         since = self._graph.began if last is None else last.time
@@ -236,7 +248,7 @@ class CallsAgain:
         self, code: Code, texts: Texts, again: _Again, differing: list[str]
     ) -> Answer | None:
         difference = _first_difference(self._simulated.steps, again.steps, texts, self._is_meant)
-        if difference is None:
+        if difference is None or self._is_of_another_graph(again, texts):
             return None  # what no op shows: the state of a custom op, for example
         frames = difference.frames(code.function, self._graph.frames, len(self._script.chain()))
         finding = Finding(

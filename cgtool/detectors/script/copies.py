@@ -176,7 +176,12 @@ class Copies(Detector):
     def _report_broadcasts(self) -> None:
         """A short batch that fills the whole input, or one row that is meant for all of them: what
         the same line has copied otherwise tells."""
-        for line in self._lines.values():
+        copied: Counter[tuple[str, int] | None] = Counter()
+        broadcast: Counter[tuple[str, int] | None] = Counter()
+        for (_, place), line in self._lines.items():
+            copied[place] += line.full
+            broadcast[place] += line.broadcasts
+        for (_, place), line in self._lines.items():
             if not line.broadcasts:
                 continue
             source, target = line.shapes
@@ -184,7 +189,7 @@ class Copies(Detector):
             severity: str | None = WARNING
             if line.full:
                 severity, evidence = None, (f"this line has also copied {target}",)
-            elif line.broadcasts > 1:
+            elif line.broadcasts > 1 or (broadcast[place] > 1 and not copied[place]):
                 severity, evidence = NOTE, ("this line broadcasts each time",)
             self.report(
                 REPLAY_WITH_OTHER_SHAPE,

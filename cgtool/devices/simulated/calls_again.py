@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -224,7 +225,8 @@ class CallsAgain:
             each.graph() for each in self._script.replayable() if each is not self._graph
         ]
         return any(
-            _first_difference(each._graph.steps, again.steps, texts, lambda _key: False) is None
+            _functions(each._graph.steps) == _functions(again.steps)
+            and _first_difference(each._graph.steps, again.steps, texts, lambda _key: False) is None
             for each in others
             if each is not None and each._graph is not None
         )
@@ -471,6 +473,12 @@ def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
     else:
         reason += f", and not {texts.again}"
     return f"{reason}: every replay repeats {texts.repeated}"
+
+
+def _functions(steps: list[Step]) -> list[CodeType]:
+    """Whose lines call the ops."""
+    calls = [step.call for step in steps if step.call is not None]
+    return [call.chain[0][0] for call in calls if call.chain]
 
 
 def _is_tensor(value: Any) -> bool:

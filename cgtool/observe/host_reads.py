@@ -49,7 +49,7 @@ from cgtool.observe.lookup import (
     Identity,
     behind,
     cells_of,
-    content_through,
+    content_of,
     is_immutable,
     resolve,
     undecorated,
@@ -278,7 +278,7 @@ class HostReads:
     def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
     ) -> None:
-        cells: list[tuple[types.FunctionType, dict[str, types.CellType]]] | None = None
+        cells: list[dict[str, types.CellType]] | None = None
         for use in uses_of(code):
             roots: list[tuple[Callable[[], Any], int]] = []
             if use.scope == "global":
@@ -292,15 +292,8 @@ class HostReads:
             else:
                 if cells is None:
                     cells = list(cells_of(code, values))
-                shared = {
-                    id(cell): function
-                    for function, found in cells
-                    if (cell := found.get(use.root)) is not None
-                }
-                roots += [
-                    (content_through(function, use.root), number)
-                    for number, function in shared.items()
-                ]
+                shared = {id(cell): cell for found in cells if (cell := found.get(use.root))}
+                roots += [(content_of(cell), number) for number, cell in shared.items()]
             for root, owner in roots:
                 if use.called and depth:
                     self._follow(resolve(root(), use.steps), depth - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -311,10 +311,23 @@ class ResultRecorder(OpRecorder):
         return output
 
 
+class Ops(NamedTuple):
+    """The ops that captures ran, in order."""
+
+    record: Record
+    calls: Sequence[OpCall]
+
+    @property
+    def names(self) -> list[str]:
+        return [call.name for call in self.calls]
+
+
 class Probe(NamedTuple):
     """A second capture that keeps the results of every op."""
 
     record: Record
+    run: WorkloadRun
+    """What it returned."""
     replay: Callable[[], OpResults]
     """Replays it; returns the results, which the next replay overwrites."""
 
@@ -369,6 +382,11 @@ class VerifyTarget(ABC):
         Nothing can be replayed afterwards. ``unexplained``: replay and eager differ and no cause is
         known, so that an address which may be none is reason enough."""
         return []
+
+    def captured_ops(self) -> Ops | None:
+        """The ops whose results a probe would keep, of the capture that is verified; None where
+        that capture ran without a recorder."""
+        return None
 
     @abstractmethod
     def probe(self) -> Probe:

@@ -124,6 +124,65 @@ def test_the_first_node_that_parts_is_named(verified):
     assert f"guilty.py:{marked('rebound_state')[1]}" in note.text
 
 
+def _op_note(outcome):
+    (note,) = (
+        each for each in outcome.notes if each.code in ("first-parting-node", "parting-unknown")
+    )
+    return note.text
+
+
+def test_ops_that_only_eager_runs_are_named(verified, tmp_path):
+    """The second capture refills its memo as eager does, so that all its ops have equal results."""
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    weight = torch.randn(4, 4, device=device)\n"
+        "    memo = {}\n    def step(x):\n        if memo.get('of') != x._version:\n"
+        "            memo['of'], memo['value'] = x._version, x.cos()\n"
+        "        return memo['value'] + 1\n"
+        "    return step, (torch.ones(4, device=device),)\n"
+    )
+    text = _op_note(verified(f"{file}:build"))
+    assert "entry.py:8" in text and "eager runs aten::cos, the capture ran aten::add" in text
+
+
+def test_ops_after_the_last_one_of_the_capture_are_named(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    total = torch.zeros(4, device=device)\n"
+        "    calls = {'n': 0}\n    def step(x):\n        y = x.cos()\n"
+        "        calls['n'] += 1\n        if calls['n'] % 3 == 0:\n            total.add_(y)\n"
+        "        return y\n    return step, (torch.ones(4, device=device),)\n"
+    )
+    text = _op_note(verified(f"{file}:build"))
+    assert "entry.py:10" in text
+    assert "eager runs aten::add_.Tensor, the capture ends before it" in text
+
+
+def test_a_difference_that_a_second_run_does_not_show_has_no_op(verified, tmp_path):
+    """Nothing sets the iterator back: the runs that look for the op begin elsewhere."""
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    total = torch.zeros(4, device=device)\n"
+        "    calls = iter(range(10**9))\n    def step(x):\n        y = x.cos()\n"
+        "        if next(calls) % 4 == 3:\n            total.add_(y)\n"
+        "        return y\n    return step, (torch.ones(4, device=device),)\n"
+    )
+    outcome = verified(f"{file}:build")
+    assert not all(comparison.equal for comparison in outcome.comparisons)
+    assert "a second capture does not differ from a second eager run" in _op_note(outcome)
+
+
+def test_what_a_kernel_outside_pytorch_writes_differs_without_an_op(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import ctypes\nimport torch\n\ndef build(device):\n    def step(x):\n"
+        "        y = x.cos()\n        ctypes.memset(y.data_ptr(), 1, 8)\n"
+        "        return y\n    return step, (torch.ones(4, device=device),)\n"
+    )
+    outcome = verified(f"{file}:build")
+    assert "every op that PyTorch dispatches has equal results" in _op_note(outcome)
+
+
 def test_the_first_node_that_makes_a_nan_is_named_and_nan_equals_nan(verified):
     outcome = verified("innocent.py:nan_on_purpose")
     (note,) = [note for note in outcome.notes if note.code == "first-non-finite-node"]

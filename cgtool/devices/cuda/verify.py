@@ -147,7 +147,7 @@ class CudaVerifyTarget(VerifyTarget):
             return results
 
         again.capture_phases(observe)
-        return Probe(record, replay)
+        return Probe(record, again, replay)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from cgtool.detectors.streams import capturing
 from cgtool.devices.device import (
     Device,
     OpResults,
+    Ops,
     PhaseGraph,
     Probe,
     Session,
@@ -188,6 +189,10 @@ class SimulatedVerifyTarget(VerifyTarget):
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
 
+    def captured_ops(self) -> Ops:
+        steps = [step for graph in self.session.graphs for step in graph.graph.steps]
+        return Ops(self.session.record, [step.call for step in steps if step.call is not None])
+
     def probe(self) -> Probe:
         again = SimulatedSession(self.workload, self.options, model=self.session.model)
         again.capture()
@@ -204,4 +209,4 @@ class SimulatedVerifyTarget(VerifyTarget):
                                 results.append((step.call, [each.clone() for each in written]))
             return results
 
-        return Probe(again.record, replay)
+        return Probe(again.record, again, replay)

@@ -246,8 +246,13 @@ def _report_ops(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         divergence = Divergence(subject.runner)
         for verdict in differing[:1]:
             iteration, comparison = verdict.differing[0].iteration, verdict.differing[0].comparison
-            op, detail = divergence.find(verdict.evidence.trial, iteration, max(noise, default=0.0))
-            text = f"{comparison.name} differs: {detail}"
+            op, detail = divergence.find(
+                verdict.evidence.trial,
+                iteration,
+                max(noise, default=0.0),
+                (comparison.kind, comparison.name),
+            )
+            text = f"{comparison.trial}: {comparison.name} differs: {detail}"
             if op is not None:
                 text = f"{comparison.trial}: replay and eager first differ at {op}: {detail}"
             subject.log.note("first-parting-node", text)

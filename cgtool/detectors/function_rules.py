@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.host_read_rules import READS, goes_to_an_op, library_function
+from cgtool.detectors.host_read_rules import READS, library_function
+from cgtool.detectors.number_arguments import goes_to_an_op
 from cgtool.detectors.op_rules import OUTSIDE
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
 import inspect
 import itertools
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.number_arguments import may_get_tensor_for_number, takes_numbers
 from cgtool.detectors.op_rules import (
     LINALG_ERROR_CHECK,
     OUTSIDE,
@@ -23,7 +23,6 @@ from cgtool.detectors.op_rules import (
 )
 from cgtool.findings import code
 from cgtool.observe.frames import (
-    Site,
     callers,
     is_calling,
     is_internal,
@@ -221,6 +220,7 @@ INSTEAD = {
     "nested_tensor_from_mask_left_aligned": (
         "construct the `TransformerEncoder` with enable_nested_tensor=False"
     ),
+    "one_hot": "pass num_classes, the number of classes",
     "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
     "where": (
@@ -275,7 +275,9 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     name = called_at(position_of(call.chain[0]))
     running = next(_running_frames(), None)
     is_written = running is not None and not is_internal(running.f_code)
-    if refusal is READ and is_written and _takes_numbers(node):
+    if refusal is READ and running is not None and is_written and takes_numbers(node):
+        if not may_get_tensor_for_number(node, running):
+            return read_in_kernel(name)
         called = ast.unparse(node.func)
         return refusal._replace(
             subject=f"`{called}` with a tensor in place of a number, which is read on the host,",
@@ -339,35 +341,6 @@ def _is_operand(position: Position) -> bool:
             reads = [x for x in reads if isinstance(x.ctx, ast.Load)]
             return bool(reads) and all(id(each) in operands for each in reads)
     return is_number and isinstance(statement, _COMPUTED)
-
-
-def goes_to_an_op(site: Site) -> bool:
-    """Whether what an expression returns, or a method of it, is an argument of a function of
-    PyTorch that computes."""
-    inner: ast.AST | None = None
-    for node in nodes_around(position_of(site)):
-        is_method = isinstance(node, ast.Call) and node.func is inner
-        if not is_method and not isinstance(node, ast.Attribute | ast.Starred):
-            return isinstance(node, ast.Call) and _takes_numbers(node)
-        inner = node
-    return False
-
-
-_CONVERSIONS = ("item", "tolist", "numpy", "tensor", "as_tensor", "asarray", "scalar_tensor")
-"""Functions of PyTorch that are there to read values, or have a rule of their own."""
-_NAMESPACES = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
-"""Where PyTorch has functions that compute."""
-
-
-def _takes_numbers(call: ast.Call) -> bool:
-    """Whether it calls a function of PyTorch that computes, which is written in C++: one in Python
-    has a frame."""
-    name = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
-    is_method = isinstance(call.func, ast.Attribute)
-    if name in _CONVERSIONS or (not is_method and hasattr(builtins, name)):
-        return False
-    owners = (torch.Tensor, *_NAMESPACES) if is_method else _NAMESPACES
-    return any(callable(getattr(owner, name, None)) for owner in owners)
 
 
 def _pass_a_number(argument: str = "") -> str:

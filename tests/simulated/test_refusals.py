@@ -340,6 +340,18 @@ def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
             "`x.new_full` with a tensor in place of a number,",
             "pass a Python number",
         ),
+        "number of its own": (
+            lambda x: functional.one_hot(x.long(), num_classes=-1),
+            "hidden-sync-in-stock-module",
+            "`one_hot`, which reads a tensor value on the host,",
+            "pass num_classes",
+        ),
+        "tensor for a number of classes": (
+            lambda x: functional.one_hot(x.long(), x[0].long() + 1),
+            "sync-item",
+            "`functional.one_hot` with a tensor in place of a number,",
+            "pass a Python number",
+        ),
         "math": (
             lambda x: x * math.sqrt(x[0]),
             "sync-item",

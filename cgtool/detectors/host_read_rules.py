@@ -21,6 +21,7 @@ from cgtool.detectors.op_rules import (
     SYNC_TRUTH_VALUE,
     Refusal,
 )
+from cgtool.detectors.replacements import RANGES, instead_of
 from cgtool.findings import code
 from cgtool.observe.frames import (
     callers,
@@ -207,29 +208,8 @@ _ON_THE_DEVICE = {
     "isclose": "`torch.isclose`, and select with `torch.where`",
 }
 """By the name of a function of Python's own that compares or converts what it gets."""
-_CALLS_A_MODULE = "/torch/nn/modules/module.py"
-_RANGES = ("arange", "range")
-"""Their length depends on the values."""
-_STEPS = "torch.linspace(0, 1, steps, device=...)"
-INSTEAD = {
-    **dict.fromkeys(_RANGES, "pass a Python number"),
-    "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
-    "logspace": f"compute it on the device: base ** (start + (end - start) * {_STEPS})",
-    "corrcoef": "subtract the means, divide the rows by their norms, and multiply: `x @ x.T`",
-    "cov": "subtract the means, and multiply: `x @ x.T / (x.shape[1] - 1)`",
-    "nested_tensor_from_mask_left_aligned": (
-        "construct the `TransformerEncoder` with enable_nested_tensor=False"
-    ),
-    "one_hot": "pass num_classes, the number of classes",
-    "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
-    "normal": "use mean + std * torch.randn_like(std)",
-    "where": (
-        "compute with all elements, whose number is fixed, and select with "
-        "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"
-    ),
-}
-"""What to write for a function that reads a value on the host, or the size of its result."""
 _ENDS = ("linspace", "logspace")
+_CALLS_A_MODULE = "/torch/nn/modules/module.py"
 
 
 def read_by_library(files: Iterable[str]) -> Refusal | None:
@@ -392,9 +372,9 @@ def _checked_inside() -> Refusal | None:
 def read_in_kernel(op: str) -> Refusal:
     """The read on the host in the kernel of an op."""
     read_code = HIDDEN_SYNC_IN_STOCK_MODULE
-    if op in (*_RANGES, *_ENDS):
-        read_code = BOUNDS if op in _RANGES else SYNC_ITEM
-    return Refusal(read_code, _reads(op), INSTEAD.get(op, OUTSIDE))
+    if op in (*RANGES, *_ENDS):
+        read_code = BOUNDS if op in RANGES else SYNC_ITEM
+    return Refusal(read_code, _reads(op), instead_of(op))
 
 
 def _reads(function: str) -> str:

@@ -14,7 +14,6 @@ import torch
 from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import (
     HIDDEN_SYNC_IN_STOCK_MODULE,
-    INSTEAD,
     inside_python,
     library_function,
     read_by_code,
@@ -25,12 +24,12 @@ from cgtool.detectors.op_rules import (
     LINALG_ERROR_CHECK,
     ONLY_ON_THE_CPU,
     OPS,
-    OUTSIDE,
     SYNC_DYNAMIC_SHAPE_OP,
     SYNC_ITEM,
     SYNC_TRUTH_VALUE,
     Refusal,
 )
+from cgtool.detectors.replacements import instead_of
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.observe.frames import position_of
 from cgtool.observe.ops import OpCall, op_name
@@ -194,7 +193,7 @@ def _refusal_of(
     return Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE if is_hidden else refusal.code,
         subject,
-        INSTEAD.get(function, OUTSIDE),
+        instead_of(function, call),
     )
 
 

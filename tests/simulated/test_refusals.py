@@ -346,11 +346,24 @@ def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
             "`one_hot`, which reads a tensor value on the host,",
             "pass num_classes",
         ),
-        "tensor for a number of classes": (
-            lambda x: functional.one_hot(x.long(), x[0].long() + 1),
+        "number by its name": (
+            lambda x: torch.renorm(x[None], 2, 0, maxnorm=x[0]),
             "sync-item",
-            "`functional.one_hot` with a tensor in place of a number,",
+            "`torch.renorm` with a tensor in place of a number,",
             "pass a Python number",
+        ),
+        "covariance": (
+            lambda x: torch.cov(x[None], correction=0),
+            "hidden-sync-in-stock-module",
+            "`cov`, which calls `torch.equal`,",
+            "`x @ x.T / x.shape[1]`",
+        ),
+        "covariance with weights": (
+            lambda x: torch.cov(x[None], aweights=x),
+            "hidden-sync-in-stock-module",
+            "`cov`, which calls",
+            "with w = x, subtract the weighted means `(x * w).sum(1, keepdim=True) / w.sum()`, and "
+            "multiply: `x @ (x * w).T / (w.sum() - (w * x).sum() / w.sum())`",
         ),
         "math": (
             lambda x: x * math.sqrt(x[0]),

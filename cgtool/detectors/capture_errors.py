@@ -34,6 +34,12 @@ OTHER_STREAM = (
     "capture with `torch.cuda.graph`, which uses a stream of its own, or call `capture_begin` and "
     "`capture_end` under `with torch.cuda.stream(torch.cuda.Stream()):`"
 )
+INSIDE_ANOTHER = "a capture cannot begin while its thread is capturing another graph"
+NOT_NESTED = (
+    "do not nest captures: capture the inner graph before the outer one, and let the code inside "
+    "the outer one run without a graph"
+)
+ONE_BY_ONE = "capture the graphs one after the other, for example under one lock"
 FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 EXCEPTION_IN_CAPTURE = code("exception-in-capture")
 CUDNN_BENCHMARK_IN_CAPTURE = code("cudnn-benchmark-in-capture")
@@ -276,7 +282,6 @@ packages is also behind compiled code, and behind each custom op of Python."""
 _REFUSED = "operation not permitted when stream is capturing"
 _COPY = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 _INVALIDATED = "previous error during capture"
-_ONE_BY_ONE = "capture the graphs one after the other, for example under one lock"
 
 # In order: the first rule that matches is the answer.
 RULES = (
@@ -535,15 +540,15 @@ RULES = (
     Rule(
         API_ORDER_MISUSE,
         rf"{_REFUSED}|cannot be performed in the present state",
-        "a capture cannot begin while its thread is capturing another graph",
-        _ONE_BY_ONE,
+        INSIDE_ANOTHER,
+        NOT_NESTED,
         when=lambda error: error.phase == BEGIN_INSIDE,
     ),
     Rule(
         API_ORDER_MISUSE,
         rf"{_INVALIDATED}|{_REFUSED}|cannot be performed in the present state",
         "the capture was ended by another one that was to begin inside it, on the same thread",
-        _ONE_BY_ONE,
+        NOT_NESTED,
         when=lambda error: error.has_nested,
     ),
     Rule(
@@ -551,7 +556,7 @@ RULES = (
         _REFUSED,
         "the capture could not begin (900): another thread ({capturing}) is capturing, and "
         "`torch.cuda.graph` synchronizes the device",
-        _ONE_BY_ONE,
+        ONE_BY_ONE,
         when=lambda error: error.phase == BEGIN and bool(error.capturing),
     ),
     Rule(
@@ -568,7 +573,7 @@ RULES = (
         _INVALIDATED,
         "the capture was ended by code outside it (901): `torch.cuda.graph` was entered on another "
         "thread ({capturing}), and synchronizes the device",
-        _ONE_BY_ONE,
+        ONE_BY_ONE,
         when=lambda error: bool(error.capturing),
     ),
     Rule(

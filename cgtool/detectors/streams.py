@@ -7,6 +7,7 @@ on the real streams.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,13 +17,19 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.capture_errors import (
+    API_ORDER_MISUSE,
+    INSIDE_ANOTHER,
+    NOT_NESTED,
+    ONE_BY_ONE,
+)
 from cgtool.detectors.function_rules import watch_functions
 from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE, StreamRaces, accesses, other_line
 from cgtool.findings import code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Chain, frames_of, here
+from cgtool.observe.frames import Chain, callers, frames_of, here, package_part
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import Clock, merge
 from cgtool.observe.waiting import callers_of_backward
@@ -33,7 +40,9 @@ from cgtool.torch_compat.weak import Weak
 ACCUMULATE_GRAD_DEFAULT_STREAM = code("accumulate-grad-default-stream")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 DEFAULT_STREAM_DEPENDENCY = code("default-stream-dependency")
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
+OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
 RECORD_STREAM_DEFERS_REUSE = code("record-stream-defers-reuse")
 SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 UNJOINED_SIDE_STREAM = code("unjoined-side-stream")
@@ -43,6 +52,11 @@ NOT_CAPTURED = frozenset((KERNEL_ON_STREAM_ZERO, SIDE_STREAM_NOT_FORKED))
 """Work that is not part of the capture, which may succeed without it."""
 Frontier = frozenset[int]
 
+_GRAPHS = "/torch/cuda/graphs.py"
+_BEGINS_IN_THREAD = (
+    "the capture could not begin (900): another thread is capturing, and `torch.cuda.graph` "
+    "synchronizes the device"
+)
 UNFORKED = (
     "the stream did not wait for the capture stream: its work either fails "
     "(cudaErrorStreamCaptureUnsupported, 900), or runs once during capture and in no replay; the "
@@ -94,6 +108,12 @@ class _Current(threading.local):
     """The stream that a thread has made current."""
 
     lane: Any = None
+
+
+def _begins_capture() -> bool:
+    """Whether what calls cgtool is ``torch.cuda.graph`` or ``make_graphed_callables``."""
+    files = (package_part(frame.f_code.co_filename) for frame in callers(sys._getframe(1)))
+    return next((file for file in files if not file.startswith("/cgtool/")), "") == _GRAPHS
 
 
 class CaptureInProgress(CapturedRegion):
@@ -165,6 +185,17 @@ class CaptureInProgress(CapturedRegion):
             self.findings.extend(self._generator.end())
         self._functions.close()
         self.capture_id = None
+
+    def refuse_synchronize(self, call: str, *, in_all_modes: bool = False) -> None:
+        """A call that waits for the device. ``torch.cuda.graph`` has one before it captures."""
+        is_permitted = self.in_other_thread and self.mode != "global" and not in_all_modes
+        if self.capturing and not is_permitted and _begins_capture():
+            if self.in_other_thread:
+                self.report(OTHER_THREAD_CUDA_CALL, _BEGINS_IN_THREAD, fix=ONE_BY_ONE)
+            else:
+                self.report(API_ORDER_MISUSE, INSIDE_ANOTHER, fix=NOT_NESTED)
+        else:
+            self.refuse(EXPLICIT_SYNCHRONIZE, call, in_all_modes=in_all_modes)
 
     def wait(
         self, waiting: Lane, joined: int | None, frontier: Frontier, waited: Lane | None = None

@@ -49,7 +49,6 @@ from cgtool.torch_compat.private import CAPTURING_QUERIES, storage_address
 from cgtool.torch_compat.streams import Event, Stream, handle_of
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
-EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
 MEM_ALLOC_NODES = code("mem-alloc-nodes")
 RNG_STATE_ACCESS = code("rng-state-access")
@@ -155,6 +154,13 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
         return call
 
+    def synchronize(name: str) -> Callable[..., Any]:
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            dry.refuse_synchronize(name)
+            return call_user(original, *args, **kwargs)
+
+        return call
+
     def seed(original: Any, number: int) -> Any:
         if sets_other_seed(number):
             dry.refuse(RNG_STATE_ACCESS, f"torch.cuda.{original.__name__}()")
@@ -198,13 +204,13 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
     cuda, accelerator = torch.cuda, torch.accelerator
     of_streams = {
-        "synchronize": refused(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()"),
+        "synchronize": synchronize("Stream.synchronize()"),
         "query": refused(EVENT_OR_STREAM_QUERY, "Stream.query()"),
         "wait_stream": wait_stream,
         "wait_event": wait_event,
     }
     of_events = {
-        "synchronize": refused(EXPLICIT_SYNCHRONIZE, "Event.synchronize()"),
+        "synchronize": synchronize("Event.synchronize()"),
         "query": refused(EVENT_OR_STREAM_QUERY, "Event.query()"),
         "record": record,
         "wait": wait,
@@ -212,11 +218,11 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     return [
         *((owner, *item) for owner in (cuda.Stream, Stream) for item in of_streams.items()),
         *((owner, *item) for owner in (cuda.Event, Event) for item in of_events.items()),
-        (cuda, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")),
+        (cuda, "synchronize", synchronize("torch.cuda.synchronize()")),
         (
             accelerator,
             "synchronize",
-            refused(EXPLICIT_SYNCHRONIZE, "torch.accelerator.synchronize()"),
+            synchronize("torch.accelerator.synchronize()"),
         ),
         *((*point, is_capturing) for point in CAPTURING_QUERIES),
         (cuda, "manual_seed", seed),

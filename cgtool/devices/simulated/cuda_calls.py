@@ -22,7 +22,6 @@ from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
 from cgtool.torch_compat import private
 
-EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 RNG_STATE_ACCESS = code("rng-state-access")
 
 
@@ -180,9 +179,7 @@ def accelerator_calls(device: DeviceModel) -> dict[str, Any]:
 
 
 def _synchronize(device: DeviceModel, module: str) -> Callable[..., None]:
-    return lambda *_: device.refuse(
-        EXPLICIT_SYNCHRONIZE, f"{module}.synchronize()", in_all_modes=True
-    )
+    return lambda *_: device.refuse_synchronize(f"{module}.synchronize()", in_all_modes=True)
 
 
 def _set_stream(device: DeviceModel) -> Callable[[Stream], None]:

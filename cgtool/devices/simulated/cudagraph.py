@@ -17,7 +17,13 @@ from typing import Any
 import torch
 from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
-from cgtool.detectors.capture_errors import ON_DEFAULT_STREAM, OTHER_STREAM
+from cgtool.detectors.capture_errors import (
+    INSIDE_ANOTHER,
+    NOT_NESTED,
+    ON_DEFAULT_STREAM,
+    ONE_BY_ONE,
+    OTHER_STREAM,
+)
 from cgtool.detectors.script.run import run
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import Stream
@@ -197,8 +203,10 @@ class CUDAGraph:
             # notes/cuda: one capture at a time in a process.
             device.report(
                 API_ORDER_MISUSE,
-                "a capture begins while another is in progress",
-                fix="capture the graphs one after the other",
+                "a capture begins while another is in progress"
+                if device.in_other_thread
+                else INSIDE_ANOTHER,
+                fix=ONE_BY_ONE if device.in_other_thread else NOT_NESTED,
             )
         if pool is None:
             self._pool = device.new_pool()

@@ -26,7 +26,6 @@ UNCOMPILED_NOTE = Caveat(
 )
 _FIRST_HANDLE = 1 << 32
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
-EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
 
 class DeviceModel(CaptureInProgress):
@@ -108,7 +107,7 @@ class Stream(Lane):
         return self.owner.capturing and self.joined == self.owner.capture_id
 
     def synchronize(self) -> None:
-        self.owner.refuse(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()")
+        self.owner.refuse_synchronize("Stream.synchronize()")
 
     def query(self) -> bool:
         self.owner.refuse(EVENT_OR_STREAM_QUERY, "Stream.query()")
@@ -151,7 +150,7 @@ class Event:
         (stream or self.device.current).wait_event(self)
 
     def synchronize(self) -> None:
-        self.device.refuse(EXPLICIT_SYNCHRONIZE, "Event.synchronize()")
+        self.device.refuse_synchronize("Event.synchronize()")
 
     def query(self) -> bool:
         self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")

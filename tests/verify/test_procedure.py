@@ -145,6 +145,18 @@ def test_ops_that_only_eager_runs_are_named(verified, tmp_path):
     assert "entry.py:8" in text and "eager runs aten::cos, the capture ran aten::add" in text
 
 
+def test_a_memo_keeps_no_tensor_in_every_call(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    memo = {}\n    def step(x):\n"
+        "        key = x.data_ptr(), x._version\n        if key not in memo:\n"
+        "            memo[key] = x.cos()\n        return memo[key] + 1\n"
+        "    return step, (torch.ones(4, device=device),)\n"
+    )
+    codes = {finding.code for finding in verified(f"{file}:build").findings}
+    assert codes == {"python-scalar-frozen"}
+
+
 def test_ops_after_the_last_one_of_the_capture_are_named(verified, tmp_path):
     file = tmp_path / "entry.py"
     file.write_text(

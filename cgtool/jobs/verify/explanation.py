@@ -125,7 +125,8 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         # The line that sets the state is known.
         log.findings.drop(RNG_FROZEN_SEED, (log.entry,))
     is_named = any(each.code == PYTHON_SIDE_EFFECTS_SKIPPED for each in log.findings)
-    for name in [] if is_named else sorted(verdicts[0].only_eager)[:1]:
+    kept = [] if is_named else verdicts[0].kept_by_each_call()
+    for name in kept[:1]:
         log.add(
             Finding(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,

@@ -8,6 +8,7 @@ no float64 run, the difference between eager runs and the precision of the type 
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,13 @@ class Verdict:
     @property
     def differing(self) -> list[Compared]:
         return [each for each in self.compared if not each.comparison.equal]
+
+    def kept_by_each_call(self) -> list[str]:
+        """State that eager iterations create, if each of them adds a name: a memo does so only for
+        a key that it does not have."""
+        names = [{name for _, name in each.after} for each in self.evidence.eager[0].iterations]
+        is_each = all(after - before for before, after in itertools.pairwise(names))
+        return sorted(self.only_eager) if is_each else []
 
     @property
     def noisy(self) -> bool:

@@ -191,7 +191,7 @@ def _refuse_copy(
     region: CapturedRegion, copy_code: Code, subject: str, fix: str | None = None
 ) -> None:
     library = library_function()
-    if library is not None:
+    if library is not None and f"`{library}`" not in subject:
         subject, fix = f"{subject} in `{library}`", f"replace it, or {OUTSIDE}"
     elif fix is None and copy_code == SYNC_D2H_COPY:
         fix = _fix_of_argument()

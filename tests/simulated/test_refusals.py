@@ -410,6 +410,17 @@ def test_a_function_in_cpp_that_compares_tensors_is_named():
     assert caught.value.failure.message.startswith("`istft`, which calls `torch.equal`, is not")
 
 
+def test_a_function_that_copies_to_the_host_is_named_once():
+    def loss(x):
+        lengths = torch.full((1,), 4, device="cuda")
+        return functional.ctc_loss(x.log_softmax(-1), lengths[None] // 4, lengths, lengths // 4)
+
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, loss, torch.ones(4, 1, 3, device="cuda"))
+    message = caught.value.failure.message
+    assert message.startswith("`ctc_loss`, which copies its lengths to the host, is not")
+
+
 @pytest.mark.parametrize("function", [torch.max, torch.median, torch.nanmedian])
 def test_what_only_the_cpu_reads_in_backward_is_captured(function):
     with SimulatedDevice("test").active() as device:

@@ -13,7 +13,7 @@ import torch
 from cgtool.detectors.reporting import Detector, at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.model.finding import NOTE, Finding
+from cgtool.model.finding import NOTE, WARNING, Finding
 from cgtool.observe.frames import frames_of
 from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script import events
@@ -29,7 +29,6 @@ from cgtool.torch_compat.private import no_torch_function
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
-PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 _REBOUND = {
     "name": code("input-rebound-not-copied"),
@@ -421,11 +420,13 @@ class Inputs(Detector):
         named = [*thrown, *(path for path in paths if path.steps), *paths]
         which = f"that `{named[0].text}` was at the capture" if named else "that this line reads"
         finding = Finding(
-            PINNED_SOURCE_FROZEN if use.buffer.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
+            INPUT_FREED_BEFORE_REPLAY,
             f"the tensor {which} is freed; the replay reads whatever is at its address now",
             phase="replay",
             evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
             fix=_refill(thrown[0]) if thrown else None,
+            # Pinned memory that was allocated in the capture may belong to the graph.
+            severity=WARNING if use.buffer.place == "pinned" else None,
         )
         self.findings.add(at_call(finding, use.call, graph.record))
 

@@ -61,7 +61,7 @@ class Waits(Detector):
                 f"the host waits for the device after every replay (`{event.call}`): the device is "
                 "idle until the next launch",
                 frames,
-                evidence=(f"after each of {_MIN_WAITS} replays",),
+                evidence=(f"after each of at least {_MIN_WAITS} replays",),
             )
 
 

@@ -50,6 +50,7 @@ from cgtool.observe.lookup import (
     behind,
     cells_of,
     content_of,
+    content_through,
     is_immutable,
     resolve,
     undecorated,
@@ -144,9 +145,14 @@ _Name = tuple[int, str, tuple[Step, ...]]
 
 
 class HostReads:
-    """The values that the added frames read."""
+    """The values that the added frames read.
 
-    def __init__(self) -> None:
+    ``keeps``: whether what closures of the code hold is kept alive: what a program drops must not
+    be.
+    """
+
+    def __init__(self, keeps: bool = True) -> None:
+        self._keeps = keeps
         self.watched: list[Watched] = []
         self._first: Snapshot = {}
         """Values that are written here, alone or with the object that they are fields of, as they
@@ -278,7 +284,7 @@ class HostReads:
     def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
     ) -> None:
-        cells: list[dict[str, types.CellType]] | None = None
+        cells: list[tuple[types.FunctionType, dict[str, types.CellType]]] | None = None
         for use in uses_of(code):
             roots: list[tuple[Callable[[], Any], int]] = []
             if use.scope == "global":
@@ -292,8 +298,12 @@ class HostReads:
             else:
                 if cells is None:
                     cells = list(cells_of(code, values))
-                shared = {id(cell): cell for found in cells if (cell := found.get(use.root))}
-                roots += [(content_of(cell), number) for number, cell in shared.items()]
+                shared = {
+                    id(cell): (function, cell)
+                    for function, found in cells
+                    if (cell := found.get(use.root)) is not None
+                }
+                roots += [(self._content(use.root, *shared[number]), number) for number in shared]
             for root, owner in roots:
                 if use.called and depth:
                     self._follow(resolve(root(), use.steps), depth - 1)
@@ -311,6 +321,11 @@ class HostReads:
             values = dict.fromkeys(code.co_varnames[:1], function.__self__)
         if self._is_new(code, next(iter(values.values()), None)):
             self._add_code(code, helper.__globals__, values, depth)
+
+    def _content(
+        self, name: str, function: types.FunctionType, cell: types.CellType
+    ) -> Callable[[], Any]:
+        return content_of(cell) if self._keeps else content_through(function, name)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
         weak = weakly(value)

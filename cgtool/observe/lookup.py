@@ -69,20 +69,42 @@ def content_of(cell: types.CellType) -> Callable[[], Any]:
     return content
 
 
-def cells_of(code: types.CodeType, values: dict[str, Any]) -> Iterator[dict[str, types.CellType]]:
-    """The cells of the functions that run this code, which frames do not have. Of several
+def cells_of(
+    code: types.CodeType, values: dict[str, Any]
+) -> Iterator[tuple[types.FunctionType, dict[str, types.CellType]]]:
+    """The functions that run this code, and their cells, which frames do not have. Of several
     functions, those whose cells hold what a frame's names hold."""
     candidates = [
-        dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        (function, dict(zip(code.co_freevars, function.__closure__ or (), strict=False)))
         for function in gc.get_referrers(code)
         if isinstance(function, types.FunctionType) and function.__code__ is code
     ]
     matching = [
-        cells
-        for cells in candidates
+        (function, cells)
+        for function, cells in candidates
         if all(content_of(cell)() is values.get(name, MISSING) for name, cell in cells.items())
     ]
     yield from matching or candidates
+
+
+def content_through(function: types.FunctionType, name: str) -> Callable[[], Any]:
+    """What a cell of a function holds. Of an object, as long as the function lives or another keeps
+    the object: it is not kept alive."""
+    cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))[name]
+    value = content_of(cell)()
+    if value is MISSING or value is None or isinstance(value, bool | int | float | complex | str):
+        return content_of(cell)
+    function_weak, value_weak = Weak(function), weakly(value)
+
+    def content() -> Any:
+        alive = function_weak()
+        if alive is not None:
+            cells = dict(zip(alive.__code__.co_freevars, alive.__closure__ or (), strict=False))
+            return content_of(cells[name])() if name in cells else MISSING
+        found = None if value_weak is None else value_weak()
+        return MISSING if found is None else found
+
+    return content
 
 
 def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:

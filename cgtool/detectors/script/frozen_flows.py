@@ -39,7 +39,7 @@ class CaptureFlows:
         if recorder is None:
             return
         iteration = Iteration(record=recorder.record)
-        self._profile = CallProfile(HostReads(), iteration, recorder)
+        self._profile = CallProfile(HostReads(keeps=False), iteration, recorder)
         frame = self.script.frame()
         block = None if frame is None else block_at(frame.f_code.co_filename, graph.lines)
         if frame is not None and block is not None:

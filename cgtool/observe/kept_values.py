@@ -35,7 +35,7 @@ def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
     if depth and type(value) is functools.partial:
         return _partial(value, depth - 1)
     if type(value) in _CONTAINERS:
-        return _Container(value)
+        return (lambda: value) if _is_plain(value) else _Container(value)
     return _alive(value)
 
 
@@ -140,6 +140,12 @@ class _Container:
                 is_known = not self._items or any(item in items for item in self._items)
                 return each if is_known else MISSING
         return MISSING
+
+
+def _is_plain(container: Any) -> bool:
+    """Whether it keeps nothing alive, nor will: programs put other things into empty ones."""
+    items = [*container, *(container.values() if isinstance(container, dict) else ())]
+    return bool(items) and all(isinstance(item, _SIMPLE) for item in items)
 
 
 def _items_of(value: Any) -> list[Any]:

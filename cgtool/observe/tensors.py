@@ -326,17 +326,16 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-def listed_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+def listed_tensors(values: Iterable[Any], inside: tuple[int, ...] = ()) -> list[torch.Tensor]:
     """Tensors among arguments or results, and in the lists and dictionaries among them: a fraction
-    of the cost of ``tensors_in``."""
+    of the cost of ``tensors_in``. ``inside``: the ids of what the values are in."""
     tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += listed_tensors(value)
-        elif isinstance(value, dict):
-            tensors += listed_tensors(value.values())
+        elif isinstance(value, (list, tuple, dict)) and id(value) not in inside:
+            parts = value.values() if isinstance(value, dict) else value
+            tensors += listed_tensors(parts, (*inside, id(value)))
     return tensors
 
 

@@ -197,7 +197,6 @@ class _LaterCallable:
 
     graphed: GraphedCallable
     function = ""
-    compared = "a replay, and a call of the graphed callable at that time"
 
     def run(self) -> None:
         samples = [reference() for reference in self.graphed.samples]

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
@@ -261,29 +261,15 @@ class _Gone(Exception):
 
 
 def _values_before(
-    frame: FrameType, names: Iterable[str], needed: set[str]
+    frame: FrameType, names: set[str], needed: set[str]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     values = locals_of(frame)
-    for name in names:
-        value = values.get(name, MISSING)
-        if value is MISSING:
-            continue
-        try:
-            yield name, partial(_alive, Weak(value))
-        except TypeError:
-            if next(iter(tensors_in(value)), None) is None:
-                yield name, partial(_itself, value)
-            elif name in needed:
-                raise _Gone from None
-
-
-def _alive(reference: Weak[Any]) -> Any:
-    value = reference()
-    return MISSING if value is None else value
-
-
-def _itself(value: Any) -> Any:
-    return value
+    for name in names & values.keys():
+        look_up = kept(values[name])
+        if look_up is not None:
+            yield name, look_up
+        elif name in needed:
+            raise _Gone
 
 
 def _entered(frame: FrameType) -> list[ast.stmt] | None:

@@ -75,6 +75,8 @@ def observe_handing_over(script: ObservedScript, patches: Patches) -> None:
 
     def put(original: Any, items: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
         call = handed((item,))
+        # Another item had this id, if it left the queue without a `get`.
+        waiting.pop(id(item), None)
         if call is not None:
             waiting[id(item)] = threading.get_ident(), call
         return original(items, item, *args, **kwargs)

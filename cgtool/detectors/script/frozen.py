@@ -9,6 +9,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
+from cgtool.observe.uses import Use
 
 
 class Frozen(NamedTuple):
@@ -52,3 +53,9 @@ class Frozen(NamedTuple):
         if not self.name:
             return ()
         return (f"{self.name} was {self.before} when captured, and is {now} now",)
+
+
+def bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:
+    """What a line must assign to have changed a name, and the frame whose local variable it is."""
+    path: tuple[Target, ...] = (("name", use.root), *use.steps)
+    return path[::-1], None if use.steps else local_to

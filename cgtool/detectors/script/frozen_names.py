@@ -7,26 +7,28 @@ not followed: a field of the module counts if an op got its value.
 
 from __future__ import annotations
 
-import collections
-import enum
-import functools
-import itertools
 import types
-import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import FrozenValues
-from cgtool.detectors.script.frozen import Frozen
+from cgtool.detectors.script.frozen import Frozen, bound_by
+from cgtool.detectors.script.frozen_owners import owner_of, tensors_of_items
+from cgtool.detectors.script.host_states import (
+    COUNTED,
+    State,
+    items_of,
+    keys_of_items,
+    state_read,
+)
+from cgtool.detectors.script.read_places import Containers, Receivers, keeps_alive, of_the_same
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import Code
-from cgtool.observe.flow_names import RECEIVERS
 from cgtool.observe.frames import (
     frames_of,
     is_internal_file,
@@ -39,13 +41,10 @@ from cgtool.observe.host_reads import HostReads, NameIn, Watched
 from cgtool.observe.lookup import (
     MISSING,
     Identity,
-    attribute_of,
     behind,
-    is_immutable,
     resolve,
     weakly,
 )
-from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import (
     Root,
     Stack,
@@ -56,21 +55,13 @@ from cgtool.observe.script.names import (
 )
 from cgtool.observe.script.state import Op
 from cgtool.observe.source import indexed_by, statement_start
-from cgtool.observe.tensors import key_of, keys_in, tensors_in
-from cgtool.observe.uses import ONE, Step, Use, name_chain
-from cgtool.torch_compat.private import children_of, pytree
+from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.observe.uses import ONE, Use, name_chain
+from cgtool.torch_compat.private import pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
-METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
-PARAMETER_REBOUND = code("parameter-rebound")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
-_ITEMS = 4096
-"""Items of a container that are looked at."""
-_SIMPLE = (bool, int, float, complex, str, bytes)
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-
-_COUNTED = (dict, list, tuple, set, frozenset, collections.deque)
 _CONTAINERS = (dict, list, tuple, torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 _FIX_OF_KEY = (
     "capture a graph for each value, or `copy_()` the tensors that it selects into static ones "
@@ -84,80 +75,6 @@ _FIX_OF_NUMBERS = (
     "keep the numbers in a tensor on the device; `copy_()` new ones into it before a replay"
 )
 _FIX_OF_OPTION = "capture a graph for each value, or again when it has changed"
-
-
-class State(NamedTuple):
-    """A value of the host, reduced to what a comparison needs."""
-
-    kind: str
-    """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
-    ``function``; ``partial`` (a function and arguments); ``presence`` (whether it is not None);
-    ``owner`` (of parameters); ``count`` (how many items, or whether there are any)."""
-    content: tuple[Hashable, ...]
-    """Values, or identities of objects."""
-
-    def __str__(self) -> str:
-        if self.kind == "presence":
-            return "an object" if self.content[0] else "None"
-        if self.kind not in ("value", "table", "count"):
-            return f"{len(self.content)} items" if self.kind == "items" else f"a {self.kind}"
-        shown = repr(list(self.content) if self.kind == "table" else self.content[0])
-        return shown if len(shown) < 60 else shown[:57] + "..."
-
-
-def state_of(value: Any) -> State | None:
-    """None for what is compared elsewhere (tensors, modules) or cannot be."""
-    if value is None or type(value) in _SIMPLE or isinstance(value, enum.Enum):
-        return State("value", (value,))
-    if isinstance(value, _FUNCTIONS):
-        return State("function", (Identity(_unwrapped(value)),))
-    if isinstance(value, functools.partial):
-        parts = (value.func, *value.args, *itertools.chain(*value.keywords.items()))
-        simple = (part if type(part) in _SIMPLE else Identity(part) for part in parts)
-        return State("partial", tuple(simple))
-    if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
-        return State("items", tuple(map(Identity, children_of(value).values())))
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        items = list(value)[:_ITEMS]
-        if any(isinstance(item, torch.Tensor) for item in items):
-            return None
-        if all(type(item) in (bool, int, float, str) for item in items):
-            return State("table", tuple(items))
-        return State("items", tuple(map(Identity, items)))
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        small = getattr(value, "size", _ITEMS) < _ITEMS
-        return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))
-    return None
-
-
-def _count_of(use: Use, value: Any, before: State | None) -> State | None:
-    """How many items a container has, if that is asked of it. The items of one that has no tensors
-    are compared one by one. ``before``: the count at the capture."""
-    if not isinstance(behind(value), _COUNTED):
-        return None
-    items = _items_of(value)
-    if before is None and items and not any(isinstance(item, torch.Tensor) for item in items):
-        return None
-    return State("count", (bool(items) if use.counted == "empty" else len(items),))
-
-
-def _is_value(value: Any) -> bool:
-    """Whether an object stands for a value, and is replaced as a whole."""
-    return isinstance(value, enum.Enum) or is_immutable(value)
-
-
-def _unwrapped(function: Any) -> Any:
-    """The function without what ``torch.optim`` puts around it: a scheduler wraps the ``step`` of
-    its optimizer."""
-    while True:
-        function = getattr(function, "__func__", function)
-        wrapped = getattr(function, "__wrapped__", None)
-        file = getattr(getattr(function, "__code__", None), "co_filename", "")
-        if wrapped is None or not package_part(file).startswith("/torch/optim/"):
-            return function
-        function = wrapped
 
 
 @dataclass
@@ -193,7 +110,7 @@ class Reads:
             lists = [each for each in op.args if isinstance(each, list | tuple)]
             if any(isinstance(item, torch.Tensor) for each in lists for item in each):
                 line = statement_start(file, line)
-                self.lists |= {(file, line, _keys_of_items(each)) for each in lists}
+                self.lists |= {(file, line, keys_of_items(each)) for each in lists}
         passed: set[tuple[type, Any]] = set()
         while frame is not None and id(frame) not in outer:
             passed |= _passed_by(frame)
@@ -227,11 +144,11 @@ class Reads:
         graph reads from outside; ``parts``: the ids of modules whose layers are compared as
         such."""
         known: set[tuple[Frame, str, int, str]] = set()
-        containers = _Containers(self.flows.watched)
+        containers = Containers(self.flows.watched)
         written = {(each.frame, each.use.text) for each in self.flows.watched if each.use.written}
         # What it was before the captured code made it is not known here (`first_calls`).
         made = {each.key for each in self.flows.made(self.reaching)}
-        receivers = _Receivers(self.flows.watched)
+        receivers = Receivers(self.flows.watched)
         for watched in (*self.fields.watched, *self.flows.watched):
             use, root, frame = watched.use, watched.root, watched.frame
             place = frame, use.text, watched.owner, use.counted
@@ -246,8 +163,8 @@ class Reads:
                 yield from self._counted(watched, value, containers)
             if use.counted:
                 continue
-            owner = _owner(watched, value, external, parts)
-            state = _state_read(use, value) if owner is None else owner.state
+            owner = owner_of(watched, value, external, parts)
+            state = state_read(use, value) if owner is None else owner.state
             meaning = None if owner is None else owner.meaning
             if owner is None and state is not None:
                 meaning = self._code_of(use, state, frame, watched.key)
@@ -256,7 +173,7 @@ class Reads:
             if owner is None:
                 for use_, root_ in receivers.of(watched):
                     yield self._frozen(watched, use_, root_, state, meaning, value)
-            if _keeps_alive(watched) and state.kind != "value":
+            if keeps_alive(watched) and state.kind != "value":
                 continue
             if owner is not None:
                 look_up, local_to, _ = _looked_up(use, root, watched.owner)
@@ -268,19 +185,19 @@ class Reads:
         """Whether a container is passed to an op as a whole."""
         use, file = watched.use, watched.frame.file
         if (
-            not isinstance(behind(value), _COUNTED)
+            not isinstance(behind(value), COUNTED)
             or use.written
             or use.called
             or is_internal_file(file)
         ):
             return False
         place = file, statement_start(file, use.line)
-        return (*place, _keys_of_items(_items_of(value))) in self.lists
+        return (*place, keys_of_items(items_of(value))) in self.lists
 
-    def _counted(self, watched: Watched, value: Any, containers: _Containers) -> Iterator[Frozen]:
+    def _counted(self, watched: Watched, value: Any, containers: Containers) -> Iterator[Frozen]:
         """A container of tensors, whose number of items the captured code asks."""
         watched = replace(watched, use=replace(watched.use, counted=watched.use.counted or "loop"))
-        state = _state_read(watched.use, value)
+        state = state_read(watched.use, value)
         meaning = self.reaching.get(watched.key)
         is_internal = is_internal_file(watched.frame.file)
         is_reported = not is_internal and containers.is_reported(watched, value)
@@ -297,13 +214,13 @@ class Reads:
             why += ", which decides which ops run; the replay repeats the captured ops"
         else:
             why += "; the replay uses the old number"
-        before = {Identity(item) for item in _items_of(value)}
+        before = {Identity(item) for item in items_of(value)}
         for use, root in containers.places_of(watched):
             frozen = self._frozen(watched, use, root, state, meaning, value)
             name = f"{'bool' if use.counted == 'empty' else 'len'}({use.text})"
             if isinstance(root, NameIn) and not use.steps:
                 look_up, *_ = _looked_up(use, root, watched.owner)
-                frozen = frozen._replace(read=_of_the_same(before, look_up, frozen.read))
+                frozen = frozen._replace(read=of_the_same(before, look_up, frozen.read))
             tensors = frozenset(filter(None, map(key_of, tensors_in(value))))
             yield frozen._replace(reason=why, name=name, tensors=tensors, fix=_FIX_OF_COUNT)
 
@@ -326,7 +243,7 @@ class Reads:
         if subject is None and watched.key is not None and meaning == CONTROL_FLOW_FROZEN:
             subject = ("branch", watched.key)
         read_at = self._read_at(watched.frame)
-        tensors = _tensors_of_items(value) if state.kind == "items" else frozenset()
+        tensors = tensors_of_items(value) if state.kind == "items" else frozenset()
         named = _named(meaning, use, state, look_up, read_at, local_to, subject)
         fix = self._fix_of(watched, state) if meaning == PYTHON_SCALAR_FROZEN else None
         return named._replace(tensors=tensors, fix=fix)
@@ -364,7 +281,7 @@ class Reads:
                 continue
             value = values.get(use.root)
             reference = weakly(value) if watched.root() is value else None
-            owner = _owner(watched, watched.look_up(), external, (), is_own=True)
+            owner = owner_of(watched, watched.look_up(), external, (), is_own=True)
             # The model of another optimizer is reported.
             if reference is None or owner is None or owner.kind == "optimizer":
                 continue
@@ -390,135 +307,6 @@ def _looked_up(use: Use, root: Callable[[], Any], owner: int) -> tuple[Root, int
     )
 
 
-class _Receivers:
-    """The places from which captured code reads the objects whose properties and methods run:
-    ``self.bits`` of ``self.bits.levels``. Another object there has other fields."""
-
-    def __init__(self, watched: Iterable[Watched]) -> None:
-        self._places: dict[tuple[int, str], list[tuple[Watched, int]]] = {}
-        """By id of the object and name of the function: a place, and the number of its steps that
-        lead to the object."""
-        for each in watched:
-            value = each.root()
-            for index, (kind, name) in enumerate(each.use.steps):
-                if kind == "each" or value is None or value is MISSING:
-                    break
-                if kind == "attribute":
-                    place = id(value), str(name)
-                    self._places.setdefault(place, []).append((each, index))
-                value = resolve(value, ((kind, name),))
-
-    def of(self, watched: Watched, depth: int = 2) -> Iterator[tuple[Use, Callable[[], Any]]]:
-        """What a method reads of its object, as read from the places that have the object."""
-        use, root = watched.use, watched.root
-        value = root()
-        is_receiver = use.scope == "argument" and use.root in RECEIVERS
-        # A module that is replaced has its own finding.
-        if not is_receiver or isinstance(value, torch.nn.Module | type) or value is MISSING:
-            return
-        name = watched.frame.function.rpartition(".")[2]
-        known: set[tuple[int, tuple[Step, ...]]] = set()
-        for place, count in self._places.get((id(value), name), ()):
-            outer = place.use
-            # The lines around a capture may give a name to the next object.
-            if count == 0 and not (_is_value(value) and outer.scope != "argument"):
-                continue
-            if not isinstance(place.root, NameIn | weakref.ref) and outer.scope != "global":
-                continue
-            steps = outer.steps[:count]
-            if (id(place.root()), steps) in known:
-                continue
-            known.add((id(place.root()), steps))
-            yield (
-                replace(use, root=outer.root, scope=outer.scope, steps=(*steps, *use.steps)),
-                place.root,
-            )
-            if depth and outer.root in RECEIVERS:
-                inner = replace(place, use=replace(outer, steps=(*steps, *use.steps)))
-                yield from self.of(inner, depth - 1)
-
-
-class _Containers:
-    """The places from which captured code reads containers: that which a function has as an
-    argument has a name where it is called."""
-
-    def __init__(self, watched: Iterable[Watched]) -> None:
-        self._changed: set[Any] = set()
-        """Keys and ids of those that the captured code changes itself."""
-        self._looped_over: set[int] = set()
-        """Ids."""
-        self._places: dict[int, list[Watched]] = {}
-        """By id."""
-        for each in watched:
-            value = behind(each.look_up())
-            if isinstance(value, _COUNTED):
-                self._places.setdefault(id(value), []).append(each)
-                if each.use.written:
-                    self._changed |= {each.key, id(value)}
-                if each.use.counted == "loop":
-                    self._looped_over.add(id(value))
-
-    def is_reported(self, watched: Watched, value: Any) -> bool:
-        """Whether a change of its number of items is reported where it is read: not of one that the
-        captured code changes itself; of several reads the loop."""
-        number = id(behind(value))
-        is_loop = watched.use.counted == "loop" or number not in self._looped_over
-        return is_loop and self._changed.isdisjoint((watched.key, number))
-
-    def places_of(self, watched: Watched) -> Iterator[tuple[Use, Callable[[], Any]]]:
-        """The place that is read, or, if that keeps the container alive, those that do not."""
-        if not _keeps_alive(watched):
-            yield watched.use, watched.root
-            return
-        value = behind(watched.look_up())
-        for place in self._places.get(id(value), ()):
-            if not _keeps_alive(place) and not place.use.counted:
-                yield replace(place.use, counted=watched.use.counted), place.root
-                return
-
-
-def _items_of(container: Any) -> list[Any]:
-    container = behind(container)
-    return list(container.values() if isinstance(container, dict) else container)[:_ITEMS]
-
-
-def _of_the_same(
-    before: Collection[Identity], root: Root, read: Callable[[Stack], Hashable]
-) -> Callable[[Stack], Hashable]:
-    """``read``, as long as the name has a container with one of the items that it had: the lines
-    around a capture may give the name to the next one."""
-
-    def read_same(stack: Stack) -> Hashable:
-        now = root(stack)
-        is_same = isinstance(behind(now), _COUNTED) and any(
-            Identity(item) in before for item in _items_of(now)
-        )
-        return read(stack) if is_same or not before else MISSING
-
-    return read_same
-
-
-def _keys_of_items(items: Iterable[Any]) -> tuple[Hashable, ...]:
-    """The keys of the storages of tensors in a list, in order."""
-    return tuple(key_of(each) if isinstance(each, torch.Tensor) else None for each in items)
-
-
-def _keeps_alive(watched: Watched) -> bool:
-    """Whether it would keep alive what the script has passed."""
-    return watched.use.scope == "argument" and not isinstance(watched.root, NameIn | weakref.ref)
-
-
-def _state_read(use: Use, value: Any, before: State | None = None) -> State | None:
-    """What a name means where it is read: a condition may ask whether there is an object at all.
-    ``before``: at the capture."""
-    if use.counted:
-        return _count_of(use, value, before)
-    state = state_of(value)
-    if use.tested and not use.called and value is not MISSING and (state is None or value is None):
-        return State("presence", (value is not None,))
-    return state
-
-
 def _named(
     meaning: Code,
     use: Use,
@@ -536,180 +324,13 @@ def _named(
         reason = f"`{use.text}` has changed since the capture; the replay uses the old value"
 
     def read(stack: Stack) -> Any:
-        now = _state_read(use, resolve(root(stack), use.steps), state)
+        now = state_read(use, resolve(root(stack), use.steps), state)
         return now if now is not None and now.kind == state.kind else MISSING
 
-    bound_by = _bound_by(use, local_to)
-    return Frozen(meaning, reason, state, read, read_at, use.text, *bound_by, subject=subject)
-
-
-def _bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:
-    """What a line must assign to have changed a name, and the frame whose local variable it is."""
-    path: tuple[Target, ...] = (("name", use.root), *use.steps)
-    return path[::-1], None if use.steps else local_to
-
-
-@dataclass
-class _Owner:
-    """A module, or an object that has modules, whose parameters or buffers a graph reads, or the
-    optimizer that steps in it, under a name that the captured code reads."""
-
-    kind: str
-    state: State
-    tensors: frozenset[int]
-    """The keys of the storages of those that the graph reads."""
-    numbers: tuple[dict[str, Any], ...]
-    """Of an optimizer."""
-    subject: Hashable
-    """As of ``Frozen``."""
-
-    @property
-    def meaning(self) -> Code:
-        if self.kind != "optimizer":
-            return PARAMETER_REBOUND
-        return METADATA_ADDRESS_CHANGED if self.tensors else PYTHON_SCALAR_FROZEN
-
-    def frozen(self, use: Use, root: Root, read_at: Frames, local_to: int | None) -> Frozen:
-        kept, fix = "reads the parameters of the old one", None
-        if self.kind == "optimizer":
-            kept, fix = "takes the steps of the old one", _KEEP_OPTIMIZER
-
-        def read(stack: Stack) -> Any:
-            now = resolve(root(stack), use.steps)
-            if not _tensors_of(now) and not isinstance(now, Optimizer):
-                return MISSING
-            state = State("owner", (Identity(now),))
-            return self.state if self._is_same_for_the_graph(now) else state
-
-        return Frozen(
-            self.meaning,
-            f"`{use.text}` is a different {self.kind} than at the capture; the replay still {kept}",
-            self.state,
-            read,
-            read_at,
-            "",
-            *_bound_by(use, local_to),
-            subject=self.subject,
-            tensors=self.tensors,
-            fix=fix,
-        )
-
-    def _is_same_for_the_graph(self, now: Any) -> bool:
-        """What wraps a module has its parameters; another optimizer may be like the old one."""
-        numbers = _numbers_of_optimizer(now)
-        return (
-            self.tensors <= _tensors_of(now)
-            and len(numbers) >= len(self.numbers)
-            and all(
-                own.items() <= other.items()
-                for own, other in zip(self.numbers, numbers, strict=False)
-            )
-        )
-
-    def of_another(
-        self,
-        use: Use,
-        own: Callable[[], Any],
-        another: Callable[[Any, Stack], Any],
-        kind: str,
-        now_at: Callable[[], Frames],
-    ) -> Frozen:
-        """The same in a call for another object than its ``own``."""
-
-        def read(stack: Stack) -> Any:
-            other = another(own(), stack)
-            tensors = self.tensors if other is None else _tensors_of(resolve(other, use.steps))
-            return self.state if not tensors or self.tensors <= tensors else "another"
-
-        different = f", whose `{use.text}` is a different {self.kind}" if use.steps else ""
-        return Frozen(
-            PARAMETER_REBOUND,
-            f"the graph was captured for another `{kind}`{different}: the replay computes with the "
-            "parameters of that one",
-            self.state,
-            read,
-            (),
-            changed_at=now_at,
-            chooses_graph=False,
-            fix="give each model its own graphs: keep them with it, not in a dictionary that all"
-            " share, or make the model a part of the key",
-        )
-
-
-def _owner(
-    watched: Watched,
-    value: Any,
-    external: Collection[int],
-    parts: Collection[int],
-    *,
-    is_own: bool = False,
-) -> _Owner | None:
-    """What captured code reads by this name, if it owns parameters that the graph reads, and
-    another one there were a mistake. ``is_own``: whatever the name means elsewhere."""
-    use = watched.use
-    # The lines around a capture may give the name to the next model.
-    is_reused = not is_own and not use.steps and isinstance(watched.root, NameIn)
-    if use.written or use.tested or is_reused or is_internal_file(watched.frame.file):
-        return None
-    tensors, numbers = _tensors_of(value) & frozenset(external), _numbers_of_optimizer(value)
-    if not tensors and not (numbers and _steps_in(value, external)):
-        return None
-    if use.steps and id(resolve(watched.root(), use.steps[:-1])) in parts:
-        return None
-    kinds = {torch.nn.Module: "module", Optimizer: "optimizer"}
-    kind = next((name for kind, name in kinds.items() if isinstance(value, kind)), "object")
-    subject = ("owner", watched.key or (watched.frame, use.text))
-    return _Owner(kind, State("owner", (Identity(value),)), tensors, numbers, subject)
-
-
-_KEEP_OPTIMIZER = (
-    "keep the optimizer, and reset its state in place (`zero_()` of each tensor; a learning rate in"
-    " a tensor by `fill_()`), or capture again with the new one"
-)
-
-
-def _steps_in(optimizer: Optimizer, external: Collection[int]) -> bool:
-    """Whether a graph uses a parameter of an optimizer."""
-    parameters = (each for group in optimizer.param_groups for each in group["params"])
-    return any(key_of(parameter) in external for parameter in parameters)
-
-
-def _numbers_of_optimizer(value: Any) -> tuple[dict[str, Any], ...]:
-    """The hyperparameters of each group of an optimizer, and its class; () of anything else."""
-    if not isinstance(value, Optimizer):
-        return ()
-    return tuple(
-        {"class": type(value)}
-        | {key: each for key, each in group.items() if type(each) in (bool, int, float, tuple)}
-        for group in value.param_groups
+    targets, local_to = bound_by(use, local_to)
+    return Frozen(
+        meaning, reason, state, read, read_at, use.text, targets, local_to, subject=subject
     )
-
-
-def _tensors_of(value: Any) -> frozenset[int]:
-    """The keys of the parameters and buffers of a module, or of the modules that are attributes of
-    an object; of the state of an optimizer."""
-    if isinstance(value, torch.nn.Module):
-        return keys_in(value)
-    if isinstance(value, Optimizer):
-        rates = [
-            [each for key, each in group.items() if key != "params"] for group in value.param_groups
-        ]
-        return frozenset(filter(None, map(key_of, tensors_in((list(value.state.values()), rates)))))
-    if isinstance(value, types.ModuleType | type | torch.Tensor):
-        return frozenset()
-    fields = attribute_of(value, "__dict__")
-    parts = fields.values() if isinstance(fields, dict) else ()
-    modules = [part for part in list(parts) if isinstance(part, torch.nn.Module)]
-    return frozenset(itertools.chain.from_iterable(map(keys_in, modules)))
-
-
-def _tensors_of_items(container: Any) -> frozenset[int]:
-    """The keys of what the modules and optimizers in a container own."""
-    if isinstance(container, torch.nn.Module):
-        return keys_in(container)
-    items = list(container.values() if isinstance(container, dict) else container)[:_ITEMS]
-    owners = [item for item in items if isinstance(item, torch.nn.Module | Optimizer)]
-    return frozenset(itertools.chain.from_iterable(map(_tensors_of, owners)))
 
 
 def _is_forward(code: types.CodeType) -> bool:

@@ -12,7 +12,7 @@ import itertools
 import linecache
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,8 @@ class _Comparison:
         """The storages of parameters that are reported as rebound."""
         self._explained: set[int] = set()
         """The storages that ops read because of a condition, a choice or an object."""
+        self._assigned: dict[str, Frames] = {}
+        """Where a name gets another tensor, by the text that says so."""
         self._chosen: list[Finding] = []
         """On tensors that a value on the host chooses, which is to be named first."""
 
@@ -231,10 +233,10 @@ class _Comparison:
             if old.outside != new.outside:
                 moved = {part.storage for op in different for part in op.outside}
                 addresses += self._addresses(old, new, moved)
-        yield from _each_change_once(addresses)
+        yield from _each_change_once(addresses, self._assigned)
         frozen = list(self.frozen.findings())
         yield from frozen
-        yield from _each_change_once(self._chosen)
+        yield from _each_change_once(self._chosen, {})
         yield from self._host_operands(different)
         yield from self._memory()
         known = {finding.frames[:1] for finding in frozen}
@@ -427,6 +429,9 @@ class _Comparison:
                 )
                 if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
                     fix = _FIX_OF_ASSIGNMENT
+                    if len(changed) == 1:
+                        frame = replace(holding[0].frame, line=holding[0].use.line)
+                        self._assigned[changed[0]] = (frame, *self.frozen.callers_of(frame))
                 elif holding:
                     fix = _FIX_OF_QUEUE
             if not changed and not is_rebound:
@@ -591,9 +596,11 @@ def _places(changed: Iterable[tuple[str, str, int]]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _each_change_once(
+    findings: Iterable[Finding], assigned: Mapping[str, Frames]
+) -> Iterator[Finding]:
     """Of the lines that read what is changed at one line, that line itself, or else the first,
-    preferably of those that name it."""
+    preferably of those that name it. If the change is in ``assigned``, the finding is there."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.evidence[1:], []).append(finding)
@@ -608,6 +615,19 @@ def _each_change_once(findings: Iterable[Finding]) -> Iterator[Finding]:
         naming = [place for place, finding in zip(places, group, strict=True) if _is_named(finding)]
         at = (changing or naming or places)[0]
         others = list(dict.fromkeys(each for each in places if each != at))[:_SHOWN_CHANGES]
+        assigning = assigned.get(changed[0], ()) if len(changed) == 1 and not changing else ()
+        if assigning:
+            first = group[places.index(at)]
+            read = f"read at {', '.join((at, *others))}"
+            yield replace(
+                first,
+                frames=assigning,
+                columns=None,
+                module=None,
+                forward=(),
+                evidence=(*first.evidence[:1], read),
+            )
+            continue
         also = (f"also read at {', '.join(others)}",) if changed and others else ()
         for finding, place in zip(group, places, strict=True):
             if not changed or place == at:

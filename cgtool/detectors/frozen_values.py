@@ -424,7 +424,7 @@ class FrozenValues:
             CONTROL_FLOW_FROZEN,
             f"{what} decides which ops run here, and may change from call to call; a replay "
             "repeats the captured ops",
-            (frame, *self._callers_of(frame)),
+            (frame, *self.callers_of(frame)),
             evidence=tuple(evidence),
             fix=fix,
             severity=None if position in self.observed else WARNING,
@@ -470,7 +470,7 @@ class FrozenValues:
         return Finding(
             code_name,
             f"{words} reaches {target}: every replay repeats the value of the capture",
-            (frame, *self._callers_of(frame)),
+            (frame, *self.callers_of(frame)),
             evidence=tuple(evidence),
             fix=_FIX_OF_VERSION if cause.kind == "version" else self._fixes.get(position),
             severity=None if position in self.observed else WARNING,
@@ -523,7 +523,7 @@ class FrozenValues:
         return Finding(
             code_name,
             reason.format(name=name, target=target),
-            at_op if frame == at_op[0] else (frame, *self._callers_of(frame)),
+            at_op if frame == at_op[0] else (frame, *self.callers_of(frame)),
             evidence=tuple(evidence),
             fix=fix,
             severity=None if position in self.observed else WARNING,
@@ -539,7 +539,7 @@ class FrozenValues:
         name = max(around, key=lambda each: each.co_firstlineno).co_qualname if around else ""
         return Frame(position[0], position[1], name)
 
-    def _callers_of(self, frame: Frame) -> Frames:
+    def callers_of(self, frame: Frame) -> Frames:
         """The callers of the function that ``frame`` is in, as an op in it saw them."""
         for op in self.second.ops:
             functions = [(site[0].co_filename, site[0].co_qualname) for site in op.call.chain]

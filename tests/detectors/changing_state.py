@@ -1676,8 +1676,8 @@ class Swaps:
         self.now, self.next = rows(device), rows(device)
 
     def advance(self):
-        self.next.copy_(smoothed(self.now) + self.now)  # <- metadata-address-changed
-        self.now, self.next = self.next, self.now
+        self.next.copy_(smoothed(self.now) + self.now)
+        self.now, self.next = self.next, self.now  # <- metadata-address-changed
 
 
 def smoothed(field):
@@ -1747,8 +1747,8 @@ class Rebinds(nn.Module):
         self.state = None
 
     def forward(self, x):
-        first = x + self.u  # <- metadata-address-changed
-        self.u = first[0]
+        first = x + self.u
+        self.u = first[0]  # <- metadata-address-changed
         if self.state is not None:
             first = first + self.state[0]  # <- metadata-address-changed
         self.state = (first * 2, 1)
@@ -2076,8 +2076,8 @@ class KeepsTheLast:
 
     def __call__(self, x):
         if self.before is not None:
-            x = x.lerp(self.before, 0.3)  # <- metadata-address-changed
-        self.before = x.detach()
+            x = x.lerp(self.before, 0.3)
+        self.before = x.detach()  # <- metadata-address-changed
         return x
 
 

@@ -98,6 +98,13 @@ def test_a_rebound_tensor_names_the_line_that_changes_it():
     assert f"`outs` is changed at changing_state.py:{append}" in rebound.evidence
 
 
+def test_a_name_that_gets_another_tensor_is_reported_where_it_is_assigned():
+    (swapped,) = found(changing_state, "buffers_change_places")
+    line = line_in("Swaps", "self.next.copy_")
+    assert swapped.evidence[1].startswith(f"read at changing_state.py:{line}, ")
+    assert "`self.now` is a different tensor" in swapped.reason
+
+
 def line_in(name: str, text: str) -> int:
     member = getattr(changing_state, name)
     lines, first = inspect.getsourcelines(member)
@@ -112,7 +119,6 @@ def line_in(name: str, text: str) -> int:
         ("data_of_a_tensor_restored", "data_of_a_tensor_restored", "scale.data =", "scale.data"),
         ("memory_set_from_a_copy", "memory_set_from_a_copy", "weight.set_(", "weight"),
         ("tensors_swapped_with_copies", "tensors_swapped_with_copies", "swap_tensors", "weight"),
-        ("attribute_and_tuple_are_rebound", "Rebinds", "self.u = first", "self.u"),
         ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
         ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),
         (

@@ -99,8 +99,8 @@ class Recurrent(nn.Module):
         self.hidden = torch.zeros(2, 4, device=device)
 
     def forward(self, x):
-        hidden = torch.tanh(self.cell(x) + self.hidden)  # <- metadata-address-changed
-        self.hidden = hidden.detach()
+        hidden = torch.tanh(self.cell(x) + self.hidden)
+        self.hidden = hidden.detach()  # <- metadata-address-changed
         return hidden
 
 

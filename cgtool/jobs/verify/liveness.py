@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from cgtool.devices.device import Device, VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify.runner import autocast_caches, observed_iteration
 from cgtool.jobs.verify.state import state_of
+from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by
 from cgtool.observe.frames import call_user
@@ -52,6 +54,14 @@ class Outside:
     storage: StorageRef
     tensor: str
     """``float32[4, 8]``."""
+
+
+def _is_of(finding: Finding, frames: Frames) -> bool:
+    """Whether a finding is at a line, or names it as one that reads."""
+    words = " ".join(finding.evidence).replace(",", "").split()
+    return finding.frames[:1] == frames or any(
+        f"{Path(frame.file).name}:{frame.line}" in words for frame in frames
+    )
 
 
 class LivenessRecorder(OpRecorder):
@@ -155,19 +165,22 @@ class Liveness:
         """State that is changed on the host, and that nothing reads."""
 
     def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
-        """``findings``, and the memory that was freed. Where ``known`` reports at the same line
+        """``findings``, and the memory that was freed. Where ``known`` reports of the same line
         that a tensor was replaced, both have one cause and are reported once."""
         freed_inputs = list(self.findings())
         freed = {finding.frames[:1] for finding in freed_inputs}
         rebound = {
-            finding.frames[:1]: finding
+            frames: finding
             for finding in reversed(known)
-            if finding.code in _REBOUND and finding.frames[:1] in freed
+            if finding.code in _REBOUND
+            for frames in freed
+            if _is_of(finding, frames)
         }
+        joined = {finding.frames[:1]: finding for finding in rebound.values()}
         for finding in findings:
-            if finding.code not in _REBOUND or finding.frames[:1] not in rebound:
+            if finding.code not in _REBOUND or finding.frames[:1] not in joined:
                 yield finding
-        for finding in rebound.values():
+        for finding in joined.values():
             evidence = (*finding.evidence, "the first one is freed when the call returns")
             yield replace(finding, evidence=evidence)
         yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)

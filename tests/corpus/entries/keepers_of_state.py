@@ -156,7 +156,7 @@ class OddJacobi(Jacobi):
             torch.add(
                 b, self.front.roll(1) + self.front.roll(-1), alpha=0.25, out=self.back
             )  # guilty: always from one to the other
-            self.front, self.back = self.back, self.front
+            self.front, self.back = self.back, self.front  # guilty: swapped by the host
         return self.front.clone()  # guilty: the same
 
 

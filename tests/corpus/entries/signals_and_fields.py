@@ -236,7 +236,10 @@ class Biquad:
         out = []
         for sample in block.unbind(-1):
             y = 0.2 * sample + self.z1  # guilty: the delays of the block before
-            self.z1, self.z2 = 0.4 * sample + 0.5 * y + self.z2, 0.2 * sample - 0.3 * y  # guilty
+            self.z1, self.z2 = (
+                0.4 * sample + 0.5 * y + self.z2,
+                0.2 * sample - 0.3 * y,
+            )  # guilty: rebound
             out.append(y)
         return torch.stack(out, -1)
 

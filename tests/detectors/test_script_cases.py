@@ -174,7 +174,6 @@ def test_fix_of_what_a_graph_reads_of_one_that_did_not_run() -> None:
     ("script", "fixes"),
     [
         ("answer_read_by_another_thread", [("this line", "that computes it")]),
-        ("read_on_another_stream", [("this line", "of the replay")]),
         ("replay_overwrites_what_is_read", [("the replay", "that reads it")]),
     ],
 )
@@ -221,6 +220,44 @@ def test_a_stream_that_waits_for_itself_is_named() -> None:
     (entry,) = entries("scripts:copy_stream_waits_for_itself")
     assert checked(entry.file).evidence == {
         f"the wait at {entry.file.name}:20 orders nothing: a stream waits there for its own work"
+    }
+
+
+def test_fix_says_that_the_default_stream_is_to_be_waited_for() -> None:
+    assert checked(_HERE / "guilty" / "read_on_another_stream.py").fixes == {
+        "call `torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())` before this "
+        "line"
+    }
+
+
+def test_a_stream_that_is_to_be_waited_for_has_its_name() -> None:
+    path = _HERE / "guilty" / "pinned_read_after_an_event_of_another_stream.py"
+    outcome = checked(path)
+    assert outcome.fixes == {
+        "wait before the host reads it: `mover.stream.synchronize()`, or an event that is recorded "
+        "after the copy, on its stream"
+    }
+    assert outcome.evidence == {
+        f"the event that the host waits for at {path.name}:26 was not recorded after the copy, or "
+        "not on its stream",
+        f"the wait at {path.name}:38 is for another stream",
+    }
+
+
+def test_pinned_memory_of_the_stream_that_replays() -> None:
+    (fix,) = checked(_HERE / "guilty" / "pinned_read.py").fixes
+    assert "`torch.cuda.current_stream().synchronize()`" in (fix or "")
+
+
+def test_streams_that_wait_for_other_work_are_not_called_unordered() -> None:
+    outcome = checked(_HERE / "guilty" / "waits_for_the_event_of_the_other_slot.py")
+    assert outcome.reasons == (
+        "this line reads what a replay writes on another stream, and no wait orders this line "
+        "after that replay",
+    )
+    assert outcome.fixes == {
+        "call `torch.cuda.current_stream().wait_stream(worker)` before this line, where `worker` "
+        "is the stream of the replay"
     }
 
 

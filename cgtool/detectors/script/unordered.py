@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.stream_names import name_of_stream
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.effects import overwrites
@@ -25,7 +27,7 @@ from cgtool.torch_compat.storages import StorageRef, storage_bytes
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
 _COLLECTIVES = ("c10d::", "_c10d_functional::")
-_AFTER_REPLAY = {"before": "this line", "side": "of the replay"}
+_AFTER_REPLAY = {"before": "this line", "work": "replay", "side": "of the replay"}
 
 
 class Unordered(Detector):
@@ -41,14 +43,17 @@ class Unordered(Detector):
         )
 
     def _report(
-        self, use: str, of: Access | EagerResult | None = None, *, before: str, side: str
+        self, use: str, of: Access | EagerResult | None = None, *, before: str, work: str, side: str
     ) -> None:
         """``of``: the work of the other stream, if it is known."""
+        stream = None if of is None else name_of_stream(self.script, of.stream)
+        name = stream or "side"
+        says_which = name.startswith("torch.")
         self.report(
             UNSYNCHRONIZED_IO,
-            f"{use} on another stream, and nothing orders the two streams",
-            fix=f"call `torch.cuda.current_stream().wait_stream(side)` before {before}, where "
-            f"`side` is the stream {side}",
+            f"{use} on another stream, and no wait orders {before} after that {work}",
+            fix=f"call `torch.cuda.current_stream().wait_stream({name})` before {before}"
+            + ("" if says_which else f", where `{name}` is the stream {side}"),
             evidence=() if of is None else tuple(self._own_waits(of)),
         )
 
@@ -71,12 +76,16 @@ class Unordered(Detector):
                     "the replay reads what was written",
                     write,
                     before="the replay",
+                    work="write",
                     side="that writes it",
                 )
                 return
         if any(self._is_read_elsewhere(key, stream, event.graph) for key in _written(event.graph)):
             self._report(
-                "the replay overwrites what is read", before="the replay", side="that reads it"
+                "the replay overwrites what is read",
+                before="the replay",
+                work="read",
+                side="that reads it",
             )
 
     def _is_read_elsewhere(self, key: int, stream: int, graph: WatchedGraph) -> bool:
@@ -143,6 +152,7 @@ class Unordered(Detector):
                 "this line uses what was computed from the output of a graph",
                 result,
                 before="this line",
+                work="work",
                 side="that computes it",
             )
             # Its other uses are the same mistake.
@@ -166,7 +176,8 @@ def _written(graph: WatchedGraph) -> Iterator[int]:
     yield from graph.allocated
 
 
-class _Copy(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Copy:
     """Work of the device that fills pinned memory."""
 
     first: int
@@ -175,6 +186,8 @@ class _Copy(NamedTuple):
     """Of the byte behind its last one."""
     stream: int
     tick: int
+    other_wait: str | None = None
+    """How the host has waited since for something else."""
 
 
 class PinnedReads(Detector):
@@ -184,9 +197,9 @@ class PinnedReads(Detector):
         self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
         """By key of the pinned buffer: the last copies into its parts."""
         self._arrays = ArrayReads(
-            self._report,
-            self._is_filled,
-            lambda: self.script.capture is None and self._is_filling(),
+            lambda array, frames: self._report_first(self._filling(array), frames),
+            lambda array: any(self._filling(array)),
+            lambda: self.script.capture is None and any(self._under_way()),
         )
 
     def _add(self, buffer: Buffer, copy: _Copy) -> None:
@@ -232,55 +245,66 @@ class PinnedReads(Detector):
         elif buffer is not None and self._copies.get(buffer.key):
             self._follow_lines()
 
+    def on_host_waited(self, event: events.HostWaited) -> None:
+        copies = [] if event.tensor is not None else [*self._under_way()]
+        place = self.script.place() if copies else ()
+        for copy in copies if place else ():
+            at = f"{Path(place[0].file).name}:{place[0].line}"
+            copy.other_wait = (
+                f"the wait at {at} is for another stream"
+                if event.call == "Stream.synchronize"
+                else f"the event that the host waits for at {at} was not recorded after the copy, "
+                "or not on its stream"
+            )
+
     def _look_at_read(self, tensor: torch.Tensor) -> None:
         buffer = self.script.buffers.find(tensor)
         copies = () if buffer is None else self._copies.get(buffer.key, ())
         if copies:
-            self._look_at_bytes(copies, *_bytes_of(tensor))
+            self._report_first(self._reaching(copies, *_bytes_of(tensor)))
 
     def on_array_read(self, event: events.ArrayRead) -> None:
-        if self._is_filled(event.array):
-            self._report()
+        self._report_first(self._filling(event.array))
 
-    def _is_filling(self) -> bool:
-        """Whether any copy may be under way."""
-        return any(
-            not self.script.order.done(copy.stream, copy.tick)
-            for copies in list(self._copies.values())
-            for copy in copies
-        )
+    def _under_way(self) -> Iterator[_Copy]:
+        """The copies that may not be done."""
+        for copies in list(self._copies.values()):
+            yield from (
+                copy for copy in copies if not self.script.order.done(copy.stream, copy.tick)
+            )
 
-    def _is_filled(self, array: Any) -> bool:
-        """Whether a copy may still write the memory of an array."""
-        return any(
-            buffer is not None
-            and not buffer.ref.expired()
-            and self._reaches(copies, *bytes_of_array(array))
-            for key, copies in list(self._copies.items())
-            for buffer in (self.script.buffers.by_key(key),)
-        )
+    def _filling(self, array: Any) -> Iterator[_Copy]:
+        """The copies that may still write the memory of an array."""
+        for key, copies in list(self._copies.items()):
+            buffer = self.script.buffers.by_key(key)
+            if buffer is not None and not buffer.ref.expired():
+                yield from self._reaching(copies, *bytes_of_array(array))
 
-    def _look_at_bytes(self, copies: Iterable[_Copy], first: int, end: int) -> None:
-        if self._reaches(copies, first, end):
-            self._report()
+    def _reaching(self, copies: Iterable[_Copy], first: int, end: int) -> Iterator[_Copy]:
+        for copy in copies:
+            is_there = copy.first < end and first < copy.end
+            if is_there and not self.script.order.done(copy.stream, copy.tick):
+                yield copy
 
-    def _reaches(self, copies: Iterable[_Copy], first: int, end: int) -> bool:
-        return any(
-            copy.first < end and first < copy.end
-            and not self.script.order.done(copy.stream, copy.tick)
-            for copy in copies
-        )  # fmt: skip
-
-    def _report(self, _array: Any = None, frames: Frames | None = None) -> None:
+    def _report_first(self, copies: Iterator[_Copy], frames: Frames | None = None) -> None:
+        """A read of what these copies write, if there are any."""
+        copy = next(copies, None)
+        if copy is None:
+            return
         at = frames or self.script.place()
         if at and _is_numpy(at[0]):
             frames = tuple(itertools.dropwhile(_is_numpy, at))
+        stream = name_of_stream(self.script, copy.stream)
+        is_current = copy.stream == self.script.device.stream()
         self.report(
             UNSYNCHRONIZED_IO,
             "the host reads pinned memory that a copy from the device may still be writing",
             frames,
-            fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, or an "
-            "event that was recorded after the copy",
+            fix=f"wait before the host reads it: `{stream or 'side'}.synchronize()`"
+            + ("" if stream else ", where `side` is the stream of the copy")
+            + ", or an event that is recorded after the copy"
+            + ("" if is_current else ", on its stream"),
+            evidence=() if copy.other_wait is None else (copy.other_wait,),
         )
 
 

@@ -185,6 +185,8 @@ READS: dict[Any, Refusal] = {
 
 
 _SORTED = "`torch.stack` and `sort` or `topk`, which stay on the device"
+_ASKED = ("any", "all")
+"""Functions that take the truth value of what they get; the others compare it."""
 _ON_THE_DEVICE = {
     **dict.fromkeys(("sorted", "sort", "nlargest", "nsmallest", "heappush", "heapify"), _SORTED),
     "max": "`torch.maximum`, or `torch.stack` and `amax`, which stay on the device",
@@ -193,9 +195,7 @@ _ON_THE_DEVICE = {
         ("median", "median_low", "median_high"),
         "`torch.stack` and `median`, which stay on the device",
     ),
-    **dict.fromkeys(
-        ("any", "all"), "`torch.stack` and `any` or `all`, and select with `torch.where`"
-    ),
+    **dict.fromkeys(_ASKED, "`torch.stack` and `any` or `all`, and select with `torch.where`"),
     **dict.fromkeys(
         ("bisect", "bisect_left", "bisect_right", "insort"),
         "`torch.searchsorted` or `torch.bucketize`, which stay on the device",
@@ -270,11 +270,14 @@ def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
     # Those in C have no frame.
     if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
         return refusal
-    subject = "compares tensors" if refusal.code == SYNC_TRUTH_VALUE else "reads a tensor value"
+    reads = "reads a tensor value"
+    if refusal.code == SYNC_TRUTH_VALUE:
+        is_asked = name in _ASKED
+        reads = "takes the truth value of each tensor" if is_asked else "compares tensors"
     instead = _ON_THE_DEVICE.get(name)
     fix = f"use {instead}" if instead is not None else f"use ops of PyTorch instead, or {OUTSIDE}"
     return refusal._replace(
-        subject=f"`{ast.unparse(node.func)}`, which {subject} on the host,", fix=fix
+        subject=f"`{ast.unparse(node.func)}`, which {reads} on the host,", fix=fix
     )
 
 

@@ -17,12 +17,24 @@ _INSTEAD = {
     "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
     "logspace": f"compute it on the device: base ** (start + (end - start) * {_STEPS})",
     "corrcoef": "subtract the means, divide the rows by their norms, and multiply: `x @ x.T`",
+    # FakeQuantPerChannelAffine.cpp: the range of integers alone is checked.
+    "fake_quantize_per_channel_affine_cachemask": (
+        "pass the zero points as floating-point numbers, whose range is not read on the host: "
+        "`zero_point.float()`"
+    ),
+    # TensorCompare.cpp, isin_sorting
+    "isin": (
+        "pass assume_unique=True if all values of each tensor differ, else compare with all of "
+        "them: `(x[..., None] == values).any(-1)`"
+    ),
     "nested_tensor_from_mask_left_aligned": (
         "construct the `TransformerEncoder` with enable_nested_tensor=False"
     ),
     "one_hot": "pass num_classes, the number of classes",
     "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
     "normal": "use mean + std * torch.randn_like(std)",
+    # SegmentReduce.cpp: what it reads are the lengths, to check them.
+    "segment_reduce": "pass unsafe=True, which leaves out the check of the lengths",
     "where": (
         "compute with all elements, whose number is fixed, and select with "
         "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"

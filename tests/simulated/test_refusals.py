@@ -316,6 +316,36 @@ def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
             "`max`, which compares",
             "`torch.maximum`",
         ),
+        "all": (
+            lambda x: x * all(map(torch.isfinite, x)),
+            "sync-truth-value",
+            "`all`, which takes the truth value of each tensor on the host,",
+            "`torch.stack` and `any` or `all`",
+        ),
+        "any": (
+            lambda x: x * any([x[0], x[1]]),
+            "sync-truth-value",
+            "`any`, which takes the truth value of each tensor on the host,",
+            "`torch.stack` and `any` or `all`",
+        ),
+        "segments": (
+            lambda x: torch.segment_reduce(x, "sum", lengths=torch.ones_like(x).long()),
+            "hidden-sync-in-stock-module",
+            "`segment_reduce`, which reads a tensor value",
+            "pass unsafe=True",
+        ),
+        "zero points": (
+            lambda x: torch.fake_quantize_per_channel_affine(x, x, x.int(), 0, -128, 127),
+            "hidden-sync-in-stock-module",
+            "`fake_quantize_per_channel_affine",
+            "`zero_point.float()`",
+        ),
+        "members": (
+            lambda x: torch.isin(x, x.repeat(20)),
+            "sync-dynamic-shape-op",
+            "`isin`, which calls `unique`",
+            "pass assume_unique=True if",
+        ),
         "choice": (
             lambda x: random.choices([x, x + 1, x + 2], weights=x)[0],
             "sync-truth-value",

@@ -405,7 +405,7 @@ class _Comparison:
                 )
                 continue
             if not is_named and (
-                self.frozen.explain_branch([after.call], shown)
+                self.frozen.explain_branch([after.call], shown, of_tensors=True)
                 or self.frozen.explain_choice(after.call, shown)
             ):
                 self._explained.add(new.storage)
@@ -425,7 +425,7 @@ class _Comparison:
             if not changed and not is_rebound:
                 holding = self._changed_at(new.address)
                 changed = _places(
-                    (each.use.text, each.frame.file, each.use.line) for each in holding
+                    (each.use.text, each.frame.file, each.use.line, each.use.by) for each in holding
                 )
                 if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
                     fix = _FIX_OF_ASSIGNMENT
@@ -525,7 +525,7 @@ class _Comparison:
     def _memory_set(self) -> list[str]:
         """The lines that give a tensor other memory."""
         return _places(
-            (text, code_object.co_filename, line)
+            (text, code_object.co_filename, line, "")
             for code_object in self.second.ran.codes.values()
             for text, line in memory_set_in(code_object)
         )
@@ -590,9 +590,11 @@ def _is(value: Value, tensor: OutsideTensor) -> bool:
     return value.kind == "tensor" and value.content[:2] == (tensor.shape, tensor.address)
 
 
-def _places(changed: Iterable[tuple[str, str, int]]) -> list[str]:
-    """The files and lines at which names are changed, each once."""
-    texts = (f"`{text}` is changed at {Path(file).name}:{line}" for text, file, line in changed)
+def _places(changed: Iterable[tuple[str, str, int, str]]) -> list[str]:
+    """The files and lines at which names are changed, each once; by which function, if by one."""
+    texts = (
+        f"`{text}` is changed{how} at {Path(file).name}:{line}" for text, file, line, how in changed
+    )
     return list(dict.fromkeys(texts))
 
 

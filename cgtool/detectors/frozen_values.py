@@ -8,6 +8,7 @@ rarely taken. What the two iterations show to differ is an error, anything else 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -162,6 +163,8 @@ class FrozenValues:
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
         """Expressions and conditions that the two iterations show to differ, and how."""
+        self._chooses: set[Position] = set()
+        """Conditions because of which the same op reads another tensor."""
         self._targets: dict[Position, str] = {}
         """The ops that get another tensor because of a value at these places."""
         self._got: dict[Position, str] = {}
@@ -198,6 +201,7 @@ class FrozenValues:
         causes = {self.causes[source] for source in changing}
         written = {each.key for each in self.reads.watched if each.use.written}
         changed = {cause.key for cause in causes if cause in self.changes and cause.key in written}
+        changed |= self._replaced_objects
         return [
             source
             for source in changing
@@ -206,6 +210,24 @@ class FrozenValues:
                 changed.intersection(each.prefixes) for each in self._watched(self.causes[source])
             )
         ]
+
+    @functools.cached_property
+    def _replaced_objects(self) -> set[Any]:
+        """The keys of what the code replaces by another object, and that reaches an op itself: what
+        it reads of one (`self.beat.denominator`) follows from that."""
+        written = {each.key for each in self.reads.watched if each.use.written}
+        causes = {
+            self.causes[source]
+            for (kind, _), sources in self.flows.facts.items()
+            if kind == "op"
+            for source in sources
+            if source in self.causes and self.causes[source] in self.changes
+        }
+        return {
+            cause.key
+            for cause in causes
+            if cause.key in written and self.changes[cause].after.kind == "number"
+        }
 
     def reaching(self) -> dict[Any, Code]:
         """The keys of all state that reaches an op or decides which ops run, whether it changes or
@@ -252,9 +274,12 @@ class FrozenValues:
         self._fixes.update(dict.fromkeys(known, fix))
         return bool(known)
 
-    def explain_branch(self, calls: Sequence[OpCall], evidence: str) -> bool:
-        """Whether a condition decides between ops that the iterations run at the same point;
-        ``findings`` then reports it as an error."""
+    def explain_branch(
+        self, calls: Sequence[OpCall], evidence: str, *, of_tensors: bool = False
+    ) -> bool:
+        """Whether a condition decides between ops that the iterations run at the same point, or
+        between the tensors that one reads (``of_tensors``); ``findings`` then reports it as an
+        error."""
         forward = [self.second.record.forward_of(call) for call in calls]
         places = [position_of(site) for call in (*calls, *forward) if call for site in call.chain]
         deciding = [
@@ -263,8 +288,14 @@ class FrozenValues:
             if self._changing("decision", position)
             and any(contains(span, place) for span in branch.spans for place in places)
         ]
-        self.observed.update(dict.fromkeys(deciding, evidence))
+        self._observe_decisions(deciding, evidence, of_tensors=of_tensors)
         return bool(deciding)
+
+    def _observe_decisions(
+        self, deciding: Sequence[Position], evidence: str, *, of_tensors: bool
+    ) -> None:
+        self.observed.update(dict.fromkeys(deciding, evidence))
+        self._chooses = self._chooses.union(deciding) if of_tensors else self._chooses - {*deciding}
 
     def explain_choice(self, call: OpCall, evidence: str) -> bool:
         """Whether a condition chooses between the tensors that this op reads, another one in the
@@ -275,7 +306,7 @@ class FrozenValues:
             for source in self._changing("op", position_of(site))
             if source.kind == "decision" and self._decides_ops(source.key, result_is_used=True)
         ]
-        self.observed.update(dict.fromkeys(deciding, evidence))
+        self._observe_decisions(deciding, evidence, of_tensors=True)
         return bool(deciding)
 
     def explain_address(self, call: OpCall, evidence: str) -> list[str] | None:
@@ -326,7 +357,8 @@ class FrozenValues:
         keys = [each.watched.key for each in changes]
         return list(
             dict.fromkeys(
-                f"`{each.use.text}` is changed at {Path(each.frame.file).name}:{each.frame.line}"
+                f"`{each.use.text}` is changed{each.use.by} at "
+                f"{Path(each.frame.file).name}:{each.frame.line}"
                 for each in self.reads.watched
                 if each.use.written and each.key in keys
             )
@@ -396,7 +428,7 @@ class FrozenValues:
         return position
 
     def _decision(self, position: Position) -> Finding:
-        shown = self.observed.get(position)
+        shown, chooses = self.observed.get(position), position in self._chooses
         position = self._chosen_at(position)
         if shown is not None:
             self.observed.setdefault(position, shown)
@@ -420,10 +452,12 @@ class FrozenValues:
             place = written[0].frame
             what = f"{what}, which {Path(place.file).name}:{place.line} changes,"
             fix = _FIX_OF_CONTENTS
+        decided, repeated = "which ops run here", "repeats the captured ops"
+        if chooses:
+            decided, repeated = "which tensors the ops read here", "reads those of the capture"
         return Finding(
             CONTROL_FLOW_FROZEN,
-            f"{what} decides which ops run here, and may change from call to call; a replay "
-            "repeats the captured ops",
+            f"{what} decides {decided}, and may change from call to call; a replay {repeated}",
             (frame, *self.callers_of(frame)),
             evidence=tuple(evidence),
             fix=fix,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from types import CodeType
 
 from cgtool.observe.source import (
@@ -19,6 +18,7 @@ from cgtool.observe.source import (
     function_of,
     functions_of,
     inner_nodes,
+    text_at,
     tree_of,
 )
 
@@ -64,13 +64,25 @@ class Use:
     """How many items it has is asked here, beside another use of it: ``loop`` (it is looped over),
     ``length`` (by `len`), ``empty`` (a condition asks whether there are any)."""
 
+    name: str = field(default="", compare=False)
+    """Of an attribute whose name is computed: how it is written, ``f"tap{k}"``."""
+    setter: str = field(default="", compare=False)
+    """The function that assigns to it, or removes it: ``setattr``, ``delattr``."""
+
+    @property
+    def by(self) -> str:
+        """The function that changes it, in words: "" or " by `setattr`"."""
+        return f" by `{self.setter}`" if self.setter else ""
+
     @property
     def text(self) -> str:
         """As it is written: ``self.n``."""
         shown = self.root
         for step in self.steps:
             kind, name = step
-            if step in (ATTRIBUTES, _TYPE):
+            if step == ATTRIBUTES and self.name:
+                shown = f"getattr({shown}, {self.name})"
+            elif step in (ATTRIBUTES, _TYPE):
                 shown = f"{'vars' if step == ATTRIBUTES else 'type'}({shown})"
             elif step in (EACH, ONE):
                 shown += "[...]"
@@ -335,6 +347,7 @@ class _Uses(ast.NodeVisitor):
         self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
         self.tested = self.computed = self.resets = self.rises = self.removes = False
+        self.setter = ""
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -361,14 +374,42 @@ class _Uses(ast.NodeVisitor):
         chain = name_chain(node)
         if chain is None:
             return False
-        self._add(chain, node.lineno, written=written, called=called, in_place=in_place)
+        self._add(
+            chain,
+            node.lineno,
+            written=written,
+            called=called,
+            in_place=in_place,
+            name=self._computed_name(node),
+        )
         return ONE not in chain[1]
+
+    def _computed_name(self, node: ast.expr) -> str:
+        """The expression that is the name of an attribute; "" if there is none, or several."""
+        names = [
+            call.args[1]
+            for call in ast.walk(node)
+            if isinstance(call, ast.Call) and _step_of_call(call) == ATTRIBUTES
+            if len(call.args) > 1
+        ]
+        if len(names) != 1:
+            return ""
+        name = names[0]
+        end = name.end_lineno or 0, name.end_col_offset or 0
+        return text_at((self.code.co_filename, name.lineno, name.col_offset, *end))
 
     def _removal(self, node: ast.expr) -> bool:
         """Note what is removed; as ``_use``."""
         self.removes = True
         is_known = self._use(node, written=True)
         self.removes = False
+        return is_known
+
+    def _set(self, setter: str, node: ast.expr) -> bool:
+        """Note what `setattr` or `delattr` changes; as ``_use``."""
+        self.setter = setter
+        is_known = self._removal(node) if setter == "delattr" else self._use(node, written=True)
+        self.setter = ""
         return is_known
 
     def _add(
@@ -380,6 +421,7 @@ class _Uses(ast.NodeVisitor):
         called: bool = False,
         in_place: bool = False,
         counted: str = "",
+        name: str = "",
     ) -> None:
         root, steps = chain
         if root in self.aliases and (steps or in_place or counted):
@@ -388,7 +430,8 @@ class _Uses(ast.NodeVisitor):
         scope = self._scope(root)
         resets, rises, removes = (written and x for x in (self.resets, self.rises, self.removes))
         how = written, self.tested, self.computed, called, resets, rises, removes, counted
-        self.uses.append(Use(root, scope, steps, line, *how))
+        setter = self.setter if written else ""
+        self.uses.append(Use(root, scope, steps, line, *how, name=name, setter=setter))
 
     def _count(self, nodes: Iterable[ast.expr], counted: str) -> None:
         """Note the containers among expressions, whose number of items is asked."""
@@ -459,9 +502,9 @@ class _Uses(ast.NodeVisitor):
         function, assigned = node.func, set_by(node)
         if isinstance(function, ast.Name) and function.id in ("len", "sum"):
             self._count(node.args[:1], "length" if function.id == "len" else "loop")
-        removes = getattr(function, "id", "") == "delattr"
-        write = self._removal if removes else partial(self._use, written=True)
-        if self._use(node) or (assigned is not None and write(assigned)):
+        if self._use(node) or (
+            assigned is not None and self._set(getattr(function, "id", ""), assigned)
+        ):
             for argument in node.args[1:]:
                 self.visit(argument)
             return

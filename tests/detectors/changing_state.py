@@ -12,6 +12,7 @@ import enum
 import fractions
 import functools
 import hashlib
+import heapq
 import itertools
 import json
 import math
@@ -2869,3 +2870,51 @@ def item_popped_now_and_then(device):
 
 def some_item_deleted_now_and_then(device):
     return DeletesSomeItem().to(device), (rows(device),)
+
+
+class Metronome:
+    def __init__(self, device):
+        self.beat = fractions.Fraction(0)
+        self.time = rows(device)
+
+    def __call__(self, x):
+        self.beat = (self.beat + fractions.Fraction(1, 3)) % 4  # <- cpu-state-step-counter
+        accent = 1.0 if self.beat.denominator == 1 else 0.5
+        return accent * torch.sin(self.time + float(self.beat) * x)
+
+
+def beat_of_a_metronome(device):
+    return Metronome(device), (rows(device),)
+
+
+class Irrigates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.valves = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).requires_grad_(False)
+        self.agenda = [(3, 0), (4, 1), (7, 2)]
+
+    def forward(self, x):
+        when, valve = heapq.heappop(self.agenda)
+        heapq.heappush(self.agenda, (when + 3, valve))
+        return self.valves[valve](x)  # <- control-flow-frozen
+
+
+def agenda_chooses_a_layer(device):
+    return Irrigates().to(device), (rows(device),)
+
+
+class DelaysByName(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        for k in range(3):
+            setattr(self, f"tap{k}", rows(device))
+
+    def forward(self, x):
+        for k in (2, 1):
+            setattr(self, f"tap{k}", getattr(self, f"tap{k - 1}"))
+        self.tap0 = x.clone()
+        return x + self.tap1 + self.tap2  # <- metadata-address-changed
+
+
+def taps_are_moved_by_name(device):
+    return DelaysByName(device), (rows(device),)

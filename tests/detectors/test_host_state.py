@@ -275,6 +275,21 @@ def test_an_object_that_is_replaced_is_not_called_a_branch_or_a_number():
         assert f"`{name}` is changed at changing_state.py:{line}" in finding.evidence
 
 
+def test_a_value_that_chooses_tensors_does_not_choose_ops():
+    (chooses,) = found(changing_state, "agenda_chooses_a_layer")
+    assert chooses.reason.startswith("`self.agenda` decides which tensors the ops read here")
+
+
+def test_an_attribute_with_a_computed_name_is_named_as_it_is_written():
+    moves = found(changing_state, "taps_are_moved_by_name")
+    line = line_in("DelaysByName", "{k - 1}")
+    evidence = {text for finding in moves for text in finding.evidence}
+    assert (
+        f"""`getattr(self, f"tap{{k}}")` is changed by `setattr` at changing_state.py:{line}"""
+        in evidence
+    )
+
+
 def test_a_list_of_lists_of_tensors_is_not_called_one_of_numbers():
     (grows,) = found(changing_state, "snapshots_of_weights_in_a_list")
     assert not grows.fix or "number" not in grows.fix

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from cgtool.findings import page
@@ -21,6 +22,7 @@ from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import NOTE, Code, Finding
 from cgtool.observe.frames import columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.refused_backward import note_refusal
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.waiting import chain_or_waiting
@@ -224,6 +226,8 @@ class CapturedRegion:
             )
         )
         self.refusal = self.refusal or error
+        if running_autograd_node() is not None and torch.is_anomaly_enabled():
+            note_refusal(error)
         raise error
 
     def require_valid(self) -> None:

@@ -39,6 +39,7 @@ from cgtool.observe.frames import (
     is_internal,
     is_internal_file,
 )
+from cgtool.observe.refused_backward import is_refused
 from cgtool.observe.source import tree_of
 
 _DEADLY = (
@@ -286,6 +287,8 @@ def _warn_at_users_line() -> None:
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if _FORWARD_TRACE in str(message):
+            if is_refused():
+                return
             message = _without_internal_frames(str(message))
         if file is not None or not filename.startswith(_OWN_FOLDER):
             before(message, category, filename, lineno, file, line)

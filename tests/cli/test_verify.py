@@ -66,6 +66,22 @@ def unsafe_split(device):
         left, right = torch.unsafe_split(x, 3)
         return left, torch.autograd.grad(left * right, x, torch.ones_like(left))
     return step
+
+def anomalies(device):
+    x = torch.ones(6, device=device, requires_grad=True)
+    def step():
+        with torch.autograd.detect_anomaly():
+            x.square().sum().backward()
+        return x.grad
+    return step
+
+def not_a_number(device):
+    x = torch.zeros(6, device=device, requires_grad=True)
+    def step():
+        with torch.autograd.detect_anomaly():
+            (x.sqrt() * 0).sum().backward()
+        return x.grad
+    return step
 """
 
 
@@ -103,6 +119,21 @@ def test_a_mismatch_with_its_line_and_reason(run):
     assert "differs" in done.stdout and "python-scalar-frozen" in done.stdout
     assert "entry.py:11" in done.stdout and "return x * next(scales)" in done.stdout
     assert "not verified" in done.stdout
+
+
+@pytest.mark.fresh_worker
+def test_pytorch_does_not_trace_a_refusal_as_an_error_of_the_code(run):
+    done = run("anomalies")
+    assert "nan-guard-sync" in done.stderr
+    assert "Error detected in" not in done.stderr
+
+
+@pytest.mark.fresh_worker
+def test_pytorch_traces_an_error_of_the_code(tmp_path):
+    (tmp_path / "entry.py").write_text(ENTRIES)
+    done = run_cgtool("verify", "entry.py:not_a_number", "--device", "simulated", cwd=tmp_path)
+    assert "Error detected in SqrtBackward0" in done.stderr
+    assert "(x.sqrt() * 0)" in done.stderr
 
 
 def test_a_mode_that_changes_with_every_call(run):

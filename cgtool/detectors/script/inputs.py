@@ -84,6 +84,8 @@ class Inputs(Detector):
         self._paths: dict[ExternalUse, list[Path]] = {}
         self._resized: dict[int | None, Frames] = {}
         """By key of a storage: where a tensor of it was resized last."""
+        self._given_back: dict[int, list[tuple[int, Frames]]] = {}
+        """By key of a storage: when and where its memory was given back."""
         self._holders = Holders()
         self._values: dict[ExternalUse, Any] = {}
         """Of host tensors that a kernel took as a number."""
@@ -158,6 +160,8 @@ class Inputs(Detector):
                 continue
             if self._is_freed(use):
                 self._report_freed(graph, use, stack)
+            elif given_back := self._given_back_since(graph, key):
+                self._report_given_back(use, given_back)
             else:
                 self._look_for_computed(graph, use, stack)
 
@@ -165,6 +169,15 @@ class Inputs(Detector):
         # What another graph allocated lies in its pool, which keeps it.
         own = use.buffer.allocated_in is None and use not in self._casts
         return own and self.script.device.is_dead(use.buffer.ref)
+
+    def on_storage_resized(self, event: events.StorageResized) -> None:
+        line = self.script.clock, self.script.place()
+        self._given_back.setdefault(event.key, []).append(line)
+
+    def _given_back_since(self, graph: WatchedGraph, key: int) -> Frames:
+        """Where the memory of a storage was given back first, since a capture; () if it was not."""
+        lines = self._given_back.get(key, ())
+        return next((frames for time, frames in lines if time > graph.began), ())
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         if event.op.name in ("aten::resize_", "aten::resize_as_"):
@@ -429,6 +442,20 @@ class Inputs(Detector):
             severity=WARNING if use.buffer.place == "pinned" else None,
         )
         self.findings.add(at_call(finding, use.call, graph.record))
+
+    def _report_given_back(self, use: ExternalUse, given_back: Frames) -> None:
+        names = [path.text for path in self._paths.get(use, ())]
+        which = f"of `{names[0]}`" if names else "of a tensor that the graph reads"
+        self.report(
+            INPUT_FREED_BEFORE_REPLAY,
+            f"`resize_` has given the memory {which} back since the capture; the replay reads "
+            "whatever is at the old address",
+            given_back,
+            fix="keep the memory of what the graph reads for as long as it is replayed, or capture "
+            "again when it is back",
+            evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
+            phase="replay",
+        )
 
     def _is_thrown_away(self, path: Path, stack: Stack) -> bool:
         """Whether the object that had it is there without it, and would make it anew."""

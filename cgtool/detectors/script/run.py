@@ -48,7 +48,7 @@ _OBSERVERS = (
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
     streams.observe_streams, calls.observe_backward, calls.hide_line_trace,
-    calls.observe_swaps, handed_tensors.observe_handing_over,
+    calls.observe_swaps, calls.observe_storages, handed_tensors.observe_handing_over,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 

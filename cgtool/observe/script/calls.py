@@ -53,6 +53,7 @@ from cgtool.torch_compat.private import (
     SWAP,
     buffers_of,
     parameters_of,
+    storage_key,
     without_our_module_hooks,
 )
 from cgtool.torch_compat.storages import StorageRef
@@ -510,6 +511,18 @@ def observe_swaps(script: ObservedScript, patches: Patches) -> None:
 
     weak.hide(patches)
     patches.wrap(*SWAP, swap)
+
+
+def observe_storages(script: ObservedScript, patches: Patches) -> None:
+    """``UntypedStorage.resize_``, which is no op."""
+
+    def resize(original: Any, storage: torch.UntypedStorage, *args: Any) -> Any:
+        result = original(storage, *args)
+        if not script.closed:
+            script.publish(events.StorageResized(storage_key(storage)))
+        return result
+
+    patches.wrap(torch.UntypedStorage, "resize_", resize)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

@@ -246,6 +246,12 @@ class TensorsSwapped(NamedTuple):
     tensors: tuple[torch.Tensor, torch.Tensor]
 
 
+class StorageResized(NamedTuple):
+    """``UntypedStorage.resize_`` has given a storage other memory, or none."""
+
+    key: int
+
+
 class ThreadWorked(NamedTuple):
     """A thread has run an op on the device while another thread captures."""
 

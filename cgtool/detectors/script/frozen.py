@@ -47,6 +47,13 @@ class Frozen(NamedTuple):
     """The keys of the storages of the module that it was."""
     fix: str | None = None
     """If it is more specific than that of the code."""
+    owner: int | None = None
+    """Identity of the object, or of the names of a function or module, that it is reached from."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for the same thing in captures at the same line."""
+        return self.code, self.reason, self.read_at[:1], self.targets, self.owner
 
     def evidence(self, now: Hashable) -> tuple[str, ...]:
         """What it was and what it is."""

@@ -171,15 +171,17 @@ class Reads:
             if state is None or meaning is None:
                 continue
             if owner is None:
-                for use_, root_ in receivers.of(watched):
-                    yield self._frozen(watched, use_, root_, state, meaning, value)
+                for place_ in receivers.of(watched):
+                    yield self._frozen(watched, place_, state, meaning, value)
             if keeps_alive(watched) and state.kind != "value":
                 continue
             if owner is not None:
                 look_up, local_to, _ = _looked_up(use, root, watched.owner)
-                yield owner.frozen(use, look_up, self._read_at(frame), local_to)
+                yield owner.frozen(use, look_up, self._read_at(frame), local_to)._replace(
+                    owner=watched.owner
+                )
             else:
-                yield self._frozen(watched, use, root, state, meaning, value)
+                yield self._frozen(watched, watched, state, meaning, value)
 
     def _is_passed(self, watched: Watched, value: Any) -> bool:
         """Whether a container is passed to an op as a whole."""
@@ -215,11 +217,11 @@ class Reads:
         else:
             why += "; the replay uses the old number"
         before = {Identity(item) for item in items_of(value)}
-        for use, root in containers.places_of(watched):
-            frozen = self._frozen(watched, use, root, state, meaning, value)
+        for place in containers.places_of(watched):
+            frozen, use = self._frozen(watched, place, state, meaning, value), place.use
             name = f"{'bool' if use.counted == 'empty' else 'len'}({use.text})"
-            if isinstance(root, NameIn) and not use.steps:
-                look_up, *_ = _looked_up(use, root, watched.owner)
+            if isinstance(place.root, NameIn) and not use.steps:
+                look_up, *_ = _looked_up(use, place.root, place.owner)
                 frozen = frozen._replace(read=of_the_same(before, look_up, frozen.read))
             tensors = frozenset(filter(None, map(key_of, tensors_in(value))))
             yield frozen._replace(reason=why, name=name, tensors=tensors, fix=_FIX_OF_COUNT)
@@ -230,23 +232,17 @@ class Reads:
         return self.chains.get((frame.file, frame.line)) or (frame,)
 
     def _frozen(
-        self,
-        watched: Watched,
-        use: Use,
-        root: Callable[[], Any],
-        state: State,
-        meaning: Code,
-        value: Any,
+        self, watched: Watched, place: Watched, state: State, meaning: Code, value: Any
     ) -> Frozen:
-        """``use``, ``root``: those of ``watched``, or of the place that its object is read from."""
-        look_up, local_to, subject = _looked_up(use, root, watched.owner)
+        """``place``: ``watched``, or that which its object is read from."""
+        look_up, local_to, subject = _looked_up(place.use, place.root, place.owner)
         if subject is None and watched.key is not None and meaning == CONTROL_FLOW_FROZEN:
             subject = ("branch", watched.key)
         read_at = self._read_at(watched.frame)
         tensors = tensors_of_items(value) if state.kind == "items" else frozenset()
-        named = _named(meaning, use, state, look_up, read_at, local_to, subject)
+        named = _named(meaning, place.use, state, look_up, read_at, local_to, subject)
         fix = self._fix_of(watched, state) if meaning == PYTHON_SCALAR_FROZEN else None
-        return named._replace(tensors=tensors, fix=fix)
+        return named._replace(tensors=tensors, fix=fix, owner=place.owner)
 
     def _fix_of(self, read: Watched, state: State) -> str | None:
         """The fix for a value that no op computes with: a key that selects from a container, or

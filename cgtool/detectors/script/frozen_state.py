@@ -14,9 +14,10 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -44,6 +45,7 @@ from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
 from cgtool.observe.frames import line_of
+from cgtool.observe.host_reads import HostReads
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at, ends_block
@@ -70,10 +72,14 @@ class HostState(Detector):
         that changed it."""
         self._captured: set[tuple[object, object]] = set()
         """Subjects, and the values with which graphs were captured."""
+        self._values: defaultdict[tuple[Frames, Hashable], set[Hashable]] = defaultdict(set)
+        """By place of the capture, and identity of what it reads: the values."""
         self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
         self._first_calls, self._histories = FirstCalls(self.report), Histories(self.report)
-        self._changing: defaultdict[tuple[Code, Frames], list[WatchedGraph]] = defaultdict(list)
-        """By code and place: graphs that keep what is another value in every call."""
+        self._changing: defaultdict[tuple[Code, Frames], list[_Changing]] = defaultdict(list)
+        """By code and place: what is another value in every call, and each graph that keeps it."""
+        self._of_values: set[tuple[Code, Frames]] = set()
+        """Those of them for whose values there were graphs at the same time."""
         self._forget()
 
     def _forget(self) -> None:
@@ -138,14 +144,16 @@ class HostState(Detector):
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._flows.stop()
-        for place, graphs in self._changing.items():
-            # There is a graph for each value, if not for each shape.
-            alive = [graph for graph in graphs if graph.replayable]
-            if any(
-                graph.is_alternative_to(other) and other.shapes == graph.shapes
-                for graph, other in itertools.pairwise(alive)
-            ):
-                self.findings.drop(*place)
+        self._look_for_graphs_of_values()
+        for place in self._of_values:
+            self.findings.drop(*place)
+
+    def _look_for_graphs_of_values(self) -> None:
+        """There is a graph for each value, if not for each shape or object."""
+        for place, changing in self._changing.items():
+            alive = [each for each in changing if each.graph.replayable]
+            if any(itertools.starmap(_may_be_of_values, itertools.pairwise(alive))):
+                self._of_values.add(place)
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph, reads = event.graph, self._reads
@@ -168,6 +176,8 @@ class HostState(Detector):
             *tensor_hooks(graph, replacing),
             *(() if self._casts else autocast(graph)),
         ]
+        for frozen in self._frozen[graph.number]:
+            self._values[graph.frames, frozen.identity].add(frozen.before)
         self._captured |= {
             (each.subject, each.before)
             for each in self._frozen[graph.number]
@@ -178,7 +188,9 @@ class HostState(Detector):
     def _report_changing(self, graph: WatchedGraph, flows: FrozenValues) -> None:
         """What is another value in every call."""
         for finding in flows.findings():
-            self._changing[finding.code, finding.frames].append(graph)
+            self._changing[finding.code, finding.frames].append(
+                _Changing(graph, _arguments(finding.frames, flows.reads) or self._ran())
+            )
             self.report(
                 finding.code,
                 finding.reason,
@@ -189,6 +201,10 @@ class HostState(Detector):
                 # The capture itself has shown that it changes.
                 severity=None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity,
             )
+
+    def _ran(self) -> frozenset[int]:
+        """The identities of the modules that ran in the capture."""
+        return frozenset(id(module) for reference in self._modules if (module := reference()))
 
     def _captured_parts(
         self, graph: WatchedGraph, replacing: Mapping[int, CodeType]
@@ -209,6 +225,8 @@ class HostState(Detector):
         graph = event.graph
         if graph.replays >= _FULL_CHECKS and graph.replays % _FULL_CHECKS:
             return
+        if not graph.replays:
+            self._look_for_graphs_of_values()  # a graph that it replaces is gone by now
         if not graph.replays and graph.callable is None:
             self._frozen.setdefault(graph.number, []).extend(flags(graph))
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
@@ -217,7 +235,8 @@ class HostState(Detector):
         self._first_calls.replay_begins(graph)
         self._histories.replay_begins(graph)
         for frozen in list(self._frozen.get(graph.number, ())):
-            if is_one_of_several and frozen.chooses_graph:
+            values = self._values[graph.frames, frozen.identity]
+            if is_one_of_several and frozen.chooses_graph and len(values) > 1:
                 continue
             now = frozen.read(stack)
             has_graph = frozen.subject is not None and (frozen.subject, now) in self._captured
@@ -254,6 +273,33 @@ class HostState(Detector):
                 severity=frozen.severity,
                 fix=frozen.fix,
             )
+
+
+class _Changing(NamedTuple):
+    """What is another value in every call of captured code."""
+
+    graph: WatchedGraph
+    objects: frozenset[int]
+    """The identities of the arguments, such as ``self``, of which its function reads something, or
+    else of the modules that ran."""
+
+
+def _may_be_of_values(one: _Changing, other: _Changing) -> bool:
+    """Whether each of two graphs may be meant for its own value of the same thing."""
+    is_of_others = bool(one.objects) and one.objects.isdisjoint(other.objects)
+    alternatives = one.graph.is_alternative_to(other.graph)
+    return alternatives and not is_of_others and one.graph.shapes == other.graph.shapes
+
+
+def _arguments(frames: Frames, reads: HostReads) -> frozenset[int]:
+    """The identities of the arguments of the function at a line, of which it reads something."""
+    return frozenset(
+        each.owner
+        for frame in frames[:1]
+        for each in reads.watched
+        if each.use.scope == "argument"
+        and (each.frame.file, each.frame.function) == (frame.file, frame.function)
+    )
 
 
 def _chooses_replay(frozen: Frozen, stack: Stack) -> bool:

@@ -14,7 +14,7 @@ from cgtool.observe.flow_names import RECEIVERS
 from cgtool.observe.host_reads import NameIn, Watched
 from cgtool.observe.lookup import MISSING, Identity, behind, resolve
 from cgtool.observe.script.names import Root, Stack
-from cgtool.observe.uses import Step, Use
+from cgtool.observe.uses import Step
 
 
 class Receivers:
@@ -35,7 +35,7 @@ class Receivers:
                     self._places.setdefault(place, []).append((each, index))
                 value = resolve(value, ((kind, name),))
 
-    def of(self, watched: Watched, depth: int = 2) -> Iterator[tuple[Use, Callable[[], Any]]]:
+    def of(self, watched: Watched, depth: int = 2) -> Iterator[Watched]:
         """What a method reads of its object, as read from the places that have the object."""
         use, root = watched.use, watched.root
         value = root()
@@ -56,10 +56,8 @@ class Receivers:
             if (id(place.root()), steps) in known:
                 continue
             known.add((id(place.root()), steps))
-            yield (
-                replace(use, root=outer.root, scope=outer.scope, steps=(*steps, *use.steps)),
-                place.root,
-            )
+            read = replace(use, root=outer.root, scope=outer.scope, steps=(*steps, *use.steps))
+            yield replace(place, use=read)
             if depth and outer.root in RECEIVERS:
                 inner = replace(place, use=replace(outer, steps=(*steps, *use.steps)))
                 yield from self.of(inner, depth - 1)
@@ -92,15 +90,15 @@ class Containers:
         is_loop = watched.use.counted == "loop" or number not in self._looped_over
         return is_loop and self._changed.isdisjoint((watched.key, number))
 
-    def places_of(self, watched: Watched) -> Iterator[tuple[Use, Callable[[], Any]]]:
+    def places_of(self, watched: Watched) -> Iterator[Watched]:
         """The place that is read, or, if that keeps the container alive, those that do not."""
         if not keeps_alive(watched):
-            yield watched.use, watched.root
+            yield watched
             return
         value = behind(watched.look_up())
         for place in self._places.get(id(value), ()):
             if not keeps_alive(place) and not place.use.counted:
-                yield replace(place.use, counted=watched.use.counted), place.root
+                yield replace(place, use=replace(place.use, counted=watched.use.counted))
                 return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -35,6 +36,8 @@ from cgtool.torch_compat.private import no_torch_function, pytree
 
 _MOST_BYTES = 2 << 30
 """Of what a graph writes, which is copied twice."""
+_FEW = 64
+"""Items of a tensor on the host that are looked at."""
 _RESULTS = "the results of its ops"
 _UNINITIALIZED = "aten::empty", "aten::new_empty"
 _NUMBERS = int, float, complex, bool, str
@@ -73,6 +76,8 @@ class Answer(Struct):
     finding: Finding
     key: int | None
     """Of a tensor that the graph takes, where the call takes another one."""
+    ops: bytes
+    """What the call has run (``signature``)."""
 
 
 @dataclass
@@ -231,6 +236,20 @@ class CallsAgain:
             if each is not None and each._graph is not None
         )
 
+    def _is_chosen(self, difference: _Difference) -> bool:
+        """Whether graphs that the same line captures differ in the same: the program chooses
+        between them."""
+        at, kind = difference.at, difference.kind
+        name, number = _number_at(self._simulated.steps, at, difference.leaf)
+        others = [
+            _number_at(steps_of(each), at, difference.leaf)
+            for each in self._script.replayable()
+            if each.is_alternative_to(self._graph)
+        ]
+        if kind == PYTHON_SCALAR_FROZEN:
+            return any(each == name and other != number for each, other in others)
+        return kind == CONTROL_FLOW_FROZEN and any(each != name for each, _ in others)
+
     def _is_meant(self, key: int | None) -> bool:
         last = self._graph.last_replay
         since = self._graph.began if last is None else last.time
@@ -250,8 +269,10 @@ class CallsAgain:
         self, code: Code, texts: Texts, again: _Again, differing: list[str]
     ) -> Answer | None:
         difference = _first_difference(self._simulated.steps, again.steps, texts, self._is_meant)
-        if difference is None or self._is_of_another_graph(again, texts):
+        if difference is None:
             return None  # what no op shows: the state of a custom op, for example
+        if self._is_of_another_graph(again, texts) or self._is_chosen(difference):
+            return None
         frames = difference.frames(code.function, self._graph.frames, len(self._script.chain()))
         finding = Finding(
             difference.kind,
@@ -261,7 +282,7 @@ class CallsAgain:
             fix=texts.fixes.get(difference.kind),
             evidence=(f"{texts.compared}: {', '.join(differing[:3])}",),
         )
-        return Answer(finding, difference.key)
+        return Answer(finding, difference.key, signature(again.steps))
 
 
 @dataclass
@@ -275,6 +296,10 @@ class _Difference:
     again: OpCall | None
     key: int | None = None
     """Of the tensor that the capture takes, and the call after it does not."""
+    at: int = 0
+    """The number of the op."""
+    leaf: int = 0
+    """The number of the argument, of those in lists, too."""
 
     def frames(self, function: str, captured: Frames, depth: int) -> Frames:
         """Where the program has the op, or what decides whether it runs. ``function``: the one
@@ -409,7 +434,7 @@ def _first_difference(
         if second is None or second.call is None or second.call.name != first.call.name:
             after = None if second is None else second.call
             reason = _of_first_call(first.call, second, texts)
-            return _Difference(CONTROL_FLOW_FROZEN, reason, first.call, after)
+            return _Difference(CONTROL_FLOW_FROZEN, reason, first.call, after, at=at)
         name, given, given_again = first.call.name, _leaves(first), _leaves(second)
         if [*map(_is_tensor, given)] != [*map(_is_tensor, given_again)]:
             count, now = sum(map(_is_tensor, given)), sum(map(_is_tensor, given_again))
@@ -423,8 +448,9 @@ def _first_difference(
                 "capture",
                 first.call,
                 second.call,
+                at=at,
             )
-        for before, after in zip(given, given_again, strict=True):
+        for leaf, (before, after) in enumerate(zip(given, given_again, strict=True)):
             if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
                 if place_of(before) == place_of(after) == HOST:
                     if _equal(before, after):
@@ -435,6 +461,8 @@ def _first_difference(
                         "uses those of the capture",
                         first.call,
                         second.call,
+                        at=at,
+                        leaf=leaf,
                     )
                 expected = same.get(key_of(before), key_of(before))
                 if key_of(after) != expected and is_meant(key_of(before)):
@@ -455,13 +483,15 @@ def _first_difference(
                     f"replay uses {before!r}",
                     first.call,
                     second.call,
+                    at=at,
+                    leaf=leaf,
                 )
         same |= zip(map(key_of, first.results), map(key_of, second.results), strict=False)
     if len(again) > len(steps):
         call = again[len(steps)].call
         assert call is not None
         reason = f"`{call.name}` runs {texts.again}, and not in the capture"
-        return _Difference(CONTROL_FLOW_FROZEN, reason, None, call)
+        return _Difference(CONTROL_FLOW_FROZEN, reason, None, call, at=len(steps))
     return None
 
 
@@ -473,6 +503,22 @@ def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
     else:
         reason += f", and not {texts.again}"
     return f"{reason}: every replay repeats {texts.repeated}"
+
+
+def steps_of(graph: WatchedGraph) -> list[Step]:
+    """What a captured graph runs."""
+    cuda_graph: Any = graph.graph()
+    return [] if cuda_graph is None else list(cuda_graph._graph.steps)
+
+
+def signature(steps: list[Step]) -> bytes:
+    """Equal for the same ops with the same numbers, whatever the tensors."""
+    ops = hashlib.sha256()
+    for step in steps:
+        if step.call is not None:
+            leaves = [None if _is_tensor(leaf) else leaf for leaf in _leaves(step)]
+            ops.update(repr((step.call.name, leaves)).encode())
+    return ops.digest()
 
 
 def _functions(steps: list[Step]) -> list[CodeType]:
@@ -487,6 +533,21 @@ def _is_tensor(value: Any) -> bool:
 
 def _names(steps: list[Step]) -> list[str]:
     return [step.call.name for step in steps if step.call is not None]
+
+
+def _number_at(steps: list[Step], at: int, leaf: int) -> tuple[str, str]:
+    """The name of an op, and what it gets in place of a tensor."""
+    called = [step for step in steps if step.call is not None][at : at + 1]
+    if not called or called[0].call is None:
+        return "", ""
+    values = _leaves(called[0])[leaf : leaf + 1]
+    numbers = [each.tolist() if _is_tensor(each) else each for each in values if _is_number(each)]
+    return called[0].call.name, repr(numbers)
+
+
+def _is_number(value: Any) -> bool:
+    """Not a tensor on the device."""
+    return not _is_tensor(value) or (place_of(value) == HOST and value.numel() <= _FEW)
 
 
 def _leaves(step: Step) -> list[Any]:

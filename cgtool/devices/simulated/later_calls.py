@@ -88,6 +88,8 @@ class LaterCalls:
         """Where graphs were captured that differed at their first replay."""
         self._calls: dict[WatchedGraph, int] = {}
         """How often the code of each graph was called."""
+        self._last: dict[WatchedGraph, int] = {}
+        """The number of the last of these calls, among those of all graphs."""
         self._waited = 0.0
         script.subscribe(events.CaptureBegan, self._began)
         script.subscribe(events.CaptureEnded, self._ended)
@@ -132,6 +134,7 @@ class LaterCalls:
         if sum(self._calls.values()) >= _MOST_CALLS or self._waited > _MOST_SECONDS:
             return
         self._calls[event.graph] = calls + 1
+        self._last[event.graph] = sum(self._calls.values())
         answer = partial(_answer, self._script, self._device, event.graph, *code)
         self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
 
@@ -154,14 +157,21 @@ class LaterCalls:
     def report(self) -> None:
         """The script has ended. Nothing is reported beside what is known to differ at replays.
         Graphs that the same line captures may be meant for different states: one of them is
-        reported if all that were called differ, and none did at its first replay."""
+        reported if none differed at its first replay, and none was right after one had differed."""
         self._wait()
         log = self._device.findings
         if any(each.phase == "replay" for each in explain_findings(log) if is_hazard(each)):
             return
         by_place = self._script.graphs_by_place()
         places = {graph.frames: finding for graph, finding in reversed(self._answers.items())}
-        right = {graph.frames for graph in self._calls if graph not in self._answers}
+        first: dict[Frames, int] = {}
+        for graph in self._answers:
+            first.setdefault(graph.frames, self._last[graph])
+        right = {
+            graph.frames
+            for graph, last in self._last.items()
+            if graph not in self._answers and last > first.get(graph.frames, last)
+        }
         found = [
             finding
             for place, finding in places.items()

@@ -23,6 +23,8 @@ from cgtool.devices.simulated.calls_again import (
     add_what_is_new,
     has_gradient_of,
     is_fed,
+    signature,
+    steps_of,
 )
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.script_device import ScriptDevice
@@ -34,6 +36,8 @@ from cgtool.observe.script.state import WatchedGraph
 
 _MOST = 16
 """Graphs of a script of which this is tried."""
+_MOST_OF_LINE = 3
+"""Of those that one line captures."""
 _SECONDS = 20.0
 """For one of them."""
 
@@ -53,14 +57,17 @@ _TEXTS = Texts(
 class SecondCalls:
     """Tries a second call of what a script captures.
 
-    One graph of each line, and only where Python's source has the captured statements.
+    Some graphs of each line, and only where Python's source has the captured statements.
     """
 
     def __init__(self, script: ObservedScript, device: ScriptDevice) -> None:
         self._script, self._device = script, device
         self._block: Block | None = None
         """Of the capture in progress."""
-        self._places: set[Frames] = set()
+        self._tried: dict[Frames, list[WatchedGraph]] = {}
+        """By place of the capture."""
+        self._ops: dict[WatchedGraph, bytes] = {}
+        """What each graph runs (``signature``)."""
         self._running: tuple[WatchedGraph, ForkedProcess] | None = None
         """A graph, and the process that calls its code again."""
         self._answers: list[tuple[WatchedGraph, Answer]] = []
@@ -75,9 +82,8 @@ class SecondCalls:
         self._wait(0.0)
 
     def _began(self, event: events.CaptureBegan) -> None:
-        self._block, place = None, event.graph.frames
-        if place not in self._places and len(self._places) < _MOST:
-            self._places.add(place)
+        self._block, tried = None, self._tried.get(event.graph.frames, [])
+        if len(tried) < _MOST_OF_LINE and sum(map(len, self._tried.values())) < _MOST:
             self._block = block_of(self._script.frame())
 
     def _failed(self, _event: events.CaptureFailed) -> None:
@@ -85,9 +91,11 @@ class SecondCalls:
 
     def _ended(self, event: events.CaptureEnded) -> None:
         block, self._block = self._block, None
+        self._ops[event.graph] = signature(steps_of(event.graph))
         if block is None or not block.is_ready() or not can_fork():
             return
         self._wait(_SECONDS)
+        self._tried.setdefault(event.graph.frames, []).append(event.graph)
         answer = partial(_answer, self._script, self._device, event.graph, block)
         self._wait(_SECONDS)
         self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
@@ -103,18 +111,30 @@ class SecondCalls:
                 self._answers.append((graph, found))
 
     def report(self) -> None:
-        """The script has ended. Of graphs that the same line captures nothing is reported: those
-        may be meant for different calls."""
+        """The script has ended. Graphs that the same line captures may be meant for different
+        calls: one of them is reported if each that was tried differs, and none is the second call
+        of another one."""
         self._wait(_SECONDS)
-        by_place = self._script.graphs_by_place()
-        found = [
-            answer.finding
+        differing = {graph for graph, _ in self._answers}
+        meant = {
+            graph.frames
             for graph, answer in self._answers
+            if not differing.issuperset(self._tried[graph.frames])
+            or answer.ops in self._others(graph)
+        }
+        found = {
+            graph.frames: answer.finding
+            for graph, answer in reversed(self._answers)
             if graph.replays > 1
-            and len(by_place[graph.frames]) == 1
+            and graph.frames not in meant
             and not is_fed(graph, answer.key, graph.began)
-        ]
-        add_what_is_new(self._device.findings, found)
+        }
+        add_what_is_new(self._device.findings, reversed(found.values()))
+
+    def _others(self, graph: WatchedGraph) -> set[bytes]:
+        """What the other graphs of its line run."""
+        others = self._script.graphs_by_place()[graph.frames]
+        return {self._ops[other] for other in others if other is not graph and other in self._ops}
 
 
 def _answer(

@@ -3,7 +3,8 @@ decides which ops run.
 
 Where values go is read from the source (``observe.flow_reader``). So a value that two iterations
 happen to share is found too: a counter whose thousandth step changes a rate, a branch that is
-rarely taken. What the two iterations show to differ is an error, anything else a warning.
+rarely taken. What the two iterations show to differ is an error, and what an op gets of a generator
+that goes on from call to call; anything else is a warning.
 """
 
 from __future__ import annotations
@@ -492,8 +493,10 @@ class FrozenValues:
         evidence: Sequence[str],
         position: Position,
         reads: Sequence[Watched] = (),
+        *,
+        is_op: bool = False,
     ) -> Finding:
-        """``reads``: where the value is read."""
+        """``reads``: where the value is read. ``is_op``: ``target`` is an op, which gets it."""
         code_name, words = _DRAWS[cause.kind]
         frame = self._frame_at(cause.key)
         read = next((each for each in reads if not each.use.written), None)
@@ -507,7 +510,9 @@ class FrozenValues:
             (frame, *self.callers_of(frame)),
             evidence=tuple(evidence),
             fix=_FIX_OF_VERSION if cause.kind == "version" else self._fixes.get(position),
-            severity=None if position in self.observed else WARNING,
+            severity=None
+            if position in self.observed or (is_op and cause.key in self.second.drawn_on)
+            else WARNING,
         )
 
     def _value(self, source: Source, chain: Chain, target: str, position: Position) -> Finding:
@@ -519,7 +524,8 @@ class FrozenValues:
         if cause.kind in _DRAWS:
             if cause.kind != "copied" and cause.key[:2] != (at_op[0].file, at_op[0].line):
                 evidence.append(used)
-            return self._drawn(cause, target, evidence, position, self._watched(source))
+            reads = self._watched(source)
+            return self._drawn(cause, target, evidence, position, reads, is_op=bool(chain))
         changed = self.changes.get(cause)
         if changed is not None:
             evidence.append(changed.text)

@@ -86,6 +86,9 @@ class Iteration:
     generators: dict[Position, Any] = field(default_factory=dict)
     """By the call that drew a random number: the state of its generator after the iteration; by one
     that read a context variable: its value."""
+    drawn_on: set[Position] = field(default_factory=set)
+    """The calls that drew random numbers from a generator that goes on from call to call: the one
+    of Python or of PyTorch, which the code does not seed."""
     shared: dict[Position, list[Any]] = field(default_factory=dict)
     """By the call that reads what other threads have left: the queues and events it was left in."""
     given: list[Any] = field(default_factory=list)
@@ -132,6 +135,8 @@ class CallProfile(FollowingProfile):
         self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
+        self._seeded: list[random.Random | torch.Generator] = []
+        """Generators that the code seeds, or sets the state of."""
         self._given_to: dict[int, list[tuple[torch.Tensor, int]]] = {}
         """By id of a running frame that PyTorch called: the tensors that it got, and their
         versions."""
@@ -189,6 +194,8 @@ class CallProfile(FollowingProfile):
             kind = _kind_of_source(argument)
             if kind is not None:
                 self._draw(kind, frame, owner)
+            elif isinstance(owner, random.Random | torch.Generator):
+                self._seeded.append(owner)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
             elif isinstance(owner, Context) and argument.__name__ == "run":
@@ -344,6 +351,10 @@ class CallProfile(FollowingProfile):
             for position, owner in self.owners.items()
             if (state := random_state(owner)) is not None
         }
+        drawing = random.random.__self__  # type: ignore[attr-defined]
+        if not any(each is drawing for each in self._seeded):
+            own = (position for position, owner in self.owners.items() if owner is drawing)
+            self.iteration.drawn_on.update(own)
         others: set[Position] = set()
         for op in self.iteration.ops:
             if not op.host:
@@ -356,6 +367,8 @@ class CallProfile(FollowingProfile):
             elif op.random and op.call.chain:
                 position = position_of(op.call.chain[0])
                 self.ran.drawn[position] = "random"
+                if not any(isinstance(each, torch.Generator) for each in self._seeded):
+                    self.iteration.drawn_on.add(position)
                 if op.drawn_from is not None:
                     earlier = self.iteration.generators.get(position)
                     self.iteration.generators[position] = hash((earlier, op.drawn_from))

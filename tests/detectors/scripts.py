@@ -11,7 +11,7 @@ from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.jobs.dispatch import hide_gpus
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import NOTE
+from cgtool.model.finding import NOTE, WARNING
 from tests.detectors.autograd_threads import backwards_on_threads
 
 _MARK = re.compile(r"# <- ([\w-]+)")
@@ -30,6 +30,8 @@ class Outcome:
     """Line of the script."""
     notes: frozenset[str] = frozenset()
     """Codes of the findings that are notes though their page has another severity."""
+    warnings: frozenset[str] = frozenset()
+    """Codes of those that are warnings for the same reason."""
     fixes: frozenset[str | None] = frozenset()
     """Those that are more specific than the fix of the page."""
     evidence: frozenset[str] = frozenset()
@@ -84,6 +86,7 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
         failure,
         failed_at,
         frozenset(finding.code for finding in findings if finding.severity == NOTE),
+        frozenset(finding.code for finding in findings if finding.severity == WARNING),
         frozenset(finding.fix for finding in findings),
         frozenset(text for finding in findings for text in finding.evidence),
         tuple(finding.times for finding in findings),

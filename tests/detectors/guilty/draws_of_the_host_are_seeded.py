@@ -1,0 +1,34 @@
+"""Numbers that the host draws in a capture, from generators that the captured code seeds."""
+
+import random
+
+import torch
+
+x = torch.ones(4, device="cuda")
+generator = torch.Generator()
+
+
+def scaled(x):
+    random.seed(3)
+    return x * random.random()  # <- rng-frozen-seed
+
+
+def of_its_own(x):
+    return x * random.Random(3).random()  # <- rng-frozen-seed
+
+
+def accepted(x):
+    generator.manual_seed(3)
+    threshold = torch.rand((), generator=generator).log()  # <- rng-frozen-seed
+    return x.log() > threshold
+
+
+for function in (scaled, of_its_own, accepted):
+    function(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = function(x)
+    for _ in range(3):
+        x.fill_(0.5)
+        graph.replay()
+        print(y.sum().item())

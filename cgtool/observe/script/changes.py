@@ -55,7 +55,8 @@ class _Change:
     function: str
     """Qualified name of the function that the line is in."""
     scope: str
-    """Where the name lives, if it is one: that function or ``<module>``."""
+    """Where the name lives, if it is one: that function, or ``<module>`` for one that it declares
+    ``global`` or ``nonlocal``."""
     in_place: bool
     """What it leads to is changed, and not bound again."""
     loop: tuple[int, int]
@@ -107,8 +108,10 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
         self._resumed = True
 
-    def visit_Global(self, node: ast.Global) -> None:
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
         self._globals.update(node.names)
+
+    visit_Nonlocal = visit_Global  # noqa: N815
 
     def _visit_loop(self, node: ast.For | ast.While) -> None:
         outer = self._loop
@@ -370,11 +373,13 @@ def _latest(
     repeated: list[Frames] = []
     for frame in frames:
         code = frame.f_code
+        # Variables of functions around the captured one are shared with it.
+        is_shared = target[1] in (*code.co_cellvars, *code.co_freevars)
         own = [
             change
             for change in changes[code.co_filename]
             if change.function == code.co_qualname
-            and (is_local or target[0] != "name" or change.scope == _MODULE)
+            and (is_local or target[0] != "name" or change.scope == _MODULE or is_shared)
         ]
         now = line_of((code, frame.f_lasti))
         offset = graph.outer_frames.get(id(frame))

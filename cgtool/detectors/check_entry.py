@@ -85,7 +85,7 @@ def check_entry(
 
     def compared(
         session: WorkloadRun,
-    ) -> tuple[dict[int, preflight.Stepped], Differences, Callable[[], None]]:
+    ) -> tuple[dict[int, preflight.Stepped], Differences, Callable[[], None], set[int]]:
         def run() -> None:
             session.run_eagerly(1, lambda _text: None, explain)
 
@@ -93,10 +93,11 @@ def check_entry(
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
             differences = compare_iterations(run, *observed)
-        return steps, differences, run
+        return steps, differences, run, session.without_gradient
 
     try:
-        options, (steps, differences, run) = _without_refusals(region, workload, options, compared)
+        options, results = _without_refusals(region, workload, options, compared)
+        steps, differences, run, without_gradient = results
         iteration = differences.iteration
         findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
         findings.extend(preflight.of_modules(workload, differences.findings))
@@ -107,6 +108,7 @@ def check_entry(
         checked.append("two eager iterations")
         gc.collect()
         region.collecting = True
+        region.without_gradient = without_gradient.copy()
         try:
             with _stepping_anyway(region):
                 captured = dry_run(annotations, options)
@@ -114,6 +116,9 @@ def check_entry(
             # They may follow from what the host reads there.
             findings.extend(differences.unexplained)
         checked.append("a dry run of the capture")
+        if without_gradient and not region.without_gradient:
+            # What computes on the device instead gives them one.
+            findings.drop(UNUSED_INPUT)
         _drop_refused(findings, iteration.scheduled)
     except CgtoolError as error:
         if not error.failure.findings and not workload.refusals:

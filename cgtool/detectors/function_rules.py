@@ -437,7 +437,10 @@ def watch_index(region: CapturedRegion, call: OpCall, args: Sequence[Any]) -> It
 def _apply(region: CapturedRegion, function: Any, args: Sequence[Any], kwargs: Kwargs) -> None:
     rule = FUNCTIONS.get(function)
     if rule is not None:
+        refused = len(region.refusals)
         rule(region, args, kwargs)
+        if len(region.refusals) > refused:
+            region.note_refused(args)
     device = kwargs.get("device")
     if function in FROM_PYTHON and names_gpu(current_device() if device is None else device):
         refuse_from_python(region, args, kwargs)

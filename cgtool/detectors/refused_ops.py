@@ -136,6 +136,7 @@ def _refuse(
     """Report the op ``name``, called by the code or by a custom op, if CUDA would refuse it."""
     refusal = _refusal_of(region, call, name, args, kwargs)
     if refusal is not None:
+        region.note_refused(args)
         region.refuse(refusal.code, refusal.subject, refusal.fix)
 
 

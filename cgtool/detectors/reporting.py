@@ -10,7 +10,7 @@ import operator
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.refused_backward import note_refusal
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.tensors import leaves_behind, listed_tensors
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.private import running_autograd_node
 
@@ -67,9 +68,11 @@ class FindingLog:
         for finding in findings:
             self.add(finding)
 
-    def drop(self, code: Code, frames: Frames) -> None:
-        """Take back what was reported at a line."""
-        self._findings.pop((code, frames, None), None)
+    def drop(self, code: Code, frames: Frames | None = None) -> None:
+        """Take back what was reported at a line, or at any line."""
+        for key in [key for key in self._findings if key[0] == code]:
+            if frames is None or key[1:] == (frames, None):
+                del self._findings[key]
 
     def demote(self, code: Code) -> None:
         """Make notes of all findings with a code, which another finding explains."""
@@ -156,6 +159,9 @@ class CapturedRegion:
         self.refusal: CgtoolError | None = None
         """The first refusal of this capture: CUDA invalidates it although the code catches the
         error."""
+        self.without_gradient: set[int] = set()
+        """``id`` of the inputs and parameters without a gradient, but for those whose value a
+        refused call gets."""
         self.refusals: list[Code] = []
         """Codes that were reported as ending the capture."""
 
@@ -254,6 +260,11 @@ class CapturedRegion:
         if self.capturing and not self.is_refused and not is_permitted:
             reason = f"{call} is not permitted when a stream is capturing"
             self.report(code, reason, why=why, fix=fix)
+
+    def note_refused(self, args: Sequence[Any]) -> None:
+        """A call with these arguments was refused: what it returns to the host has no gradient."""
+        if self.without_gradient:
+            self.without_gradient -= leaves_behind(listed_tensors(args))
 
     def placed(self, finding: Finding) -> Finding:
         """The finding at its frames, else at the op or the line that is running."""

@@ -257,6 +257,15 @@ def nodes_behind(nodes: Iterable[Any]) -> Iterator[Any]:
             yield node
 
 
+def leaves_behind(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """``id`` of every leaf that backward from these tensors accumulates into."""
+    tensors = list(tensors)
+    nodes = nodes_behind(tensor.grad_fn for tensor in tensors)
+    variables = (getattr(node, "variable", None) for node in nodes)
+    roots = (tensor for tensor in tensors if tensor.grad_fn is None)
+    return {id(leaf) for leaf in (*variables, *roots) if leaf is not None}
+
+
 _TAKEN = "cgtool: gradients were taken"
 """In the metadata of a node, which live and end with it."""
 

@@ -7,7 +7,7 @@ outputs that require grad to the inputs and parameters that do, with static inco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from cgtool.model.failure import user_code
 from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
-from cgtool.observe.tensors import are_gradients_taken, nodes_behind, note_gradients_taken
+from cgtool.observe.tensors import are_gradients_taken, leaves_behind, note_gradients_taken
 from cgtool.program.boundary import Explain, user_errors
 from cgtool.program.workload import Named, Workload, WorkloadPart, inputs_of, tensors_in
 from cgtool.torch_compat.patches import Patches
@@ -53,14 +53,6 @@ class Backward:
     """Static gradients of ones, one per output, allocated outside the graph."""
 
 
-def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
-    """``id`` of every leaf that backward from these tensors accumulates into."""
-    nodes = nodes_behind(tensor.grad_fn for tensor in tensors)
-    variables = (getattr(node, "variable", None) for node in nodes)
-    roots = (tensor for tensor in tensors if tensor.grad_fn is None)
-    return {id(leaf) for leaf in (*variables, *roots) if leaf is not None}
-
-
 def differentiable(part: WorkloadPart, outputs: list[Named]) -> Backward | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
@@ -73,7 +65,7 @@ def differentiable(part: WorkloadPart, outputs: list[Named]) -> Backward | None:
     parameters: list[Named] = list(part.parameters())
     if parameters and not isinstance(part.function, torch.nn.Module):
         # A function may reach a module by name without running it.
-        used = _leaves_behind([tensor for _, tensor in needing_grad])
+        used = leaves_behind([tensor for _, tensor in needing_grad])
         parameters = [(name, parameter) for name, parameter in parameters if id(parameter) in used]
     inputs: dict[int, Named] = {}
     for name, tensor in inputs_of(part) + parameters:
@@ -118,7 +110,7 @@ def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, 
     except RuntimeError as error:
         if "not have been used in the graph" not in str(error):
             raise
-        used = _leaves_behind([tensor for _, tensor in backward.outputs])
+        used = leaves_behind([tensor for _, tensor in backward.outputs])
         unused = [name for name, tensor in backward.inputs if id(tensor) not in used]
         shown = names_text(unused, 5) or "some of the inputs"
         raise user_code(
@@ -160,6 +152,8 @@ class WorkloadRun:
     outputs: dict[int, list[Named]] = field(default_factory=dict)
     backwards: dict[int, Backward] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    without_gradient: set[int] = field(default_factory=set)
+    """``id`` of the inputs and parameters that an iteration gave none, where that is permitted."""
     _took_gradients: bool = False
     """Whether a callable was seen to."""
 
@@ -215,7 +209,12 @@ class WorkloadRun:
         if self.wants_backward:
             backward = differentiable(part, outputs)
             if backward is not None:
-                grads(backward, self.options.allow_unused_input)
+                results = grads(backward, self.options.allow_unused_input)
+                self.without_gradient.update(
+                    id(tensor)
+                    for (_, tensor), gradient in zip(backward.inputs, results, strict=True)
+                    if gradient is None
+                )
 
     def run_eagerly(
         self,

@@ -76,7 +76,7 @@ def test_the_first_iteration_begins_at_the_seed(tmp_path):
 
 
 REFUSED = """\
-import itertools, torch
+import itertools, math, torch
 from torch import nn
 class Net(nn.Module):
     def __init__(self):
@@ -120,6 +120,21 @@ def host(device):
     return f, (torch.ones(2, 4, device=device), torch.ones(4))
 def empty(device):
     return lambda x: x, (torch.ones(4, device=device),)
+class Kiln(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emissivity, self.ramp = nn.Parameter(torch.tensor(-0.3)), nn.Linear(4, 4)
+    def forward(self, x):
+        return self.ramp(x) * self.factor()
+    def factor(self):
+        return math.exp(self.emissivity * 2)
+class Listed(Kiln):
+    def factor(self):
+        return self.emissivity.tolist()
+def read(device):
+    return Kiln().to(device), (torch.ones(2, 4, device=device),)
+def listed(device):
+    return Listed().to(device), (torch.ones(2, 4, device=device),)
 """
 
 
@@ -146,6 +161,19 @@ def test_a_refusal_of_the_entry_is_a_finding_and_the_rest_is_checked(tmp_path, n
     assert line is None or ("sync-item", line) in places
     if own is None:
         assert len(places) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "reason"),
+    [("read", 52, "`math.exp` with a tensor"), ("listed", 55, "tolist")],
+)
+def test_a_parameter_whose_value_is_read_on_the_host_is_not_unused(tmp_path, name, line, reason):
+    done = check(tmp_path, REFUSED, "--format", "json", target=f"model.py:{name}")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["frames"][0][1] == line
+    done = cgtool("verify", f"model.py:{name}", "--device", "simulated", cwd=tmp_path)
+    assert (done.returncode, "unused" in done.stderr) == (4, False), done.stderr
+    assert reason in done.stderr
 
 
 @pytest.mark.parametrize("result", ["x.t()", "x[:0] * 2"])

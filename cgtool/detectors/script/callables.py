@@ -110,13 +110,23 @@ class Callables(Detector):
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
                     f"argument {index} requires grad and its sample does not: it gets no gradient",
                 )
-            elif argument.dtype != sample.dtype or (
-                argument.shape == sample.shape and argument.stride() != sample.stride()
-            ):
+            elif argument.dtype != sample.dtype:
+                is_cut = argument.is_floating_point() and not torch.can_cast(
+                    argument.dtype, sample.dtype
+                )
                 self.report(
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
-                    f"argument {index} is {argument.dtype} with strides {argument.stride()}; its "
-                    f"sample is {sample.dtype} with {sample.stride()}",
+                    f"argument {index} is {argument.dtype} and its sample is {sample.dtype}: the "
+                    "copy into the sample converts the values"
+                    + (", and drops their fractions" if is_cut else ""),
+                    fix=f"create the sample with `dtype={argument.dtype}`, that of the real input, "
+                    "or graph the callable once for each dtype",
+                )
+            elif argument.shape == sample.shape and argument.stride() != sample.stride():
+                self.report(
+                    INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
+                    f"argument {index} has the strides {argument.stride()} and its sample "
+                    f"{sample.stride()}",
                 )
             for other_index, other in enumerate(samples):
                 if other is None or other_index == index:

@@ -328,7 +328,9 @@ def hyperparameters(optimizer: Optimizer, read_at: Frames) -> Iterator[Frozen]:
                 used_at=read_at if place else (),
                 fix=filled_rate(optimizer, before, (*place, *read_at))
                 if is_rate
-                else _FIXES_OF_NUMBERS.get(name),
+                else _FIXES_OF_NUMBERS.get(name)
+                or f"capture a graph for each value, or capture again when it has changed: {kind} "
+                f"reads `{name}` on the host",
             )
 
 

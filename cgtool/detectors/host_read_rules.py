@@ -92,7 +92,7 @@ _LIBRARIES: dict[str, Refusal] = {
     ),
     "/torch/nn/utils/clip_grad.py": Refusal(
         NAN_GUARD_SYNC,
-        "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
+        "`error_if_nonfinite=True`, which reads the norm on the host,",
         "omit error_if_nonfinite, and check the norm after the replay",
     ),
     **dict.fromkeys(
@@ -157,8 +157,13 @@ _LIBRARIES: dict[str, Refusal] = {
 READ = Refusal(SYNC_ITEM, "reading a tensor value on the host (.item(), int(), float())")
 READS: dict[Any, Refusal] = {
     **dict.fromkeys(
-        (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
+        (torch.Tensor.__bool__, torch.is_nonzero),
         Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
+    ),
+    torch.Tensor.__contains__: Refusal(
+        SYNC_TRUTH_VALUE,
+        "`in` with a tensor, which reads on the host whether any element is equal,",
+        "compare on the device, `(x == value).any()`, and select with `torch.where`",
     ),
     **dict.fromkeys(
         _BOUNDS, Refusal(BOUNDS, "a tensor as a bound or size, which is read on the host,")

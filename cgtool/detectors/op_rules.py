@@ -40,6 +40,8 @@ class Refusal(NamedTuple):
     fix: str | None = None
     when: Callable[[Sequence[Any], Kwargs], bool] = lambda _args, _kwargs: True
     """Whether CUDA refuses a call with these arguments."""
+    in_backward: tuple[str, str] | None = None
+    """The subject and the fix where autograd calls it."""
 
 
 def _argument(args: Sequence[Any], kwargs: Kwargs, place: int, name: str, default: Any) -> Any:
@@ -105,6 +107,15 @@ _PUT_BY_MASK = Refusal(
     "use torch.where(mask, values, x), with values of the shape of x, or one for all; if there is "
     "one for each True element, x.masked_scatter_(mask, values)",
     _puts_with_mask,
+)
+
+
+# TensorShape.cpp, sparse_transpose_: the result counts as not coalesced.
+_TRANSPOSED = (
+    "`mm` in backward with the transpose of a sparse matrix, whose distinct indices it counts on "
+    "the host,",
+    "use a dense matrix, or `index_add_` with the rows, columns and values of the sparse one: "
+    "`torch.zeros(...).index_add_(0, rows, values[:, None] * x.index_select(0, columns))`",
 )
 
 
@@ -211,6 +222,7 @@ OPS: dict[str, Refusal] = {
             "the host,",
             "coalesce the tensor once, outside the captured code, or use index_add_",
             when=_multiplies_uncoalesced,
+            in_backward=_TRANSPOSED,
         ),
     ),
     # cuda/Indexing.cu, masked_fill__cuda

@@ -168,9 +168,12 @@ def _refusal_of(
         return None
     if not refusal.when(args, kwargs):
         return None
+    if call.autograd_node and refusal.in_backward is not None:
+        subject, fix = refusal.in_backward
+        refusal = refusal._replace(subject=subject, fix=fix)
     function = _short(call.name) if callers else ""
     if not callers and refusal.code == LINALG_ERROR_CHECK:
-        function = library_function() or ""
+        function = library_function() or _without_ex(call)
     elif not callers and refusal.code == SYNC_TRUTH_VALUE:
         # A function of PyTorch compares tensors for the user's code. One in C++ (`istft`) has no
         # frame of its own.
@@ -196,6 +199,14 @@ def _refusal_of(
         subject,
         instead_of(function, call),
     )
+
+
+def _without_ex(call: OpCall) -> str:
+    """``linalg_matrix_power``: the function of ``torch.linalg`` that the code calls, if no variant
+    of it returns the error code; else ""."""
+    called = called_at(position_of(call.chain[0])) if call.chain else ""
+    has_one = not hasattr(torch.linalg, called) or hasattr(torch.linalg, f"{called}_ex")
+    return "" if has_one else f"linalg_{called}"
 
 
 def _short(name: str) -> str:

@@ -12,6 +12,11 @@ from cgtool.observe.source import call_at
 RANGES = ("arange", "range")
 """Their length depends on the values."""
 _STEPS = "torch.linspace(0, 1, steps, device=...)"
+_MASKED = (
+    "compute with all elements, whose number is fixed, and select with "
+    "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"
+)
+_DENSE = "keep the tensor dense, with its zeros; or convert it once, outside the captured code"
 _INSTEAD = {
     **dict.fromkeys(RANGES, "pass a Python number"),
     "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
@@ -35,9 +40,13 @@ _INSTEAD = {
     "normal": "use mean + std * torch.randn_like(std)",
     # SegmentReduce.cpp: what it reads are the lengths, to check them.
     "segment_reduce": "pass unsafe=True, which leaves out the check of the lengths",
-    "where": (
-        "compute with all elements, whose number is fixed, and select with "
-        "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"
+    **dict.fromkeys(("where", "argwhere"), _MASKED),
+    **dict.fromkeys(
+        ("to_sparse", *(f"to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))), _DENSE
+    ),
+    "linalg_matrix_power": (
+        "invert with `torch.linalg.inv_ex` and check_errors=False, and raise the inverse to the "
+        "positive power"
     ),
 }
 """What to write for a function that reads a value on the host, or the size of its result."""

@@ -157,3 +157,47 @@ def test_torchscript_is_named_where_pytorch_tests_wrap_its_calls(monkeypatch):
     monkeypatch.setattr(torch._C.ScriptMethod, "__call__", names["call"])
     (entry,) = entries("scripted_branch")
     assert "`TorchScript`, which reads a tensor value" in refusal(entry).message
+
+
+def _get_total_norm(x):
+    return torch.nn.utils.get_total_norm([x], error_if_nonfinite=True)
+
+
+def _is_in(x):
+    return x if 0 in x else x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "subject", "fix"),
+    [
+        (lambda x: x.to_sparse(), "`to_sparse`, which calls `nonzero`", "keep the tensor dense"),
+        (lambda x: torch.argwhere(x), "`argwhere`, which calls `nonzero`", "torch.where(mask"),
+        (
+            lambda x: torch.linalg.matrix_power(torch.diag(x), -2),
+            "`torch.linalg.matrix_power`, which reads its error code",
+            "`torch.linalg.inv_ex`",
+        ),
+        (lambda x: torch.linalg.tensorinv(torch.diag(x), 1), "`torch.linalg.tensorinv`", "outside"),
+        (lambda x: torch.linalg.inv(torch.diag(x)), "`torch.linalg`", "`_ex` variant"),
+        (_get_total_norm, "`error_if_nonfinite=True`, which reads the norm", "omit"),
+        (_is_in, "`in` with a tensor", "`(x == value).any()`"),
+    ],
+)
+def test_the_function_that_the_code_calls_is_named(function, subject, fix):
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        part = WorkloadPart("test", function, (torch.ones(3, device="cuda"),))
+        workload = Workload("test", "callable", (part,))
+        prepare(device, workload, CaptureOptions(), lambda _text: None)
+    assert subject in caught.value.failure.message
+    assert fix in caught.value.failure.fix
+
+
+def test_a_matrix_that_backward_has_transposed_is_not_coalesced():
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        matrix = torch.eye(3).to_sparse().coalesce().cuda()
+        weight = torch.ones(3, 2, device="cuda", requires_grad=True)
+        part = WorkloadPart("test", lambda x: torch.sparse.mm(matrix, x), (weight,))
+        workload = Workload("test", "callable", (part,))
+        prepare(device, workload, CaptureOptions(), lambda _text: None)
+    assert "`mm` in backward with the transpose" in caught.value.failure.message
+    assert "dense" in caught.value.failure.fix and "coalesce" not in caught.value.failure.fix

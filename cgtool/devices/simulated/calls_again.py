@@ -13,6 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cgtool.analysis.reports import explain_findings, is_hazard
+from cgtool.detectors.capturing_paths import (
+    CODE_BRANCHES_ON_CAPTURING,
+    Queries,
+    watch_capturing_queries,
+)
 from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, frames_of_branch
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN
 from cgtool.detectors.reporting import FindingLog
@@ -26,18 +31,21 @@ from cgtool.observe.effects import effect_of, overwrites, written_by
 from cgtool.observe.frames import Chain, Site, frame_of, frames_of, line_of
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.script.blocks import RUNS_AGAIN, Outputs
+from cgtool.observe.script.names import Holders, paths_to
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import deciding_line
 from cgtool.observe.tensors import HOST, is_emptied, key_of, place_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function, pytree
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import CAPTURING_QUERIES, no_torch_function, pytree
 
 _MOST_BYTES = 2 << 30
 """Of what a graph writes, which is copied twice."""
 _FEW = 64
 """Items of a tensor on the host that are looked at."""
+_MEMORY = "memory that it writes"
 _RESULTS = "the results of its ops"
 _UNINITIALIZED = "aten::empty", "aten::new_empty"
 _NUMBERS = int, float, complex, bool, str
@@ -104,6 +112,19 @@ class _Memory:
         return iter(self.storages.items())
 
 
+class _Replayed(NamedTuple):
+    """What a replay has left."""
+
+    storages: dict[int, torch.Tensor]
+    """By key: what it has written."""
+    outputs: dict[str, list[torch.Tensor]]
+    """By name."""
+    results: list[torch.Tensor]
+    """Of the ops whose results no op takes."""
+    gradients: list[tuple[torch.Tensor, torch.Tensor]]
+    """Leaves, and what their gradients were."""
+
+
 class _Again(OpRecorder):
     """Notes the ops of the second call, as those of the graph are noted."""
 
@@ -116,6 +137,7 @@ class _Again(OpRecorder):
         """What is read, or changed in part, before it is overwritten."""
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """What is written that the graph has not: its memory, and a copy of it before."""
+        self.queries: Queries = ()
         self._known = known
         self._made: set[int] = set()
 
@@ -177,22 +199,53 @@ class CallsAgain:
             memory.save()
         self.replay()
         with unobserved():
-            storages = {key: _copied(each) for key, each in memory.storages.items()}
-            outputs = {name: [*map(_copied, tensors_in(value))] for name, value in code.outputs()}
-            captured = [*map(_copied, _results(self._simulated.steps))]
-            gradients = [
-                (leaf, _copied(leaf.grad))
-                for leaf in leaves
-                if leaf.grad is not None and key_of(leaf.grad) in self._graph.allocated
-            ]
-            memory.restore()
+            replayed = _Replayed(
+                {key: _copied(each) for key, each in memory.storages.items()},
+                {name: [*map(_copied, tensors_in(value))] for name, value in code.outputs()},
+                [*map(_copied, _results(self._simulated.steps))],
+                [
+                    (leaf, _copied(leaf.grad))
+                    for leaf in leaves
+                    if leaf.grad is not None and key_of(leaf.grad) in self._graph.allocated
+                ],
+            )
+        again = self._call_from_before(code, leaves)
+        names = self._differing(code, again, replayed)
+        if names:
+            return self._finding(code, texts, again, names)
+        if not again.queries:
+            return None
+        with unobserved():
+            for tensor, before in again.before.values():
+                tensor.copy_(before)
+        eager = self._call_from_before(code, leaves, is_capturing=False)
+        names = self._differing(code, eager, replayed)
+        finding = Finding(
+            CODE_BRANCHES_ON_CAPTURING,
+            "this line asks whether a stream is capturing; with the other answer, the code gives "
+            "other values than a replay",
+            again.queries[0],
+            phase="capture",
+            evidence=(f"other values: {', '.join(names[:3])}",),
+        )
+        return Answer(finding, None, signature(eager.steps)) if names else None
+
+    def _call_from_before(
+        self, code: Code, leaves: Sequence[torch.Tensor], *, is_capturing: bool = True
+    ) -> _Again:
+        with unobserved():
+            self._memory.restore()
         for leaf in leaves:
             leaf.grad = None  # what a graph allocates, each replay writes anew
-        again = self._call(code)
-        pairs = [
-            *(("memory that it writes", memory.storages[key], storages[key])
+        return self._call(code, is_capturing)
+
+    def _differing(self, code: Code, again: _Again, replayed: _Replayed) -> list[str]:
+        """The names of what has other values after a call than after a replay."""
+        storages, outputs, captured, gradients = replayed
+        pairs: list[tuple[str | int, torch.Tensor, torch.Tensor]] = [
+            *((key, self._memory.storages[key], storages[key])
               for key in self._state(again) & storages.keys()),
-            *(("memory that it writes", *each) for key, each in again.before.items()
+            *((key, *each) for key, each in again.before.items()
               if key in again.read_first or key in self._graph.external),
             *(("its gradients", leaf.grad, gradient)
               for leaf, gradient in gradients if leaf.grad is not None),
@@ -206,10 +259,19 @@ class CallsAgain:
         if len(results) == len(captured) and (is_same or not code.function):
             pairs += [(_RESULTS, *each) for each in zip(results, captured, strict=True)]
         with unobserved(), no_torch_function():
-            names = dict.fromkeys(name for name, ours, theirs in pairs if not _equal(ours, theirs))
+            differing = [what for what, ours, theirs in pairs if not _equal(ours, theirs)]
+        names = dict.fromkeys(self._named(differing))
         if len(names) > 1:
             names.pop(_RESULTS, None)
-        return self._finding(code, texts, again, [*names]) if names else None
+        return [*names]
+
+    def _named(self, differing: Iterable[str | int]) -> Iterator[str]:
+        """``differing``: what differs, or the key of memory that does."""
+        frame, holders = self._script.frame(), Holders()
+        for what in differing:
+            paths = paths_to(what, frame, holders) if isinstance(what, int) else []
+            name = f"`{paths[0].text}`" if paths else _MEMORY
+            yield name if isinstance(what, int) else what
 
     def _state(self, again: _Again) -> set[int]:
         """What one call leaves for the next, or as its result: memory that either call reads before
@@ -255,14 +317,16 @@ class CallsAgain:
         since = self._graph.began if last is None else last.time
         return is_fed(self._graph, key, since)
 
-    def _call(self, code: Code) -> _Again:
+    def _call(self, code: Code, is_capturing: bool) -> _Again:
         again = _Again(self._device, self._script.annotations, {*self._memory.storages})
-        for owner in (torch.cuda, torch.cuda.graphs):
-            # Another branch is another finding.
-            owner.is_current_stream_capturing = lambda: True  # type: ignore[attr-defined]
         self._device.recorder = again
-        code.run()
+        with Patches() as patches:
+            for point in CAPTURING_QUERIES:
+                patches.set(*point, lambda: True)
+            with watch_capturing_queries(is_capturing) as queries:
+                code.run()
         self._device.recorder = None
+        again.queries = queries
         return again
 
     def _finding(

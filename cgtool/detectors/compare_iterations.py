@@ -34,7 +34,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Chain, frame_of, frames_of, line_of
+from cgtool.observe.frames import Chain, frame_of, frames_of, line_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, Value
 from cgtool.observe.iteration import Iteration, observe
@@ -676,12 +676,14 @@ def frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
     for depth, site in enumerate(outer):
         code_object = site[0]
         match = others[depth] if depth < len(others) else None
-        if match is not None and match[0] is code_object and match[1] == site[1]:
+        is_same = match is not None and match[0] is code_object
+        # A call in C and one in Python have different instructions of the same expression.
+        if match is not None and is_same and position_of(match) == position_of(site):
             continue
         lines = [line_of(site)]
-        if match is not None and match[0] is code_object:
+        if match is not None and is_same:
             lines.append(line_of(match))
-        if match is not None and match[0] is not code_object and depth:
+        if match is not None and not is_same and depth:
             # The same call leads to a different function: the callee was chosen.
             return frames_of(reversed(outer[:depth]))
         line = deciding_line(code_object, tuple(lines))

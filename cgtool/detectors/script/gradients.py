@@ -119,7 +119,8 @@ class Gradients(Detector):
         leaves = {id(parameter) for group in groups for parameter in group["params"]}
         for gradient in self._gradients:
             leaf = gradient.leaf()
-            if leaf is not None and id(leaf) in leaves:
+            # The step is meant to skip what is frozen by now.
+            if leaf is not None and leaf.requires_grad and id(leaf) in leaves:
                 self._look_at_gradient(gradient, leaf)
                 gradient.stepped = self.script.clock + 1
                 gradient.replays_at_step = gradient.graph.replays

@@ -349,6 +349,37 @@ def binds_result(site: Site) -> bool:
     )
 
 
+def loop_targets(site: Site) -> frozenset[str]:
+    """The names that get the next item, where a loop has asked its iterator for it."""
+    code, offset = site
+    known = _loop_targets.get(id(code))
+    if known is None or known[0] is not code:
+        known = _loop_targets[id(code)] = code, dict(_targets_of_loops(code))
+    while offset > 0 and dis.opname[code.co_code[offset]] == "CACHE":
+        offset -= 2
+    return known[1].get(offset, frozenset())
+
+
+_loop_targets: dict[int, tuple[CodeType, dict[int, frozenset[str]]]] = {}
+
+
+def _targets_of_loops(code: CodeType) -> Iterator[tuple[int, frozenset[str]]]:
+    instructions = list(dis.get_instructions(code))
+    for index, instruction in enumerate(instructions):
+        if instruction.opname != "FOR_ITER":
+            continue
+        names: set[str] = set()
+        for each in instructions[index + 1 :]:
+            if each.opname.startswith("STORE_FAST_LOAD"):
+                names.add(each.argval[0])
+                break
+            if each.opname.startswith("STORE_") and each.opname != "STORE_ATTR":
+                names |= {each.argval} if isinstance(each.argval, str) else {*(each.argval or ())}
+            elif not each.opname.startswith("UNPACK_"):
+                break
+        yield instruction.offset, frozenset(names)
+
+
 _FEW = 16
 """Instructions, with the caches between them."""
 

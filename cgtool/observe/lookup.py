@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.frames import callers, locals_of
 from cgtool.torch_compat.private import MODULE_TABLES, children_of
 from cgtool.torch_compat.weak import Weak
 
@@ -88,23 +89,35 @@ def cells_of(
 
 
 def content_through(function: types.FunctionType, name: str) -> Callable[[], Any]:
-    """What a cell of a function holds. Of an object, as long as the function lives or another keeps
-    the object: it is not kept alive."""
+    """What a cell of a function holds. Of an object, as long as the function lives, or the one
+    whose variable it is runs, or another keeps the object: it is not kept alive."""
     cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))[name]
     value = content_of(cell)()
     if value is MISSING or value is None or isinstance(value, bool | int | float | complex | str):
         return content_of(cell)
-    function_weak, value_weak = Weak(function), weakly(value)
+    function_weak, value_weak, place = Weak(function), weakly(value), _place_of(name, value)
 
     def content() -> Any:
         alive = function_weak()
         if alive is not None:
             cells = dict(zip(alive.__code__.co_freevars, alive.__closure__ or (), strict=False))
             return content_of(cells[name])() if name in cells else MISSING
+        for frame in callers(sys._getframe(1)) if place else ():
+            if (id(frame), frame.f_code) == place:
+                return locals_of(frame).get(name, MISSING)
         found = None if value_weak is None else value_weak()
         return MISSING if found is None else found
 
     return content
+
+
+def _place_of(name: str, value: Any) -> tuple[int, types.CodeType] | None:
+    """The running function, by its frame and code, that shares a variable with the functions in
+    it."""
+    for frame in callers(sys._getframe(1)):
+        if name in frame.f_code.co_cellvars and locals_of(frame).get(name, MISSING) is value:
+            return id(frame), frame.f_code
+    return None
 
 
 def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:

@@ -211,6 +211,27 @@ def operands_at(position: Position) -> tuple[str, ...]:
     return ()
 
 
+def takes_loop_targets(position: Position) -> bool:
+    """Whether an expression takes two variables that one loop binds together: ``before * after`` in
+    ``for before, after in pairwise(frames)``."""
+    inside = [
+        node
+        for node in ast.walk(tree_of(position[0]))
+        if isinstance(node, ast.Name)
+        and position[1:3] <= (node.lineno, node.col_offset)
+        and (node.end_lineno or 0, node.end_col_offset or 0) <= position[3:]
+    ]
+    used = {node.id for node in inside}
+    loops: list[ast.For | ast.comprehension] = []
+    for node in nodes_around(position) if len(used) > 1 else ():
+        loops += [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+    return any(
+        sum(isinstance(each, ast.Name) and each.id in used for each in loop.target.elts) > 1
+        for loop in loops
+        if isinstance(loop.target, ast.Tuple | ast.List)
+    )
+
+
 def called_at(position: Position) -> str:
     """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
     if it is not a call, or has no source."""

@@ -4,6 +4,7 @@ padding, or more than the graph computes."""
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from cgtool.model.finding import NOTE, WARNING
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.observe.waiting import works
 from cgtool.program.boundary import first_line
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
@@ -356,7 +358,7 @@ class Copies(Detector):
         dist = torch.distributed
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             raise _NotTried("other processes take part in a replay")
-        if len(self.script.threads) > 1:
+        if any(map(works, self.script.threads - {threading.get_ident()})):
             raise _NotTried("other threads are running")
         if not graph.only_ops:
             raise _NotTried("kernels that no op of PyTorch launched may write any memory")

@@ -19,7 +19,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.containers import Holding, PutOffCall, holdings
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Buffer, HandedCall, Op, WatchedGraph
-from cgtool.observe.source import called_at, operands_at
+from cgtool.observe.source import called_at, operands_at, takes_loop_targets
 from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
 from cgtool.torch_compat.storages import StorageRef
 from cgtool.torch_compat.weak import Weak
@@ -192,7 +192,8 @@ class Outputs(Detector):
 
     def _look_for_comparison(self, op: Op) -> None:
         """An output that is compared with itself: one of its names was meant for an earlier one."""
-        if not op.name.startswith(_COMPARISONS) or len(op.tensors) < 2:
+        is_comparison = op.name.startswith(_COMPARISONS)
+        if len(op.tensors) < 2 or not (is_comparison or self._takes_loop_targets(op)):
             return
         # A loss is a function of PyTorch in Python.
         if called_by_pytorch(but_for=torch.nn.functional.__file__):
@@ -216,6 +217,13 @@ class Outputs(Detector):
                     for line in self.script.place()[:1]
                 ),
             )
+
+    def _takes_loop_targets(self, op: Op) -> bool:
+        """What one loop takes together was not meant to be one tensor, whatever the op."""
+        first, second = op.tensors[:2]
+        return first.data_ptr() == second.data_ptr() and any(
+            takes_loop_targets(position_of(site)) for site in self.script.chain()[:1]
+        )
 
     def _is_test_for_nan(self, op: Op) -> bool:
         """`torch.isfinite(out)`, `out != out`: compared with itself on purpose."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ class Errors(Detector):
 
     def on_call_raised(self, event: events.CallRaised) -> None:
         self.explain(event.error, event.phase, self.script.place())
+
+    def on_thread_ended(self, event: events.ThreadEnded) -> None:
+        self.explain(innermost(event.error), "script", exception_frames(event.error))
 
     def on_op_raised(self, event: events.OpRaised) -> None:
         # The script may catch this; the capture fails nevertheless.
@@ -162,6 +166,7 @@ def run(
             raise CgtoolError(replace(failure, findings=kept)) from None
         except BaseException as error:
             ended = (_ended(path, error, errors),)
+        ended += tuple(starmap(_thread_ended, script.failed_threads))
         script.finish()
     del module
     captures, replays = len(script.graphs), sum(graph.replays for graph in script.graphs)
@@ -224,6 +229,12 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
         phase="script",
         findings=findings.all(),
     ) from None
+
+
+def _thread_ended(name: str, error: str, frames: Frames) -> str:
+    """What to say of a thread that an exception has ended."""
+    at = "".join(f", raised at {Path(each.file).name}:{each.line}" for each in frames[:1])
+    return f"thread `{name}` ended with {error}{at}"
 
 
 def _ended(path: str, error: BaseException, errors: Errors) -> str:

@@ -57,12 +57,17 @@ class SavedTensors(Detector):
         ops of a capture, whose nodes see on purpose what the last replay has written."""
         self._of_callables: list[tuple[GraphedCallable, Frames]] = []
         """Findings about the outputs of graphed callables."""
-        self._thread = threading.get_ident()
+        self._thread = self.script.home_thread
+        """That of the first capture, or of the script."""
         self._of_others: defaultdict[int, tuple[list[int], list[_Made]]] = defaultdict(
             lambda: ([], [])
         )
         """By thread: which numbers of nodes are below that a backward has made there, for its own
         backward, and by which op. Each thread counts from 0."""
+
+    def on_capture_began(self, event: events.CaptureBegan) -> None:
+        if event.graph.number == 1:
+            self._thread = threading.get_ident()
 
     def on_capture_ended(self, _event: events.CaptureEnded) -> None:
         self._add(None)

@@ -24,7 +24,14 @@ from cgtool.detectors.script.two_results import (
     statement_of,
 )
 from cgtool.model.capture import Frame, Frames
-from cgtool.observe.frames import Names, frames_of, line_of, locals_of, names_in_expression
+from cgtool.observe.frames import (
+    Names,
+    frames_of,
+    line_of,
+    locals_of,
+    loop_targets,
+    names_in_expression,
+)
 from cgtool.observe.script import events
 from cgtool.observe.script.bindings import (
     Bindings,
@@ -101,11 +108,14 @@ class StaleNames(Detector):
         self._reported: set[tuple[WatchedGraph, Frame]] = set()
         """Statements that use two results."""
         self._bindings = Bindings(self._on_bound, self._on_handed_over, self._on_return)
-        self._thread = threading.get_ident()
+        self._thread: int | None = None
+        """That of the first replay, whose lines are followed."""
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        graph = event.graph
-        if graph.callable is not None or threading.get_ident() != self._thread:
+        graph, thread = event.graph, threading.get_ident()
+        if graph.callable is None and self._thread is None:
+            self._thread = thread
+        if graph.callable is not None or thread != self._thread:
             return
         if graph.replays >= _REPLAYS:
             self._leave(graph)
@@ -124,6 +134,8 @@ class StaleNames(Detector):
         snapshots = Snapshots()
         for place, (there, value) in holding.items():
             if place in self._held or place.in_every_call in own:
+                continue
+            if _is_bound_next(place, stack):
                 continue
             before = snapshots.of(value)
             if before is not None:
@@ -498,6 +510,16 @@ def _is_same_in_another_call(one: Place, other: Place) -> bool:
 
 def _shown(at: Frame) -> str:
     return f"{Path(at.file).name}:{at.line}"
+
+
+def _is_bound_next(place: Place, stack: Stack) -> bool:
+    """Whether it is a variable of a loop that waits for its next item."""
+    kind, name, _ = place.root
+    return place.kind == kind and any(
+        name in loop_targets((frame.f_code, frame.f_lasti))
+        and place == (Place.shared if kind == "global" else Place.local)(frame, name)
+        for frame in stack.values()
+    )
 
 
 def _is_read(place: Place, frame: FrameType, names: Names) -> bool:

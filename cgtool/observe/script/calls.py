@@ -31,6 +31,7 @@ from cgtool.observe.frames import (
     call_user,
     caller_of_cgtool,
     callers,
+    exception_frames,
     package_part,
     without_own_frames,
 )
@@ -150,6 +151,11 @@ class OpObserver:
         """A thread ends with an exception, which Python prints."""
         self.script.thread_raised(failure.exc_value)
         kind, error, traceback, thread = failure
+        if error is not None and not self.script.closed:
+            self.script.publish(events.ThreadEnded(error))
+            raised = f"{type(error).__name__}: {error}".partition("\n")[0]
+            frames = exception_frames(error)
+            self.script.failed_threads.append((getattr(thread, "name", ""), raised, frames))
         traceback = without_own_frames(traceback)
         call_user(original, threading.ExceptHookArgs((kind, error, traceback, thread)))
 

@@ -259,6 +259,12 @@ class ThreadWorked(NamedTuple):
     thread: str
 
 
+class ThreadEnded(NamedTuple):
+    """An exception has ended a thread."""
+
+    error: BaseException
+
+
 class ThreadRaised(NamedTuple):
     """A call has raised in a thread while another thread captures, or right after."""
 

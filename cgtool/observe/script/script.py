@@ -171,9 +171,12 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.capture: WatchedGraph | None = None
         """In progress."""
         self.capture_thread: int | None = None
-        self._main_thread = threading.get_ident()
-        self.threads = {self._main_thread}
+        self.home_thread = threading.get_ident()
+        """That which has captured or replayed last; at first that of the script."""
+        self.threads = {self.home_thread}
         """The thread of the script, and those that it has started; not autograd's."""
+        self.failed_threads: list[tuple[str, str, Frames]] = []
+        """Threads that an exception has ended: the name, the exception, and where it was raised."""
         self.clock = 0
         """Counts writes and replays."""
         self.results = EagerResults()
@@ -185,7 +188,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
-        return chain_or_waiting(sys._getframe(1), self.capture_thread or self._main_thread)
+        return chain_or_waiting(sys._getframe(1), self.capture_thread or self.home_thread)
 
     def place(self) -> Frames:
         """The frames of ``chain``."""
@@ -197,7 +200,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
         alive all that its callers hold.
         """
-        thread = self.capture_thread or self._main_thread
+        thread = self.capture_thread or self.home_thread
         return user_frame(sys._getframe(1)) or user_frame(frames_of_other_threads().get(thread))
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
@@ -244,6 +247,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         )
         self.graphs.append(graph)
         self.capture, self.capture_thread = graph, threading.get_ident()
+        self.home_thread = self.capture_thread
         if not self.device.simulated:
             self._stop_watcher()
             self.device.recorder = CaptureWatcher(
@@ -326,7 +330,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """A call has raised: a fact only where this thread is not the one that captures, nor
         works for it."""
         graph = self.capture or next(reversed(self.graphs), None)
-        others = self.threads - {self.capture_thread or self._main_thread}
+        others = self.threads - {self.capture_thread or self.home_thread}
         if graph is not None and threading.get_ident() in others:
             name = threading.current_thread().name
             self.publish(events.ThreadRaised(graph, name, error))
@@ -351,6 +355,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         def replay(cuda_graph: Any) -> None:
             graph = graphs.get(id(cuda_graph))
             if graph is not None:
+                thread = threading.get_ident()
+                self.home_thread = thread if thread in self.threads else self.home_thread
                 self.publish(events.ReplayBegins(graph))
             try:
                 call_user(original, cuda_graph)

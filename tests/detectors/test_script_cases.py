@@ -12,7 +12,6 @@ import pytest
 
 from cgtool.devices.simulated.script_device import ScriptDevice
 from tests.corpus.catalog import Entry, entries
-from tests.detectors.in_functions import WAYS, in_function
 from tests.detectors.scripts import Outcome, check, check_as_on_a_gpu, marks
 from tests.forked_workers import in_fork
 
@@ -21,10 +20,6 @@ INNOCENT = sorted((_HERE / "innocent").glob("*.py"))
 GUILTY = sorted((_HERE / "guilty").glob("*.py"))
 _BACKWARD = re.compile(r"backward\(|autograd\.grad|make_graphed_callables")
 BACKWARDS = [path for path in (*INNOCENT, *GUILTY) if _BACKWARD.search(path.read_text())]
-IN_FUNCTIONS = [
-    path for path in (*INNOCENT, *GUILTY) if in_function(path.read_text(), "called") is not None
-][::8]
-"""Some of them: all take several minutes."""
 CORPUS = entries(
     "scripts:adapted_parameters_in_a_dict",
     "scripts:adapted_parameters_in_place",
@@ -95,17 +90,6 @@ def test_guilty(path: Path) -> None:
     outcome = checked(path)
     assert outcome.findings == marks(path.read_text()), outcome.reasons
     assert outcome.failure is None
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("path", IN_FUNCTIONS, ids=lambda path: path.stem)
-def test_the_same_in_a_function(path: Path, way: str, tmp_path: Path) -> None:
-    source = in_function(path.read_text(), way)
-    assert source is not None
-    moved = tmp_path / path.name
-    moved.write_text(source)
-    outcome = checked(moved)
-    assert outcome.findings == marks(source), outcome.reasons
 
 
 @pytest.mark.parametrize("path", [*BACKWARDS], ids=lambda path: path.stem)

@@ -236,7 +236,8 @@ class HostState(Detector):
         self._histories.replay_begins(graph)
         for frozen in list(self._frozen.get(graph.number, ())):
             values = self._values[graph.frames, frozen.identity]
-            if is_one_of_several and frozen.chooses_graph and len(values) > 1:
+            # Of flags, which are read at the first replay, there are none.
+            if is_one_of_several and frozen.chooses_graph and len(values) != 1:
                 continue
             now = frozen.read(stack)
             has_graph = frozen.subject is not None and (frozen.subject, now) in self._captured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ _SCRIPTS = [
 ]
 
 
-# All take several minutes.
+# All take several minutes. Which are chosen does not depend on what others there are.
+_CHOSEN = [path for path in _SCRIPTS if zlib.crc32(path.stem.encode()) % 16 == 0]
+_CHOSEN += [path for path in _SCRIPTS if path.stem in ("kept_by_name",)]
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("path", _SCRIPTS[::16], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", _CHOSEN, ids=lambda path: path.stem)
 def test_the_verdict_is_the_same(path: Path, way: str, tmp_path: Path) -> None:
     source = in_function(path.read_text(), way)
     assert source is not None

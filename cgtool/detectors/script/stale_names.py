@@ -36,6 +36,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.bindings import (
     Bindings,
     Place,
+    home_of,
     lines_that_bind,
     lines_that_read,
     names_at,
@@ -525,7 +526,7 @@ def _is_bound_next(place: Place, stack: Stack) -> bool:
 def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
     """Whether the expression with these names, in a frame, reads a place."""
     if place.kind == "local":
-        return place.key in names.local and place.owner == id(frame)
+        return place.key in names.local and place.owner == id(home_of(frame, str(place.key)))
     if place.kind == "global":
         return place.key in names.shared and place.owner == id(frame.f_globals)
     if place.key not in names.parts:

@@ -42,7 +42,8 @@ class Place:
     key: str | int
     """Of an item; else the name."""
     owner: int
-    """Identity of the frame, of the table of globals, or of the object."""
+    """Identity of the frame, of the table of globals, or of the object. A variable that several
+    functions share is that of the outermost."""
     text: str = field(compare=False)
     """As written in Python: ``self.best``."""
     root: tuple[str, str, int] = field(compare=False)
@@ -52,8 +53,9 @@ class Place:
 
     @classmethod
     def local(cls, frame: FrameType, name: str) -> Place:
-        root = "local", name, id(frame)
-        return cls(*root, name, root, frame.f_code)
+        home = home_of(frame, name)
+        root = "local", name, id(home)
+        return cls(*root, name, root, home.f_code)
 
     @classmethod
     def shared(cls, frame: FrameType, name: str) -> Place:
@@ -81,6 +83,19 @@ class Place:
     def in_every_call(self) -> tuple[Any, ...]:
         """What is the same place in another call of the function."""
         return self.kind, self.key, self.code if self.kind == "local" else self.owner
+
+
+def home_of(frame: FrameType, name: str) -> FrameType:
+    """The running frame whose variable a name of a frame is: of an outer function if it is a free
+    variable of that of the frame."""
+    code = frame.f_code
+    outer = frame.f_back if name in code.co_freevars else None
+    while outer is not None:
+        has_name = name in outer.f_code.co_cellvars
+        if has_name and code.co_qualname.startswith(f"{outer.f_code.co_qualname}.<locals>."):
+            return outer
+        outer = outer.f_back
+    return frame
 
 
 def places_of_tensors(stack: Stack) -> Iterator[tuple[Place, Any]]:
@@ -264,7 +279,7 @@ class Bindings(Generic[Held]):
         return (
             at is not None
             and variable.key != root
-            and root_owner in (id(frame), id(frame.f_globals))
+            and root_owner in (id(home_of(frame, root)), id(frame.f_globals))
             and part_of_what(at.file, at.line) == root
             and (place.kind not in _INSIDE or place.key in names_at(frame.f_code, at.line))
         )
@@ -330,7 +345,7 @@ class Bindings(Generic[Held]):
         ]
         for place in list(self._watched):
             kind, name, owner = place.root
-            is_root = ("cell", name) in stored or (
+            is_root = (("cell", name) in stored and owner == id(home_of(frame, name))) or (
                 (kind, name) in stored and owner in (id(frame), id(frame.f_globals))
             )
             # Of which object is known of an assignment.
@@ -345,7 +360,7 @@ class Bindings(Generic[Held]):
             if kind in _INSIDE and key is not None:
                 self._last.setdefault(0, {})[kind, key] = at
             elif key is not None:
-                owner = id(frame.f_globals) if kind == "global" else id(frame)
+                owner = id(frame.f_globals if kind == "global" else home_of(frame, str(key)))
                 stored_at = "local" if kind == "cell" else kind, key
                 self._last.setdefault(owner, {})[stored_at] = at
         for place, held in handed_over:

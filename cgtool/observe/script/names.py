@@ -110,8 +110,9 @@ class Holders:
 
     def __init__(self) -> None:
         self._known: set[tuple[int, Hashable]] = set()
-        """What was looked into. A container, or an object with slots, once for each name of it: it
-        may have an argument's name, which is soon gone, besides that in the code which goes on."""
+        """What was looked into. A container, or an object with slots, once for each way to it: it
+        may have an argument's name, which is soon gone, besides that in the code which goes on;
+        and it may be the current one of several in a list."""
         self._paths: dict[int, list[Path]] = {}
         """Paths by key of the storage."""
 
@@ -174,7 +175,7 @@ class Holders:
     ) -> None:
         """What is inside an object, reached from ``root`` by ``steps``. ``named``: the name of the
         container that it is a part of, if it is."""
-        known = id(value), named
+        known = id(value), (named if weakly(value) is not None else (named, text))
         if known in self._known or len(steps) > _DEPTH:
             return
         self._known.add(known)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dis
-import gc
 import importlib.util
 import itertools
 import linecache
@@ -31,6 +30,7 @@ from types import (
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model.capture import Frame, Frames
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.notebook import named_by_cell
 
 Result = TypeVar("Result")
@@ -250,13 +250,8 @@ def frames_of_other_threads() -> dict[int, FrameType]:
     Without the garbage collector: if it runs while Python 3.11 lists the frames, it may wait for
     ever for a lock that is held there (python/cpython#106883).
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with CollectorPaused():
         frames = sys._current_frames()
-    finally:
-        if was_on:
-            gc.enable()
     # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
     del frames[get_ident()]
     return frames

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from types import CodeType
 
+from cgtool.model.collector import CollectorPaused
+
 Position = tuple[str, int, int, int, int]
 """The place of an expression: file, first line and column, last line and column (UTF-8 offsets)."""
 
@@ -16,9 +18,14 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @cache
 def tree_of(file: str) -> ast.Module:
-    """The syntax tree of a source file; an empty one if it cannot be read."""
+    """The syntax tree of a source file; an empty one if it cannot be read.
+
+    Without the garbage collector: Python 3.11 and 3.12 raise SystemError if what it calls, such as
+    a finalizer, makes another tree meanwhile.
+    """
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        with CollectorPaused():
+            return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

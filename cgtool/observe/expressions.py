@@ -140,7 +140,7 @@ class Collection:
     function: str
     """``max``; "" for a comprehension."""
     names: frozenset[str]
-    """Variables to which its statement binds such a result."""
+    """Variables, and attributes as ``.name``, to which its statement binds such a result."""
     lines: tuple[int, int]
     """The first and the last line where these names are such results."""
     is_unpacked: bool
@@ -257,7 +257,9 @@ def _bound_by(
 
 
 def _names_in(target: ast.AST) -> frozenset[str]:
-    return frozenset(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    bound = [node for node in ast.walk(target) if isinstance(getattr(node, "ctx", None), ast.Store)]
+    names = {node.id for node in bound if isinstance(node, ast.Name)}
+    return frozenset(names | {f".{node.attr}" for node in bound if isinstance(node, ast.Attribute)})
 
 
 @cache

@@ -427,9 +427,22 @@ class HostReads:
             if read.frame.line <= place.line
             and not read.use.tested
             and not is_asserted(place.file, read.frame.line)
+            and not self._is_set_before(read)
             and (read.frame.line == place.line or not decided_by(place.file, read.frame.line))
         }
         return asked - {None}, before
+
+    def _is_set_before(self, read: Watched) -> bool:
+        """Whether a line above the read has set what it reads, whenever the read runs."""
+        file, line = read.frame.file, read.frame.line
+        return any(
+            each.use.written
+            and each.key == read.key
+            and (each.frame.file, each.frame.function) == (file, read.frame.function)
+            and each.frame.line < line
+            and all(lines in decided_by(file, line) for lines in decided_by(file, each.frame.line))
+            for each in self.watched
+        )
 
     def reordered(self) -> Iterator[tuple[Watched, frozenset[int]]]:
         """Lists of tensors that the code has changed, with the addresses of those that have left

@@ -123,8 +123,9 @@ def in_one_loop(code: CodeType, *lines: int) -> bool:
 
 
 def aliased_at(file: str, line: int) -> frozenset[str]:
-    """The variables that an assignment at a line may bind to another name, or a view or a part of
-    them: ``before = y``, ``best = score, y[:2]``; not what it passes to a function."""
+    """The variables, and attributes as ``.name``, that an assignment at a line may bind to another
+    name, or a view or a part of them: ``before = y``, ``best = score, self.y[:2]``; not what it
+    passes to a function."""
     start = statement_start(file, line)
     return frozenset(
         name
@@ -151,6 +152,8 @@ def _aliased(value: ast.AST) -> Iterator[str]:
     if isinstance(value, ast.Name):
         yield value.id
     elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
+        if isinstance(value, ast.Attribute):
+            yield f".{value.attr}"
         yield from _aliased(value.value)
     elif isinstance(value, ast.Call):
         if isinstance(value.func, ast.Attribute):

@@ -12,6 +12,8 @@ from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.jobs.dispatch import hide_gpus
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, WARNING
+from cgtool.observe import frames
+from tests import forked_workers
 from tests.detectors.autograd_threads import backwards_on_threads
 
 _MARK = re.compile(r"# <- ([\w-]+)")
@@ -53,6 +55,14 @@ def marks(source: str) -> frozenset[tuple[str, int]]:
     )
 
 
+def _hide_own_frames() -> None:
+    """Nothing is around a script that a user checks: no call chain may go on in the tests."""
+    roots = (*frames._roots(), __file__, forked_workers.__file__)
+    frames._roots = lambda: roots  # type: ignore[assignment]
+    frames.is_internal_file.cache_clear()
+    frames._is_internal.clear()
+
+
 def check_as_on_a_gpu(path: Path) -> Outcome:
     """``check``, where autograd has a thread of its own."""
     device = ScriptDevice()
@@ -63,6 +73,7 @@ def check_as_on_a_gpu(path: Path) -> Outcome:
 def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
     """Check a script in this process, which does nothing else."""
     hide_gpus()
+    _hide_own_frames()
     os.chdir(path.parent)
     device = device or ScriptDevice()
     looked: tuple[str, ...] = ()
@@ -74,8 +85,8 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
     except CgtoolError as error:
         findings = error.failure.findings
         failure = error.failure.message
-        frames = error.failure.frames
-        failed_at = next((frame.line for frame in frames if frame.file == str(path)), None)
+        chain = error.failure.frames
+        failed_at = next((frame.line for frame in chain if frame.file == str(path)), None)
     return Outcome(
         frozenset(
             (finding.code, finding.frames[0].line if finding.frames else None)

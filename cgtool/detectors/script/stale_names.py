@@ -38,11 +38,12 @@ from cgtool.observe.script.bindings import (
     Place,
     home_of,
     lines_that_bind,
+    lines_that_lead_to,
     lines_that_read,
     names_at,
     places_of_tensors,
+    read_at,
     tensors_at,
-    variables_at,
 )
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
 from cgtool.observe.script.changes import Target, changed_at, rebound_in
@@ -108,6 +109,8 @@ class StaleNames(Detector):
         frame by identity, and the statement."""
         self._reported: set[tuple[WatchedGraph, Frame]] = set()
         """Statements that use two results."""
+        self._found_at: set[Frames] = set()
+        """Where this detector has reported something."""
         self._bindings = Bindings(self._on_bound, self._on_handed_over, self._on_return)
         self._thread: int | None = None
         """That of the first replay, whose lines are followed."""
@@ -200,9 +203,13 @@ class StaleNames(Detector):
         held.doubtful = False
         return is_still_there
 
-    def _own_names(self, graph: WatchedGraph) -> set[Any]:
-        """The variables among the places from which the program takes the results."""
-        return {key for kind, key, _ in self._own[graph] if kind in ("local", "global")}
+    def _own_names(self, graph: WatchedGraph) -> set[str]:
+        """The variables, and attributes as ``.name``, from which the program takes the results."""
+        return {
+            f".{key}" if kind == "attribute" else key
+            for kind, key, _ in self._own[graph]
+            if kind != "item"
+        }
 
     def _is_result(self, graph: WatchedGraph, tensor: torch.Tensor) -> bool:
         buffer = self.script.buffers.find(tensor)
@@ -280,7 +287,8 @@ class StaleNames(Detector):
                     continue
                 at = statement_at(code, frame.f_lasti)
                 names = names_in_expression(code, frame.f_lasti)
-                if at == statement_at(code, offset) and own.isdisjoint(names.local | names.shared):
+                read = names.local | names.shared | {f".{part}" for part in names.parts}
+                if at == statement_at(code, offset) and own.isdisjoint(read):
                     self._used[graph] = graph.replays, number, at
 
     def _look_at_two(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
@@ -297,6 +305,7 @@ class StaleNames(Detector):
             if (graph, at) not in self._reported:
                 self._reported.add((graph, at))
                 returned = self._returned_at(graph, last, (at,))
+                self._found_at.add(returned or (at,))
                 self.report(
                     OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
                     f"both results of {graph.name}, which is replayed twice, are one buffer, "
@@ -313,9 +322,10 @@ class StaleNames(Detector):
         bound = [
             place
             for place, (_, value) in self._holding(graph, stack).items()
-            if place.code is code and place.in_every_call not in self._own[graph]
+            if place.in_every_call not in self._own[graph]
             if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape
-            if line in {statement_start(code.co_filename, each) for each in lines_that_bind(place)}
+            if line
+            in {statement_start(code.co_filename, each) for each in lines_that_lead_to(place, code)}
         ]
         return len(bound) > 1
 
@@ -361,6 +371,7 @@ class StaleNames(Detector):
         held.reported = True
         returned = self._returned_at(held.graph, held.replayed_at, line)
         self._explain_others(held.graph)
+        self._found_at.add(returned or line)
         self.report(
             OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
             f"`{place.text}` is an output of {held.graph.name}, which was replayed again before "
@@ -371,9 +382,9 @@ class StaleNames(Detector):
 
     def _explain_others(self, graph: WatchedGraph) -> None:
         """The same was found as an op that takes one tensor twice, or several in a list."""
-        if graph.last_replay is not None:
-            self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, graph.last_replay.frames)
-        self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, self.script.place())
+        last = () if graph.last_replay is None else graph.last_replay.frames
+        for place in {last, self.script.place()} - self._found_at:
+            self.findings.drop(OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY, place)
 
     def _returned_at(self, graph: WatchedGraph, sites: list[Site], at: Frames) -> Frames:
         """Where the line ``at`` has called a function that replays: the line that returns the
@@ -392,25 +403,32 @@ class StaleNames(Detector):
         """The line that has bound it, else the one that reads it."""
         if held.line is not None:
             return (held.line,)
-        place = held.place
-        code = place.code
+        place, stack = held.place, stack_of(frame).values()
         # Not `best = None`; not `best = 0.9 * best + 0.1 * y` if another line has begun it.
-        lines = [line for line in lines_that_bind(place) if names_at(code, line)]
-        lines = [line for line in lines if place.key not in names_at(code, line)] or lines
-        if place.kind in ("local", "global") and len(lines) == 1:
-            return (Frame(code.co_filename, lines[0], code.co_qualname),)
+        lines = [
+            (code, line)
+            for code in _codes_that_share(place, stack)
+            for line in lines_that_bind(place, code)
+            if names_at(code, line)
+        ]
+        lines = [each for each in lines if place.key not in names_at(*each)] or lines
+        only = tuple(Frame(code.co_filename, line, code.co_qualname) for code, line in lines)
+        if place.kind in ("local", "global") and len(only) == 1:
+            return only
         local_to = place.owner if place.kind == "local" else None
         kind = "name" if place.kind in ("local", "global") else place.kind
-        target: Target = (kind, place.key)
-        stack = stack_of(frame).values()
-        bound = changed_at((target,), stack, held.graph, local_to=local_to, only_bound=True)
+        inner = [(kind, key) for kind, key, _ in reversed(place.through)]
+        targets: list[Target] = [(kind, place.key), *inner]
+        bound = changed_at(
+            targets, stack, held.graph, local_to=local_to, only_bound=True, only_put=True
+        )
         if not bound and local_to is None:
             # In an earlier call of a function that runs.
             functions = [(each.f_code.co_filename, each.f_code.co_qualname) for each in stack]
-            bound = rebound_in((target,), functions)
-        if not bound and len(lines) == 1:
+            bound = rebound_in(targets, functions)
+        if not bound and len(only) == 1:
             # What holds it was made with it: `Pair(left=run(x))`.
-            bound = (Frame(code.co_filename, lines[0], code.co_qualname),)
+            bound = only
         return bound or frames_of([(frame.f_code, frame.f_lasti)])
 
     def _has_successor(self, place: Place, held: _Held, stack: Stack) -> bool:
@@ -432,13 +450,15 @@ class StaleNames(Detector):
     def _is_second_name(self, place: Place, held: _Held, at: Frames, stack: Stack) -> bool:
         """Whether the place is bound to what a name is in the same function, which goes on reading
         that: ``before = y``."""
-        code, line = place.code, at[0].line if at else 0
-        graph = held.graph
+        line, graph = at[0].line if at else 0, held.graph
+        running = _frame_of(place, at, stack)
+        if running is None and place.parts:
+            return False
+        code = place.code if running is None else running.f_code
         own = self._own_names(graph)
-        names = own & variables_at(code, line) & aliased_at(code.co_filename, line)
+        names = own & read_at(code, line) & aliased_at(code.co_filename, line)
         is_captured_there = bool(graph.frames) and graph.frames[0].function == code.co_qualname
         first, last = graph.lines if is_captured_there else (0, -1)
-        running = next((frame for frame in stack.values() if frame.f_code is code), None)
         now = 0 if running is None else line_of((code, running.f_lasti))
         return any(
             other != line
@@ -455,10 +475,11 @@ class StaleNames(Detector):
     ) -> bool:
         """Whether a loop replays, reads the place, and then binds it to the output:
         ``pending = step, y``."""
-        code, line = place.code, at[0].line if at else 0
-        running = next((frame for frame in stack.values() if frame.f_code is code), None)
+        line = at[0].line if at else 0
+        running = _frame_of(place, at, stack)
         if running is None or held.graph.last_replay is None:
             return False
+        code = running.f_code
         now = line_of((code, running.f_lasti))
         replayed = [
             each.line
@@ -492,7 +513,7 @@ class StaleNames(Detector):
     def _comes_from(self, other: Place, place: Place) -> bool:
         """Whether a line that binds a place may read another one for that."""
         at = self._bindings.bound_at(other)
-        lines = [at.line] if at is not None else lines_that_bind(other)
+        lines = [at.line] if at is not None else lines_that_bind(other, other.code)
         return any(place.key in names_at(other.code, line) for line in lines)
 
     def _is_kept_now_and_then(self, at: Frames, graph: WatchedGraph) -> bool:
@@ -523,6 +544,28 @@ def _is_bound_next(place: Place, stack: Stack) -> bool:
     )
 
 
+def _codes_that_share(place: Place, frames: Iterable[FrameType]) -> list[CodeType]:
+    """The function that has the name which leads to a place, and those inside it that run."""
+    kind, name, owner = place.root
+    inner = (each for each in frames if kind == "local" and name in each.f_code.co_freevars)
+    return [place.code, *(each.f_code for each in inner if id(home_of(each, name)) == owner)]
+
+
+def _frame_of(place: Place, bound_at: Frames, stack: Stack) -> FrameType | None:
+    """The frame that has bound a place: of an attribute, in any function that runs."""
+    if not place.parts:
+        return next((frame for frame in stack.values() if frame.f_code is place.code), None)
+    where = [(each.file, each.function) for each in bound_at[:1]]
+    return next(
+        (
+            frame
+            for frame in stack.values()
+            if (frame.f_code.co_filename, frame.f_code.co_qualname) in where
+        ),
+        None,
+    )
+
+
 def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
     """Whether the expression with these names, in a frame, reads a place."""
     if place.kind == "local":
@@ -532,6 +575,10 @@ def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
     if place.key not in names.parts:
         return False
     values = locals_of(frame) if names.local else {}
-    owners = [values.get(name) for name in names.local]
-    owners += [frame.f_globals.get(name) for name in names.shared]
-    return any(id(owner) == place.owner for owner in owners)
+    named = {id(values.get(name)) for name in names.local}
+    named |= {id(frame.f_globals.get(name)) for name in names.shared}
+    parts = place.parts
+    return any(
+        owner in named and all(key in names.parts for _, key, _ in parts[number:])
+        for number, (_, _, owner) in enumerate(parts)
+    )

@@ -118,9 +118,7 @@ class TwoReplays:
         names = names_in_expression(frame.f_code, frame.f_lasti)
         values = {**frame.f_globals, **locals_of(frame)}
         named = [values.get(name) for name in names.local | names.shared]
-        parts = [
-            dict(parts_of(each)).get(("attribute", name)) for each in named for name in names.parts
-        ]
+        parts = [part for name in names.parts for part in _attributes_of(named, name)]
         return any(map(self._is_it, (*named, *parts)))
 
     def _count_in(self, frame: FrameType | None) -> int:
@@ -172,6 +170,17 @@ class TwoReplays:
             return False
         names = names_in_expression(frame.f_code, frame.f_lasti)
         values = {**frame.f_globals, **locals_of(frame)}
-        bound = [name for name in collection.names if self._is_it(values.get(name))]
-        is_read = not (names.local | names.shared).isdisjoint(bound)
-        return is_read and len(bound) > collection.is_unpacked
+        owners = [values.get(name) for name in names.local | names.shared]
+        bound = [
+            name
+            for name in collection.names
+            if self._is_it(values.get(name))
+            or (name[0] == "." and any(map(self._is_it, _attributes_of(owners, name[1:]))))
+        ]
+        read = names.local | names.shared | {f".{part}" for part in names.parts}
+        return not read.isdisjoint(bound) and len(bound) > collection.is_unpacked
+
+
+def _attributes_of(owners: list[object], name: str | int) -> list[object]:
+    """What objects have as an attribute."""
+    return [dict(parts_of(owner)).get(("attribute", name)) for owner in owners]

@@ -29,8 +29,14 @@ _Stored = tuple[str, str | int | None]
 ``("attribute", "best")``, ``("item", "best")``; ``("item", None)`` for any item."""
 _SETTERS = CHANGES | {"__setitem__", "__setattr__", "setattr"}
 _INSIDE = ("attribute", "item")
+_DEPTH = 1
+"""Parts between a name and an object whose parts are looked at."""
 Held = TypeVar("Held")
 """What is known of a watched place."""
+
+
+Part = tuple[str, str | int, int]
+"""Kind, key and owner of a ``Place`` in an object."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Place:
     """Kind, name and owner of the name that leads to it."""
     code: CodeType = field(compare=False)
     """A function that has that name."""
+    through: tuple[Part, ...] = field(default=(), compare=False)
+    """The attributes and items between that name and this: of ``self.pair.left``, ``pair``."""
 
     @classmethod
     def local(cls, frame: FrameType, name: str) -> Place:
@@ -70,14 +78,34 @@ class Place:
         if not attribute:
             return place
         table = frame.f_globals if is_global else locals_of(frame)
-        text, owner = f"{name}.{attribute}", id(table.get(name))
-        return cls("attribute", attribute, owner, text, place.root, place.code)
+        return place.part("attribute", attribute, table.get(name))
+
+    def part(self, kind: str, key: str | int, value: Any) -> Place:
+        """A part of ``value``, which is here."""
+        text = f"{self.text}.{key}" if kind == "attribute" else f"{self.text}[{key!r}]"
+        return Place(kind, key, id(value), text, self.root, self.code, self.parts)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The attributes and items that lead here from the name; () for a name."""
+        own = (self.kind, self.key, self.owner)
+        return (*self.through, own) if self.kind in _INSIDE else ()
 
     def value(self, frame: FrameType) -> Any:
         """What a variable of a frame, or an attribute of it, is now."""
         kind, name, _ = self.root
         value = (frame.f_globals if kind == "global" else locals_of(frame)).get(name)
-        return dict(parts_of(value)).get((self.kind, self.key)) if self.kind in _INSIDE else value
+        for inside, key, _ in self.parts:
+            value = dict(parts_of(value)).get((inside, key))
+        return value
+
+    def is_on_the_way_to(self, other: Place) -> bool:
+        return (self.kind, self.key, self.owner) in other.through
+
+    @property
+    def keys(self) -> set[str | int]:
+        """The names and keys that lead here."""
+        return {self.root[1], *(key for _, key, _ in self.parts)}
 
     @property
     def in_every_call(self) -> tuple[Any, ...]:
@@ -117,8 +145,9 @@ def places_of_tensors(stack: Stack) -> Iterator[tuple[Place, Any]]:
 def _inside(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
     for (kind, key), part in parts_of(value):
         if tensors_at(part):
-            text = f"{place.text}.{key}" if kind == "attribute" else f"{place.text}[{key!r}]"
-            yield Place(kind, key, id(value), text, place.root, place.code), part
+            yield place.part(kind, key, value), part
+        elif len(place.parts) < _DEPTH and not isinstance(part, list | tuple):
+            yield from _inside(place.part(kind, key, value), part)
 
 
 def tensors_at(value: Any) -> list[torch.Tensor]:
@@ -172,44 +201,49 @@ def _mentions(code: CodeType) -> frozenset[str | int]:
 
 
 @cache
-def _loads(code: CodeType) -> dict[int, tuple[frozenset[str], frozenset[str]]]:
-    """What the lines of a function read: variables, and all names, which may be attributes."""
-    found: dict[int, tuple[set[str], set[str]]] = {}
+def _loads(code: CodeType) -> dict[int, frozenset[str]]:
+    """What the lines of a function read: variables, and attributes as ``.name``."""
+    found: dict[int, set[str]] = {}
     for each in dis.get_instructions(code):
         line = each.positions.lineno if each.positions is not None else None
         if line is None or "LOAD_" not in each.opname or "CONST" in each.opname:
             continue
-        variables, names = found.setdefault(line, (set(), set()))
         read = [name for does, name in variables_in(each) if does == "LOAD"] or _names(each.argval)
-        names.update(read)
-        if not each.opname.startswith(_OF_ATTRIBUTES):
-            variables.update(read)
-    return {line: (frozenset(each), frozenset(every)) for line, (each, every) in found.items()}
+        is_attribute = each.opname.startswith(_OF_ATTRIBUTES)
+        found.setdefault(line, set()).update(f".{name}" if is_attribute else name for name in read)
+    return {line: frozenset(each) for line, each in found.items()}
 
 
 _OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 
-def variables_at(code: CodeType, line: int) -> frozenset[str]:
-    """The variables that a line of a function reads."""
-    return _loads(code).get(line, (frozenset(), frozenset()))[0]
+def read_at(code: CodeType, line: int) -> frozenset[str]:
+    """The variables that a line of a function reads, and attributes, as ``.name``."""
+    return _loads(code).get(line, frozenset())
 
 
 def names_at(code: CodeType, line: int) -> frozenset[str]:
     """The variables and attributes that a line of a function reads."""
-    return _loads(code).get(line, (frozenset(), frozenset()))[1]
+    return frozenset(name.removeprefix(".") for name in read_at(code, line))
 
 
-def lines_that_read(code: CodeType, variable: str) -> list[int]:
-    """The lines of a function that read a variable."""
-    return [line for line in _loads(code) if variable in variables_at(code, line)]
+def lines_that_read(code: CodeType, name: str) -> list[int]:
+    """The lines of a function that read a variable, or an attribute, ``.name``."""
+    return [line for line, read in _loads(code).items() if name in read]
 
 
-def lines_that_bind(place: Place) -> list[int]:
-    """The lines of its function that bind a name, or the name that leads to a place."""
+def lines_that_lead_to(place: Place, code: CodeType) -> list[int]:
+    """The lines of a function that bind a place, or what leads to it."""
+    own = lines_that_bind(place, code) if code is place.code else []
+    parts = {(kind, key) for kind, key, _ in place.parts}
+    return own + [line for line, stored in _stores(code).items() if not parts.isdisjoint(stored)]
+
+
+def lines_that_bind(place: Place, code: CodeType) -> list[int]:
+    """The lines of a function that bind a name, or the name that leads to a place."""
     kind, name, _ = place.root
     wanted = {(kind, name)} | ({("cell", name)} if kind == "local" else set())
-    return [line for line, stored in _stores(place.code).items() if stored & wanted]
+    return [line for line, stored in _stores(code).items() if stored & wanted]
 
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -256,7 +290,7 @@ class Bindings(Generic[Held]):
     def watch(self, places: Mapping[Place, Held], stack: Stack) -> None:
         """Follow these places, and no others."""
         self._watched = places
-        self._follow(frozenset(key for place in places for key in (place.key, place.root[1])))
+        self._follow(frozenset(key for place in places for key in place.keys))
         for number, frame in stack.items():
             stored = _stores(frame.f_code).get(frame.f_lineno)
             if stored:
@@ -349,11 +383,13 @@ class Bindings(Generic[Held]):
                 (kind, name) in stored and owner in (id(frame), id(frame.f_globals))
             )
             # Of which object is known of an assignment.
-            is_part = place.kind in _INSIDE and (
-                (place.kind, None) in stored or ((place.kind, place.key) in stored and not assigned)
+            is_part = any(
+                (kind, None) in stored or ((kind, key) in stored and not assigned)
+                for kind, key, _ in place.parts
             )
-            if place in assigned:
-                self._on_bound(place, place.key in assigned[place][0])
+            leads = [each for each in assigned if each == place or each.is_on_the_way_to(place)]
+            if leads:
+                self._on_bound(place, place.key in assigned[leads[0]][0])
             elif is_root or is_part:
                 self._on_bound(place, place.key in names_at(code, line))
         for kind, key in stored:
@@ -364,7 +400,7 @@ class Bindings(Generic[Held]):
                 stored_at = "local" if kind == "cell" else kind, key
                 self._last.setdefault(owner, {})[stored_at] = at
         for place, held in handed_over:
-            self._follow(self._keys | {place.key, place.root[1]})
+            self._follow(self._keys | place.keys)
             self._on_handed_over(place, held, place.value(frame))
 
     def _assigned(

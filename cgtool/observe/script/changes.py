@@ -327,13 +327,14 @@ def changed_at(
     local_to: int | None = None,
     only_bound: bool = False,
     only_taken: bool = False,
+    only_put: bool = False,
 ) -> Frames:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
     ``stack``: the user's frames, innermost first. ``graph``: that of the capture.
     ``local_to``: identity of the frame whose local variable it is. ``only_bound``: it leads to
     another object now, so lines that change an object in place do not count. ``only_taken``: it is
-    gone, so lines that put something there do not count.
+    gone, so lines that put something there do not count. ``only_put``: only those do.
     """
     frames = [frame for frame in stack if local_to in (None, id(frame))]
     for target in targets:
@@ -342,6 +343,7 @@ def changed_at(
                 change
                 for change in _changes_of(file).get(target, ())
                 if not ((only_bound and change.in_place) or (only_taken and change.puts))
+                if change.puts or not only_put
             ]
             for file in {frame.f_code.co_filename for frame in frames}
         }

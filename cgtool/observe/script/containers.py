@@ -25,7 +25,7 @@ from cgtool.observe.script.changes import Part, Target, put_at
 from cgtool.observe.script.names import is_field_of_modules, names_of, stack_of
 from cgtool.torch_compat.private import children_of
 
-_DEPTH = 4
+_DEPTH = 5
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
 _OBJECTS = 64
@@ -187,7 +187,7 @@ class _Search:
             return [(None, item) for item in _cached(value)[:_ITEMS]]
         if isinstance(value, type):
             return self._shared_by(value)
-        if isinstance(value, ModuleType) or _is_function(value):
+        if isinstance(value, ModuleType | torch.cuda.CUDAGraph) or _is_function(value):
             return []
         table = getattr(value, "__dict__", None)
         fields = [

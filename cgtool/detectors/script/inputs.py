@@ -14,14 +14,14 @@ from cgtool.detectors.reporting import Detector, at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import NOTE, WARNING, Finding
-from cgtool.observe.frames import frames_of
+from cgtool.observe.frames import Chain, frames_of
 from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, bound_after, changed_at, made_in, rebound_in
 from cgtool.observe.script.names import Holders, Path, Stack, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
-from cgtool.observe.tensors import key_of
+from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.observe.uses import Step, Use, uses_of, uses_of_block
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
@@ -97,6 +97,8 @@ class Inputs(Detector):
         """Reported as casts of a weight."""
         self._functions: dict[tuple[str, str], None] = {}
         """The files and names of the functions that run ops in the capture."""
+        self._chains: dict[int, Chain] = {}
+        """By key: the call chain of the last op of the capture with a tensor as its result."""
         self._rebound: dict[ExternalUse, Frames] = {}
         """The line of the captured code that binds the name to another tensor."""
 
@@ -119,11 +121,14 @@ class Inputs(Detector):
     def on_capture_began(self, event: events.CaptureBegan) -> None:
         self._around[event.graph] = len(stack_of(self.script.frame()))
         self._holders = Holders()
-        self._functions = {}
+        self._functions, self._chains = {}, {}
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         chain = () if event.op.call is None else event.op.call.chain
         self._functions |= {(code.co_filename, code.co_qualname): None for code, _ in chain}
+        for result in tensors_in(event.result):
+            if (made := key_of(result)) is not None:
+                self._chains[made] = chain
         for use in event.first_uses:
             tensor = use.tensor()
             self._shapes.add(use.shape)
@@ -143,8 +148,12 @@ class Inputs(Detector):
                 self._paths[use] = paths_to(key, frame, self._holders)
             for path in self._paths.get(use, ()):
                 now = path.look(stack) if path.steps else None
-                if isinstance(now, torch.Tensor) and key_of(now) != key:
-                    self._rebound[use] = rebound_in(path.steps[::-1], self._functions)
+                if isinstance(now, torch.Tensor) and (key_now := key_of(now)) != key:
+                    # Of several lines that bind it, the one that does after this was made.
+                    made = frames_of(self._chains.get(key_now or 0, ()))
+                    self._rebound[use] = _bound_after(path, made) or rebound_in(
+                        path.steps[::-1], self._functions
+                    )
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
@@ -338,7 +347,7 @@ class Inputs(Detector):
         if not frames:
             # Several lines may have bound it: one of those that have made it, or the next.
             made = _seen(self._made, now, graph)
-            frames = bound_after(path.steps[-1:], made) or made
+            frames = _bound_after(path, made) or made
         return frames
 
     def _moved_at(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> Frames:
@@ -526,6 +535,17 @@ def _was_lent(path: Path, key: int, graph: WatchedGraph, stack: Stack) -> bool:
     now = path.look(stack) if path.kind == "parameter" else None
     own = key_of(now) if isinstance(now, torch.Tensor) else None
     return own is not None and own != key and own not in graph.allocated
+
+
+def _bound_after(path: Path, made: Frames) -> Frames:
+    """The line that bound the path to what was made at ``made``; () if it is not known."""
+    frames = bound_after((*path.steps[-1:], *_REBINDS), made)
+    if not frames and path.kind == "item":
+        # With a key that is no constant.
+        name: Target = ("name", path.text.partition("[")[0])
+        container = path.steps[-2] if len(path.steps) > 1 else name
+        frames = bound_after((container,), made, in_place=True)
+    return frames
 
 
 def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:

@@ -433,16 +433,16 @@ def rebound_in(targets: Iterable[Target], functions: Iterable[tuple[str, str]]) 
     return ()
 
 
-def bound_after(targets: Iterable[Target], made: Frames) -> Frames:
+def bound_after(targets: Iterable[Target], made: Frames, *, in_place: bool = False) -> Frames:
     """The line that binds one of ``targets`` to what was made at ``made``, in one of the functions
-    that ran then; () if there is none."""
+    that ran then; () if there is none. ``in_place``: that puts it into a target."""
     for target in targets:
         for index, frame in enumerate(made):
             lines = [
                 change.line
                 for change in _changes_of(frame.file).get(target, ())
                 if change.function == frame.function
-                and not change.in_place
+                and change.in_place is in_place
                 and change.line >= statement_start(frame.file, frame.line)
             ]
             if lines:

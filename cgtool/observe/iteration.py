@@ -57,6 +57,7 @@ from cgtool.torch_compat.patches import set_profile, without_collector
 from cgtool.torch_compat.private import (
     CALL_MODULE_CODE,
     VERSION,
+    generator_key,
     no_torch_function,
     storage_address,
 )
@@ -89,6 +90,8 @@ class Iteration:
     drawn_on: set[Position] = field(default_factory=set)
     """The calls that drew random numbers from a generator that goes on from call to call: the one
     of Python or of PyTorch, which the code does not seed."""
+    seeded: set[Position] = field(default_factory=set)
+    """The calls that drew from a generator that the code had given a seed, or a state."""
     shared: dict[Position, list[Any]] = field(default_factory=dict)
     """By the call that reads what other threads have left: the queues and events it was left in."""
     given: list[Any] = field(default_factory=list)
@@ -194,8 +197,10 @@ class CallProfile(FollowingProfile):
             kind = _kind_of_source(argument)
             if kind is not None:
                 self._draw(kind, frame, owner)
-            elif isinstance(owner, random.Random | torch.Generator):
-                self._seeded.append(owner)
+            elif isinstance(owner, random.Random | type(torch.default_generator)):
+                # `torch.Generator.seed` draws the seed.
+                if argument.__name__ != "seed" or isinstance(owner, random.Random):
+                    self._seeded.append(owner)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
             elif isinstance(owner, Context) and argument.__name__ == "run":
@@ -315,6 +320,11 @@ class CallProfile(FollowingProfile):
             name = type(scheduler).__name__
             self.scheduled.append(SchedulerStep(name, optimizer, frames_of(chain)))
 
+    def is_seeded(self, generator: Any) -> bool:
+        """Whether the code has given a generator a seed, or a state."""
+        key = _generator_key(generator)
+        return any(_generator_key(each) == key for each in self._seeded)
+
     def _draw(self, kind: str, frame: types.FrameType | None, owner: Any = None) -> None:
         """A function returns a value that is never the same; the user's code must have called it,
         directly or through Python code of ``random`` and its like."""
@@ -329,6 +339,8 @@ class CallProfile(FollowingProfile):
             elif not _is_seeded(position):
                 self.ran.drawn[position] = kind
                 self.owners[position] = owner
+                if self.is_seeded(owner):
+                    self.iteration.seeded.add(position)
                 if kind == "host":
                     self.iteration.shared.setdefault(position, []).append(owner)
 
@@ -352,7 +364,7 @@ class CallProfile(FollowingProfile):
             if (state := random_state(owner)) is not None
         }
         drawing = random.random.__self__  # type: ignore[attr-defined]
-        if not any(each is drawing for each in self._seeded):
+        if not self.is_seeded(drawing):
             own = (position for position, owner in self.owners.items() if owner is drawing)
             self.iteration.drawn_on.update(own)
         others: set[Position] = set()
@@ -369,6 +381,8 @@ class CallProfile(FollowingProfile):
                 self.ran.drawn[position] = "random"
                 if not any(isinstance(each, torch.Generator) for each in self._seeded):
                     self.iteration.drawn_on.add(position)
+                if op.is_seeded:
+                    self.iteration.seeded.add(position)
                 if op.drawn_from is not None:
                     earlier = self.iteration.generators.get(position)
                     self.iteration.generators[position] = hash((earlier, op.drawn_from))
@@ -480,6 +494,12 @@ def _kind_of_source(function: Any) -> str | None:
     if name in _LOOKS_AT_FILES and owner.__name__ in _CLOCKS:
         return "file"
     return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
+
+
+def _generator_key(generator: Any) -> int:
+    # Ops get objects of their own for a generator of PyTorch.
+    is_torch = isinstance(generator, type(torch.default_generator))
+    return generator_key(generator) if is_torch else id(generator)
 
 
 def _is_seeded(position: Position) -> bool:

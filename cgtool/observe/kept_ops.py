@@ -93,6 +93,8 @@ class Op:
     """It draws random numbers."""
     drawn_from: bytes | None = None
     """The state of the host's generator that it was given."""
+    is_seeded: bool = False
+    """The code has given the generator a seed, or a state, before it draws from it."""
     in_optimizer: bool = False
     """An optimizer of PyTorch runs it."""
     host_input: bool = False

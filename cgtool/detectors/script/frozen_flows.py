@@ -19,6 +19,7 @@ from cgtool.observe.host_reads import HostReads
 from cgtool.observe.iteration import CallProfile, Iteration
 from cgtool.observe.kept_ops import Op, inside
 from cgtool.observe.ops import OpCall
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import block_at
@@ -63,10 +64,12 @@ class CaptureFlows:
             self._profile.note_running(frame)
             frame = frame.f_back
 
-    def note_draw(self, call: OpCall) -> None:
+    def note_draw(self, event: events.HostDraws) -> None:
         """An op has drawn random numbers on the host."""
         if self._profile is not None:
-            self._profile.iteration.ops.append(Op(call, (), (), True, False, random=True))
+            is_seeded = self._profile.is_seeded(event.generator)
+            op = Op(event.call, (), (), True, False, random=True, is_seeded=is_seeded)
+            self._profile.iteration.ops.append(op)
 
     def end(self) -> None:
         """The captured code has run."""
@@ -90,8 +93,11 @@ class CaptureFlows:
         if profile is None:
             return None
         profile.finish()
-        reads = profile.reads
-        return FrozenValues(Iteration(), profile.iteration, reads, list(reads.changing()))
+        reads, iteration = profile.reads, profile.iteration
+        # The same in every call, for the same seed.
+        for position in iteration.seeded:
+            iteration.ran.drawn.pop(position, None)
+        return FrozenValues(Iteration(), iteration, reads, list(reads.changing()))
 
     def stop(self) -> None:
         """There is no capture anymore."""

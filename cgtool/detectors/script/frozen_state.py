@@ -107,7 +107,7 @@ class HostState(Detector):
         self._first_calls.note(event)
 
     def on_host_draws(self, event: events.HostDraws) -> None:
-        self._flows.note_draw(event.call)
+        self._flows.note_draw(event)
 
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)

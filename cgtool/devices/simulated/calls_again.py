@@ -35,7 +35,7 @@ from cgtool.observe.script.names import Holders, paths_to
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import deciding_line
-from cgtool.observe.tensors import HOST, is_emptied, key_of, place_of, tensors_in
+from cgtool.observe.tensors import HOST, has_memory, is_emptied, key_of, place_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
@@ -492,6 +492,7 @@ def _first_difference(
     """``is_meant``: whether a graph is to read a tensor, whatever a call takes, by its key."""
     steps = [step for step in captured if step.call is not None]
     same: dict[int | None, int | None] = {}
+    same_memory: dict[int, int] = {}
     for at, first in enumerate(steps):
         second = again[at] if at < len(again) else None
         assert first.call is not None
@@ -529,6 +530,9 @@ def _first_difference(
                         leaf=leaf,
                     )
                 expected = same.get(key_of(before), key_of(before))
+                address = _address(before)
+                if address and same_memory.get(address) == _address(after):
+                    continue  # another tensor of a result's memory, as by DLPack
                 if key_of(after) != expected and is_meant(key_of(before)):
                     same[key_of(before)] = key_of(after)
                 elif key_of(after) != expected:
@@ -551,12 +555,19 @@ def _first_difference(
                     leaf=leaf,
                 )
         same |= zip(map(key_of, first.results), map(key_of, second.results), strict=False)
+        same_memory |= zip(
+            map(_address, first.results), map(_address, second.results), strict=False
+        )
     if len(again) > len(steps):
         call = again[len(steps)].call
         assert call is not None
         reason = f"`{call.name}` runs {texts.again}, and not in the capture"
         return _Difference(CONTROL_FLOW_FROZEN, reason, None, call, at=len(steps))
     return None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return 0 if is_emptied(tensor) or not has_memory(tensor) else tensor.data_ptr()
 
 
 def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:

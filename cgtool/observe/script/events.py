@@ -318,6 +318,7 @@ class HostDraws(NamedTuple):
     """A captured op has drawn random numbers on the host."""
 
     call: OpCall
+    generator: torch.Generator
 
 
 class StreamRecorded(NamedTuple):

@@ -199,7 +199,8 @@ class CallProfile(FollowingProfile):
                 self._draw(kind, frame, owner)
             elif isinstance(owner, random.Random | type(torch.default_generator)):
                 # `torch.Generator.seed` draws the seed.
-                if argument.__name__ != "seed" or isinstance(owner, random.Random):
+                is_set = argument.__name__ != "seed" or isinstance(owner, random.Random)
+                if is_set and not _is_own(frame):
                     self._seeded.append(owner)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
@@ -494,6 +495,13 @@ def _kind_of_source(function: Any) -> str | None:
     if name in _LOOKS_AT_FILES and owner.__name__ in _CLOCKS:
         return "file"
     return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
+
+
+def _is_own(frame: types.FrameType | None) -> bool:
+    """Whether cgtool called the function of PyTorch or Python that runs, or none was called."""
+    while frame is not None and frame.f_code.co_filename.endswith("/random.py"):
+        frame = frame.f_back
+    return frame is None or package_part(frame.f_code.co_filename).startswith("/cgtool/")
 
 
 def _generator_key(generator: Any) -> int:

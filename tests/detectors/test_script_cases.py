@@ -261,13 +261,8 @@ def test_streams_that_wait_for_other_work_are_not_called_unordered() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("script", "warnings"),
-    [("draws_of_the_host_go_on", set()), ("draws_of_the_host_are_seeded", {"rng-frozen-seed"})],
-)
-def test_a_draw_is_a_warning_where_the_captured_code_seeds(script: str, warnings: set[str]) -> None:
-    outcome = checked(_HERE / "guilty" / f"{script}.py")
-    assert outcome.warnings == warnings
+def test_a_draw_that_goes_on_is_an_error() -> None:
+    assert checked(_HERE / "guilty" / "draws_of_the_host_go_on.py").warnings == set()
 
 
 def test_a_branch_by_a_counter_is_one_finding() -> None:

@@ -44,7 +44,7 @@ for order in (by_generator, by_the_generator_of_the_script, by_numpy, by_python)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         graphs.append((graph, columns(order)))
-for _ in range(3):
+for _ in range(2):
     x.uniform_()
     for graph, total in graphs:
         graph.replay()

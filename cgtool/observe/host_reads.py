@@ -30,6 +30,7 @@ from cgtool.observe.frames import (
     locals_of,
 )
 from cgtool.observe.host_values import (
+    CONTAINERS,
     KEYS,
     PRESENCE,
     SHARED,
@@ -383,6 +384,16 @@ class HostReads:
             is_written = any((key[:end], frame) in written for end in range(1, len(key) + 1))
             if is_number and is_written and (key, frame) in read:
                 yield change
+
+    def filled(self) -> Iterator[Watched]:
+        """The containers that one call has put something into, each once."""
+        known: set[Any] = {None}
+        for change in self.changes(self._first, self.snapshot()):
+            watched, found = change.watched, change.watched.look_up()
+            is_filled = watched.use.written and isinstance(found, CONTAINERS) and len(found) > 0
+            if is_filled and watched.key not in known:
+                known.add(watched.key)
+                yield watched
 
     def made(self, reaching: Collection[Any]) -> Iterator[Watched]:
         """Places where the code has put something because there was nothing, each once: a

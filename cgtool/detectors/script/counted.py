@@ -1,4 +1,5 @@
-"""What captured code counts on the host, and the script reads after replays, which do not count."""
+"""What captured code counts or collects on the host, and the script reads after replays, which do
+neither."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING
 from cgtool.observe.host_reads import Change, NameIn, Watched
+from cgtool.observe.host_values import CONTAINERS
+from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, adds_elsewhere
 from cgtool.observe.script.line_reads import LineReads
 from cgtool.observe.script.names import Stack, name_in, stack_of
@@ -43,6 +46,23 @@ class _Count:
     def content(self) -> Any:
         value = self.watched.value()
         return None if value is None else value.content
+
+
+@dataclass
+class _Filled:
+    """A container that captured code has put something into."""
+
+    watched: Watched
+    size: int
+    """When the capture ended."""
+    emptied: bool = False
+    """It was empty when the last replay began."""
+    reported: bool = False
+
+    def size_now(self) -> int | None:
+        """None if something else is there."""
+        container = self.watched.look_up()
+        return len(container) if isinstance(container, CONTAINERS) else None
 
 
 def _target(watched: Watched) -> Target:
@@ -76,9 +96,15 @@ class Counts:
     """By the key of the place."""
     _of_graph: dict[int, list[_Count]] = field(default_factory=dict)
     """By number of the graph."""
+    _filled: dict[Any, _Filled] = field(default_factory=dict)
+    """By the key of the place."""
+    _filled_by: dict[int, list[_Filled]] = field(default_factory=dict)
+    """By number of the graph."""
 
     def __post_init__(self) -> None:
         self._reads = LineReads(self._on_read)
+        # What captured code reads counts too, where it runs by itself.
+        self._filled_reads = LineReads(self._on_read_of_filled)
 
     def captured(self, graph: WatchedGraph, flows: FrozenValues) -> None:
         """A capture has ended. What reaches an op is reported where that is followed."""
@@ -102,7 +128,16 @@ class Counts:
         }
         self._counts = {**new, **self._counts}
         self._of_graph[graph.number] = [self._counts[key] for key in new]
+        filled = [
+            _Filled(without_frame(each), len(each.look_up())) for each in flows.reads.filled()
+        ]
+        self._filled_by[graph.number] = filled
+        self._filled |= {each.watched.key: each for each in filled}
         self._reads.add(places, functions, block and (block, graph.lines))
+        filling = {(each.watched.frame.file, each.watched.frame.function) for each in filled}
+        own = [each for each in functions if (each.co_filename, each.co_qualname) in filling]
+        in_block = block and (block, graph.lines)
+        self._filled_reads.add([each.watched for each in filled], own, in_block)
 
     def replay_begins(self, graph: WatchedGraph, stack: Stack) -> None:
         counts = self._of_graph.get(graph.number, ())
@@ -110,8 +145,16 @@ class Counts:
             value = count.content()
             count.moved += bool(count.replays) and value != count.value
             count.replays, count.value = count.replays + 1, value
+        filled = self._filled_by.get(graph.number, ())
+        sizes = [each.size_now() for each in filled]
+        for each, size in zip(filled, sizes, strict=True):
+            each.emptied = size == 0
+        if any((size or 0) < each.size for each, size in zip(filled, sizes, strict=True)):
+            self.script.publish(events.FillingUndone(graph))
         if counts:
             self.script.lines.start(self._reads, stack.values())
+        if filled:
+            self.script.lines.start(self._filled_reads, stack.values())
 
     def _on_read(self, watched: Watched, use: Use, frame: Frame) -> None:
         count = self._counts.get(watched.key)
@@ -136,3 +179,22 @@ class Counts:
             evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
             severity=WARNING,
         )
+
+    def _on_read_of_filled(self, watched: Watched, _use: Use, frame: Frame) -> None:
+        filled = self._filled.get(watched.key)
+        if filled is None or filled.reported or self.script.capture is not None:
+            return
+        if filled.emptied and filled.size_now() == 0:
+            filled.reported = True
+            text = filled.watched.use.text
+            self.report(
+                PYTHON_SIDE_EFFECTS_SKIPPED,
+                f"captured code fills `{text}`, and replays do not: the script has emptied it, and "
+                "reads it after a replay",
+                (filled.watched.frame,),
+                phase="replay",
+                fix=f"keep what the captured call has put into `{text}`: each replay writes those "
+                "tensors anew",
+                evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
+                severity=WARNING,
+            )

@@ -90,11 +90,17 @@ class LaterCalls:
         """How often the code of each graph was called."""
         self._last: dict[WatchedGraph, int] = {}
         """The number of the last of these calls, among those of all graphs."""
+        self._first: dict[WatchedGraph, tuple[Code, Modes]] = {}
+        """The code of graphs of which a call differed at their first replay."""
+        self._undone: set[WatchedGraph] = set()
+        """Graphs that such a call does not judge: it finds in a container what the capture has put
+        there, and the script takes that out before the next call."""
         self._waited = 0.0
         script.subscribe(events.CaptureBegan, self._began)
         script.subscribe(events.CaptureEnded, self._ended)
         script.subscribe(events.CaptureFailed, self._failed)
         script.subscribe(events.GraphDropped, self._dropped)
+        script.subscribe(events.FillingUndone, self._filling_undone)
         script.subscribe(events.ReplayBegins, self._replay_begins)
 
     def _began(self, event: events.CaptureBegan) -> None:
@@ -145,14 +151,28 @@ class LaterCalls:
             answer = process.answer(_SECONDS)
             self._waited += clock.monotonic() - since
             if answer:
+                is_first = self._calls[graph] == 1
+                if is_first and graph in self._undone:
+                    return
                 found = msgspec.msgpack.decode(answer, type=Answer)
                 self._answers[graph] = found.finding
-                if self._calls[graph] == 1:
+                if is_first:
                     self._at_once.add(graph.frames)
                 is_alone = len(self._script.graphs_by_place()[graph.frames]) == 1
                 if found.key is not None and is_alone:
                     self._script.publish(events.InputReplaced(graph, found.key))
-                self._codes.pop(graph, None)
+                code = self._codes.pop(graph, None)
+                if is_first and code is not None:
+                    self._first[graph] = code
+
+    def _filling_undone(self, event: events.FillingUndone) -> None:
+        graph = event.graph
+        if graph not in self._undone:
+            self._undone.add(graph)
+            if graph in self._first:
+                self._codes[graph] = self._first.pop(graph)
+                self._answers.pop(graph)
+                self._at_once.discard(graph.frames)
 
     def report(self) -> None:
         """The script has ended. Nothing is reported beside what is known to differ at replays.

@@ -73,7 +73,10 @@ class SecondCalls:
         self._answers: list[tuple[WatchedGraph, Answer]] = []
         script.subscribe(events.CaptureBegan, self._began)
         script.subscribe(events.CaptureEnded, self._ended)
+        self._undone: set[WatchedGraph] = set()
+        """Those whose second call begins with less than the capture has left."""
         script.subscribe(events.CaptureFailed, self._failed)
+        script.subscribe(events.FillingUndone, lambda event: self._undone.add(event.graph))
 
     def __enter__(self) -> SecondCalls:
         return self
@@ -126,6 +129,7 @@ class SecondCalls:
             graph.frames: answer.finding
             for graph, answer in reversed(self._answers)
             if graph.replays > 1
+            and graph not in self._undone
             and graph.frames not in meant
             and not is_fed(graph, answer.key, graph.began)
         }

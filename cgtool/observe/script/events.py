@@ -125,6 +125,13 @@ class TensorsHanded(NamedTuple):
     call: HandedCall
 
 
+class FillingUndone(NamedTuple):
+    """A replay begins, and the script has taken something out of a container that the captured code
+    has put it into: its next call would begin without it."""
+
+    graph: WatchedGraph
+
+
 class InputReplaced(NamedTuple):
     """A call of the captured code at the time of a replay takes another tensor than the graph."""
 

@@ -93,7 +93,7 @@ class _Memory:
     """What a graph writes, and the state of generators."""
 
     storages: dict[int, torch.Tensor]
-    """By key: a tensor with its memory."""
+    """By key: its memory."""
     generators: list[torch.Generator]
     bytes_of: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     states: list[torch.Tensor] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Again(OpRecorder):
             dict(_by_key([*written_by(func, args, kwargs)])),
         )
         for key in written.keys() - self._known - self._made - self.before.keys():
-            self.before[key] = written[key].detach(), _copied(written[key])
+            self.before[key] = (whole := _whole(written[key])), _copied(whole)
         if not effect_of(func).view:
             overwritten = written.keys() if overwrites(call.name) else set[int]()
             self.read_first |= given - overwritten - self.written - self._made
@@ -171,7 +171,7 @@ class CallsAgain:
         simulated: SimulatedGraph = cuda_graph._graph
         self._simulated = simulated
         storages = {
-            key: tensor
+            key: _whole(tensor)
             for step in simulated.steps
             for tensor in (
                 *tensors_in(step.results),
@@ -457,6 +457,16 @@ def _results(steps: list[Step]) -> list[torch.Tensor]:
     return results
 
 
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory that a tensor is in: a call may write another part of it than a replay."""
+    tensor = tensor.detach()
+    if is_emptied(tensor) or not has_memory(tensor):
+        return tensor
+    with unobserved(), no_torch_function():
+        items = tensor.untyped_storage().nbytes() // tensor.element_size()
+        return tensor.as_strided((items,), (1,), 0)
+
+
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
@@ -531,11 +541,25 @@ def _first_difference(
                     )
                 expected = same.get(key_of(before), key_of(before))
                 address = _address(before)
-                if address and same_memory.get(address) == _address(after):
-                    continue  # another tensor of a result's memory, as by DLPack
-                if key_of(after) != expected and is_meant(key_of(before)):
+                # Another tensor may have a result's memory, as by DLPack.
+                is_same = bool(address) and same_memory.get(address) == _address(after)
+                is_same |= key_of(after) == expected
+                if is_same and _part_of(before) != _part_of(after):
+                    return _Difference(
+                        PYTHON_SCALAR_FROZEN,
+                        f"`{name}` gets {_part_in_words(after, before)} of a tensor {texts.again}, "
+                        f"where the capture had {_part_in_words(before, after)}; every replay uses "
+                        "that of the capture",
+                        first.call,
+                        second.call,
+                        at=at,
+                        leaf=leaf,
+                    )
+                if is_same:
+                    continue
+                if is_meant(key_of(before)):
                     same[key_of(before)] = key_of(after)
-                elif key_of(after) != expected:
+                else:
                     return _Difference(
                         METADATA_ADDRESS_CHANGED,
                         f"`{name}` gets another tensor here {texts.again}; a replay goes on with "
@@ -568,6 +592,20 @@ def _first_difference(
 
 def _address(tensor: torch.Tensor) -> int:
     return 0 if is_emptied(tensor) or not has_memory(tensor) else tensor.data_ptr()
+
+
+def _part_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Which part of its memory a tensor is: shape, strides, and where it begins."""
+    if not has_memory(tensor):
+        return (), (), 0
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
+
+def _part_in_words(tensor: torch.Tensor, other: torch.Tensor) -> str:
+    shape, strides, offset = _part_of(tensor)
+    if shape != tuple(other.shape):
+        return f"{list(shape)}"
+    return f"the part at {offset}" if offset != other.storage_offset() else f"strides {strides}"
 
 
 def _of_first_call(call: OpCall, second: Step | None, texts: Texts) -> str:
@@ -616,7 +654,10 @@ def _number_at(steps: list[Step], at: int, leaf: int) -> tuple[str, str]:
     if not called or called[0].call is None:
         return "", ""
     values = _leaves(called[0])[leaf : leaf + 1]
-    numbers = [each.tolist() if _is_tensor(each) else each for each in values if _is_number(each)]
+    numbers = [
+        _part_of(each) if not _is_number(each) else each.tolist() if _is_tensor(each) else each
+        for each in values
+    ]
     return called[0].call.name, repr(numbers)
 
 

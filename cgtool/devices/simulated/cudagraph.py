@@ -104,7 +104,8 @@ class ScriptRecorder(CaptureRecorder):
         if not device.on_host:
             self._require_registered(call, args, kwargs)
         saved: list[int] = []
-        for tensor in written_by(func, args, kwargs):
+        # Work on the host is done while a stream captures, as always.
+        for tensor in () if device.on_host else written_by(func, args, kwargs):
             key = key_of(tensor)
             if key is not None and key not in self._fresh and key not in self._before:
                 storage = tensor.untyped_storage()

@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
+from inspect import getattr_static
 from operator import attrgetter
 from types import CodeType
 from typing import Any, NamedTuple
@@ -207,7 +208,8 @@ def _parametrized(module: torch.nn.Module, layer: str) -> list[str]:
 
 def _forward_of(module: torch.nn.Module) -> Identity:
     own = module.__dict__.get("forward")
-    return Identity(type(module).forward if own is None else getattr(own, "__func__", own))
+    kind = getattr_static(type(module), "forward", None)
+    return Identity(kind if own is None else getattr(own, "__func__", own))
 
 
 class _Hook(NamedTuple):
@@ -278,7 +280,8 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
     """True if ``forward`` of a module looks at ``training``, and it makes a difference."""
     if isinstance(module, Dropout):
         return bool(module.p > 0)
-    forward = getattr(type(module).forward, "__code__", None)
+    # Not `type(module).forward`, which TorchScript cannot answer.
+    forward = getattr(getattr_static(type(module), "forward", None), "__code__", None)
     if forward is None:
         return False
     if "training" in forward.co_names:

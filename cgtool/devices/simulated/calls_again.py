@@ -149,7 +149,8 @@ class _Again(OpRecorder):
             dict(_by_key([*written_by(func, args, kwargs)])),
         )
         for key in written.keys() - self._known - self._made - self.before.keys():
-            self.before[key] = (whole := _whole(written[key])), _copied(whole)
+            with unobserved():
+                self.before[key] = (whole := _whole(written[key])), _copied(whole)
         if not effect_of(func).view:
             overwritten = written.keys() if overwrites(call.name) else set[int]()
             self.read_first |= given - overwritten - self.written - self._made
@@ -170,15 +171,16 @@ class CallsAgain:
         cuda_graph: Any = graph.graph()
         simulated: SimulatedGraph = cuda_graph._graph
         self._simulated = simulated
-        storages = {
-            key: _whole(tensor)
-            for step in simulated.steps
-            for tensor in (
-                *tensors_in(step.results),
-                *written_by(step.func, step.args, step.kwargs),
-            )
-            if (key := key_of(tensor)) is not None and not is_emptied(tensor)
-        }
+        with unobserved(), no_torch_function():
+            storages = {
+                key: _whole(tensor)
+                for step in simulated.steps
+                for tensor in (
+                    *tensors_in(step.results),
+                    *written_by(step.func, step.args, step.kwargs),
+                )
+                if (key := key_of(tensor)) is not None and not is_emptied(tensor)
+            }
         self._memory = _Memory(storages, [torch.default_generator, *cuda_graph.registered])
 
     @property
@@ -459,12 +461,10 @@ def _results(steps: list[Step]) -> list[torch.Tensor]:
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of the memory that a tensor is in: a call may write another part of it than a replay."""
-    tensor = tensor.detach()
     if is_emptied(tensor) or not has_memory(tensor):
-        return tensor
-    with unobserved(), no_torch_function():
-        items = tensor.untyped_storage().nbytes() // tensor.element_size()
-        return tensor.as_strided((items,), (1,), 0)
+        return tensor.detach()
+    items = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((items,), (1,), 0)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

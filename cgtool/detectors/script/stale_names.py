@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import (
     Names,
     frames_of,
+    frames_of_other_threads,
     line_of,
     locals_of,
     loop_targets,
@@ -81,9 +83,23 @@ class _Held:
     """The calls that led to the replay before it was bound, innermost first."""
     reported: bool = False
     waits: bool = False
-    """It is a variable, or in an object, of a coroutine that waited in another task."""
+    """It is a variable, or in an object, of a coroutine that waited in another task, or of another
+    thread."""
     doubtful: bool = False
     """The place may have been bound again to the same."""
+
+
+def _one_at_a_time(
+    handler: Callable[[StaleNames, Any], None],
+) -> Callable[[StaleNames, Any], None]:
+    """Threads of a script run ops at the same time."""
+
+    @functools.wraps(handler)
+    def locked(self: StaleNames, event: Any) -> None:
+        with self._bindings.lock:
+            handler(self, event)
+
+    return locked
 
 
 class StaleNames(Detector):
@@ -112,20 +128,20 @@ class StaleNames(Detector):
         self._found_at: set[Frames] = set()
         """Where this detector has reported something."""
         self._bindings = Bindings(self._on_bound, self._on_handed_over, self._on_return)
-        self._thread: int | None = None
-        """That of the first replay, whose lines are followed."""
+        self._threads: set[int] = set()
+        """Those that have replayed graphs, whose lines are followed."""
 
+    @_one_at_a_time
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        graph, thread = event.graph, threading.get_ident()
-        if graph.callable is None and self._thread is None:
-            self._thread = thread
-        if graph.callable is not None or thread != self._thread:
+        graph = event.graph
+        if graph.callable is not None:
             return
+        self._threads.add(threading.get_ident())
         if graph.replays >= _REPLAYS:
             self._leave(graph)
             return
         stack = stack_of(self.script.frame())
-        waiting = waiting_beside(stack)
+        waiting = self._beside(stack)
         holding = self._holding(graph, stack | waiting)
         own = self._own[graph]
         if not self._sites[graph]:
@@ -147,11 +163,13 @@ class StaleNames(Detector):
                 waits = place.root[2] in waiting
                 self._held[place] = _Held(graph, place, id(there), before, line, sites, waits=waits)
         self._sites[graph].append(sites_of(stack))
-        if self._held:
+        # Another thread may replay later, which cannot begin to trace this one.
+        if self._held or threading.current_thread() is not threading.main_thread():
             self._bindings.watch(self._held, stack | waiting)
             if not self.script.lines.start(self._bindings, stack.values()):
                 self._held.clear()
 
+    @_one_at_a_time
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         self._own.pop(event.graph, None)
         self._sites.pop(event.graph, None)
@@ -164,6 +182,7 @@ class StaleNames(Detector):
         if not self._held:
             self.script.lines.leave(self._bindings)
 
+    @_one_at_a_time
     def on_eager_op(self, event: events.EagerOp) -> None:
         read = event.op.read
         memories = [(each.data_ptr(), each.shape) for each in read]
@@ -174,15 +193,18 @@ class StaleNames(Detector):
         self._look_at(read, is_compared=is_compared)
         self._look_at_two(read, is_compared=is_compared)
 
+    @_one_at_a_time
     def on_host_read(self, event: events.HostRead) -> None:
         self._look_at([event.tensor])
         self._look_at_two([event.tensor])
 
+    @_one_at_a_time
     def on_host_waited(self, event: events.HostWaited) -> None:
         if event.tensor is not None:
             self._look_at([event.tensor])
             self._look_at_two([event.tensor])
 
+    @_one_at_a_time
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         self._held.clear()
 
@@ -238,6 +260,8 @@ class StaleNames(Detector):
 
     def _look_at(self, tensors: list[torch.Tensor], *, is_compared: bool = False) -> None:
         """``is_compared``: an op takes one of them twice."""
+        if threading.get_ident() not in self._threads:
+            return
         if not self.script.lines.is_tracing:
             self._held.clear()  # What was bound since is not known.
         keys = {key_of(each) for each in tensors} if self._held else set()
@@ -250,7 +274,7 @@ class StaleNames(Detector):
         self, frames: Iterable[FrameType], keys: set[int | None], *, is_compared: bool = False
     ) -> None:
         """The expressions that run in these frames read these storages."""
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() not in self._threads:
             return
         for frame in frames:
             names = names_in_expression(frame.f_code, frame.f_lasti)
@@ -436,16 +460,32 @@ class StaleNames(Detector):
         one of a task that waits, only the same name in another call counts: a task may also watch
         the output."""
         own = self._own[held.graph]
+        if held.waits and self._is_replayed_in_another_call(place, held.graph):
+            return True
         return any(
             other not in self._held
             and other.in_every_call not in own
             and (not held.waits or _is_same_in_another_call(other, place))
             and held.before.overlaps(value)
             and not self._comes_from(other, place)
-            for other, (_, value) in self._holding(
-                held.graph, stack | waiting_beside(stack)
-            ).items()
+            for other, (_, value) in self._holding(held.graph, stack | self._beside(stack)).items()
         )
+
+    def _is_replayed_in_another_call(self, place: Place, graph: WatchedGraph) -> bool:
+        """Whether another call of the function that has a variable made the last replay."""
+        last = self._sites[graph][-1] if self._sites[graph] else ()
+        return place.kind == "local" and any(
+            code is place.code and number != place.owner for number, code, _ in last
+        )
+
+    def _beside(self, stack: Stack) -> Stack:
+        """The user's frames of other tasks that wait, and of other threads that replay."""
+        others = frames_of_other_threads() if len(self._threads) > 1 else {}
+        frames = [frame for number, frame in others.items() if number in self._threads]
+        beside = waiting_beside(stack)
+        for frame in frames:
+            beside |= stack_of(frame)
+        return beside
 
     def _is_second_name(self, place: Place, held: _Held, at: Frames, stack: Stack) -> bool:
         """Whether the place is bound to what a name is in the same function, which goes on reading

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -272,6 +273,8 @@ class Bindings(Generic[Held]):
         on_handed_over: Callable[[Place, Held, Any], None],
         on_return: Callable[[FrameType, Any], None],
     ) -> None:
+        self.lock = threading.RLock()
+        """Of what is known of places, which several threads may bind and read."""
         self._on_bound = on_bound
         self._on_handed_over = on_handed_over
         self._on_return = on_return
@@ -326,6 +329,10 @@ class Bindings(Generic[Held]):
         return known[1]
 
     def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        with self.lock:
+            self._on_event(frame, event, argument)
+
+    def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         number = id(frame)
         if self._is_suspension(frame, event):
             # Its line is not over.

@@ -49,9 +49,9 @@ from cgtool.observe.script.bindings import (
 )
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
 from cgtool.observe.script.changes import Target, changed_at, rebound_in
-from cgtool.observe.script.names import Stack, stack_of, waiting_beside
+from cgtool.observe.script.names import Stack, stack_of, suspended_in, waiting_beside
 from cgtool.observe.script.script import called_by_pytorch
-from cgtool.observe.script.snapshots import Snapshot, Snapshots
+from cgtool.observe.script.snapshots import Snapshot, Snapshots, overlap
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import (
     aliased_at,
@@ -347,7 +347,7 @@ class StaleNames(Detector):
             place
             for place, (_, value) in self._holding(graph, stack).items()
             if place.in_every_call not in self._own[graph]
-            if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape
+            if overlap(value, tensor)
             if line
             in {statement_start(code.co_filename, each) for each in lines_that_lead_to(place, code)}
         ]
@@ -479,10 +479,11 @@ class StaleNames(Detector):
         )
 
     def _beside(self, stack: Stack) -> Stack:
-        """The user's frames of other tasks that wait, and of other threads that replay."""
+        """The user's frames of other tasks and of generators that wait, and of other threads that
+        replay."""
         others = frames_of_other_threads() if len(self._threads) > 1 else {}
         frames = [frame for number, frame in others.items() if number in self._threads]
-        beside = waiting_beside(stack)
+        beside = waiting_beside(stack) | suspended_in(stack)
         for frame in frames:
             beside |= stack_of(frame)
         return beside

@@ -13,7 +13,7 @@ import queue
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache, partial
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import CoroutineType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +36,9 @@ _FunctionCache = type(lru_cache(len))
 
 _WITHOUT_PARTS = int, float, str, FunctionType, torch.Tensor
 _CONTAINERS = list, tuple, deque, set, dict, queue.Queue, _FunctionCache
+
+_WITHOUT_ITEMS = ModuleType, GeneratorType, CoroutineType
+"""What waits in the variables of a generator is not kept: it goes on with them."""
 
 MemoryOf = Callable[[Any], Hashable]
 """Names the memory of a tensor or an array; None for those that do not matter."""
@@ -187,7 +190,7 @@ class _Search:
             return [(None, item) for item in _cached(value)[:_ITEMS]]
         if isinstance(value, type):
             return self._shared_by(value)
-        if isinstance(value, ModuleType | torch.cuda.CUDAGraph) or _is_function(value):
+        if isinstance(value, (*_WITHOUT_ITEMS, torch.cuda.CUDAGraph)) or _is_function(value):
             return []
         table = getattr(value, "__dict__", None)
         fields = [

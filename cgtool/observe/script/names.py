@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
@@ -54,6 +54,20 @@ def waiting_beside(stack: Stack) -> Stack:
     return {
         id(each): each for each in frames if id(each) not in stack and not is_internal(each.f_code)
     }
+
+
+def suspended_in(stack: Stack) -> Stack:
+    """The user's frames of the generators that wait for their next call, and that the running code
+    has by a name, or in a container or an object by one."""
+    found: Stack = {}
+    for frame in stack.values():
+        for _, value, _ in names_of(frame):
+            parts = () if isinstance(value, GeneratorType) else parts_of(value)
+            for each in (value, *(part for _, part in parts)):
+                own = each.gi_frame if isinstance(each, GeneratorType) else None
+                if own is not None and id(own) not in stack and not is_internal(own.f_code):
+                    found[id(own)] = own
+    return found
 
 
 def _frames_awaited(coroutine: Any) -> Iterator[FrameType]:

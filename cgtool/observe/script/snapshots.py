@@ -45,9 +45,14 @@ class Snapshot:
         tensor = self.tensor()
         if tensor is None:
             return False
-        first, last = _range(tensor)
-        start, end = _range(other)
-        return first < end and start < last
+        return overlap(tensor, other)
+
+
+def overlap(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have some of the same memory."""
+    first, last = _range(tensor)
+    start, end = _range(other)
+    return first < end and start < last
 
 
 class Snapshots:

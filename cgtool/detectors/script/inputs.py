@@ -175,8 +175,8 @@ class Inputs(Detector):
                 self._look_for_computed(graph, use, stack)
 
     def _is_freed(self, use: ExternalUse) -> bool:
-        # What another graph allocated lies in its pool, which keeps it.
-        own = use.buffer.allocated_in is None and use not in self._casts
+        # What another graph allocated lies in its pool, which keeps it. An empty tensor has none.
+        own = use.buffer.allocated_in is None and use not in self._casts and 0 not in use.shape
         return own and self.script.device.is_dead(use.buffer.ref)
 
     def on_storage_resized(self, event: events.StorageResized) -> None:

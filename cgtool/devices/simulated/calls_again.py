@@ -35,7 +35,15 @@ from cgtool.observe.script.names import Holders, paths_to
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import deciding_line
-from cgtool.observe.tensors import HOST, has_memory, is_emptied, key_of, place_of, tensors_in
+from cgtool.observe.tensors import (
+    DEVICE,
+    HOST,
+    has_memory,
+    is_emptied,
+    key_of,
+    place_of,
+    tensors_in,
+)
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
@@ -43,6 +51,8 @@ from cgtool.torch_compat.private import CAPTURING_QUERIES, no_torch_function, py
 
 _MOST_BYTES = 2 << 30
 """Of what a graph writes, which is copied twice."""
+_MOST_ON_HOST = 1 << 20
+"""Items of a tensor on the host that is compared."""
 _FEW = 64
 """Items of a tensor on the host that are looked at."""
 _MEMORY = "memory that it writes"
@@ -128,7 +138,14 @@ class _Replayed(NamedTuple):
 class _Again(OpRecorder):
     """Notes the ops of the second call, as those of the graph are noted."""
 
-    def __init__(self, device: ScriptDevice, annotations: Annotations, known: set[int]) -> None:
+    def __init__(
+        self,
+        device: ScriptDevice,
+        annotations: Annotations,
+        known: set[int],
+        on_host: dict[int, torch.Tensor],
+    ) -> None:
+        """``on_host``: what the graph copies from the host, as it is before the call, by key."""
         super().__init__({}, annotations)
         self._device = device
         self.steps: list[Step] = []
@@ -137,7 +154,11 @@ class _Again(OpRecorder):
         """What is read, or changed in part, before it is overwritten."""
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """What is written that the graph has not: its memory, and a copy of it before."""
+        self.filled: dict[int, int] = {}
+        """By key of such memory, which the call has filled with something else: the number of the
+        op that copies from it."""
         self.queries: Queries = ()
+        self._on_host = on_host
         self._known = known
         self._made: set[int] = set()
 
@@ -151,6 +172,12 @@ class _Again(OpRecorder):
         for key in written.keys() - self._known - self._made - self.before.keys():
             with unobserved():
                 self.before[key] = (whole := _whole(written[key])), _copied(whole)
+        for key, tensor in _by_key((args, kwargs)):
+            before = self._on_host.get(key)
+            if before is not None and key not in self.filled:
+                with unobserved():
+                    if not _equal(_whole(tensor), before):
+                        self.filled[key] = len(self.steps)
         if not effect_of(func).view:
             overwritten = written.keys() if overwrites(call.name) else set[int]()
             self.read_first |= given - overwritten - self.written - self._made
@@ -320,7 +347,16 @@ class CallsAgain:
         return is_fed(self._graph, key, since)
 
     def _call(self, code: Code, is_capturing: bool) -> _Again:
-        again = _Again(self._device, self._script.annotations, {*self._memory.storages})
+        with unobserved():
+            on_host = {
+                key: _copied(_whole(tensor))
+                for step in self._simulated.steps
+                for key, tensor in _by_key((step.args, step.kwargs))
+                if place_of(tensor) != DEVICE and tensor.numel() <= _MOST_ON_HOST
+                if key not in self._memory.storages
+            }
+        known = {*self._memory.storages}
+        again = _Again(self._device, self._script.annotations, known, on_host)
         self._device.recorder = again
         with Patches() as patches:
             for point in CAPTURING_QUERIES:
@@ -335,6 +371,8 @@ class CallsAgain:
         self, code: Code, texts: Texts, again: _Again, differing: list[str]
     ) -> Answer | None:
         difference = _first_difference(self._simulated.steps, again.steps, texts, self._is_meant)
+        if difference is None and again.filled:
+            difference = _filled(self._simulated.steps, again, texts)
         if difference is None:
             return None  # what no op shows: the state of a custom op, for example
         if self._is_of_another_graph(again, texts) or self._is_chosen(difference):
@@ -592,6 +630,23 @@ def _first_difference(
 
 def _address(tensor: torch.Tensor) -> int:
     return 0 if is_emptied(tensor) or not has_memory(tensor) else tensor.data_ptr()
+
+
+def _filled(captured: list[Step], again: _Again, texts: Texts) -> _Difference | None:
+    """The call fills memory on the host, and copies from it; a replay only copies."""
+    at = min(again.filled.values())
+    steps = [step for step in captured if step.call is not None]
+    if at >= len(steps) or at >= len(again.steps):
+        return None
+    call = steps[at].call
+    return _Difference(
+        PYTHON_SCALAR_FROZEN,
+        f"`{call.name if call else ''}` copies what the code writes on the host; {texts.again}, "
+        "that is something else, and a replay writes nothing there",
+        call,
+        again.steps[at].call,
+        at=at,
+    )
 
 
 def _part_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -286,8 +286,8 @@ class CaptureInProgress(CapturedRegion):
             storage = StorageRef(tensor)
             self._deferred[storage.key] = storage
             reason = (
-                "the tensor is freed here, during the capture, but because of `record_stream` its "
-                "block cannot be reused until the capture ends"
+                "the tensor is freed during the capture, and because of this call its block cannot "
+                "be reused until the capture ends"
             )
             finding = Finding(RECORD_STREAM_DEFERS_REUSE, reason, here(2), phase=self.phase)
             self._recorded.append((Weak(tensor), finding))

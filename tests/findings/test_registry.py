@@ -78,6 +78,16 @@ def test_no_code_is_repeated_outside_its_declaration():
             assert not known & set(literals[function]), module
 
 
+def test_what_only_costs_memory_is_a_note():
+    """It does not change the exit code of `check`."""
+    severities = {name: page(name).head.severity for name in codes() if _is_memory(name)}
+    assert set(severities.values()) == {"note"}, severities
+
+
+def _is_memory(name: str) -> bool:
+    return page(name).head.category == "memory"
+
+
 def test_a_code_without_a_page_cannot_be_declared():
     with pytest.raises(LookupError, match=r"sync-itm.*docs/findings/sync-itm\.md"):
         code("sync-itm")

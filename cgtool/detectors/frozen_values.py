@@ -130,7 +130,11 @@ class FrozenValues:
             is_kept = change.after.kind == "tensor" or self._is_filled(change)
             if change.watched.key is not None and not is_kept:
                 self.changes.setdefault(Source("state", change.watched.key), change)
-        by_others = {Source("state", key) for key in reads.written_by_others(second.ran.serving)}
+        by_others = {
+            Source(kind, key)
+            for key in reads.written_by_others(second.ran.serving)
+            for kind in ("state", "kept")
+        }
         drawn = [
             Source(kind, position)
             for position, kind in second.ran.drawn.items()
@@ -387,10 +391,13 @@ class FrozenValues:
         decisions: dict[Position, None] = {}
         for kind, key in self.flows.facts:
             changing = self._reported(kind, key)
+            chosen = self._chosen_by(changing) if kind == "op" else {}
             for source in changing:
                 is_branch = source.kind == "decision" and self._decides_ops(source.key, True)
                 if kind in ("op", "output") and is_branch:
                     decisions[source.key] = None
+                elif source in chosen:
+                    decisions |= dict.fromkeys(chosen[source])
                 elif kind == "op":
                     call = calls.get(key)
                     is_filled = self.causes[source].kind == "copied"
@@ -406,6 +413,34 @@ class FrozenValues:
                 decisions[key] = None
         for position in decisions:
             yield self._decision(position)
+
+    def _chosen_by(self, sources: Sequence[Source]) -> dict[Source, list[Position]]:
+        """For values that are kept: the conditions that decide which ops compute them, if what
+        changes does nothing else to what an op gets."""
+        chosen = {source: self._conditions_of(source) for source in sources}
+        others = {self.causes[source] for source in sources if not chosen[source]}
+        return {each: chosen[each] for each in sources if self.causes[each] not in others}
+
+    def _conditions_of(self, source: Source) -> list[Position]:
+        """The conditions that decide which ops compute a value; none if anything else of what
+        changes goes into it."""
+        positions: dict[Position, None] = {}
+        known: set[Source] = set()
+        waiting = [source]
+        while waiting:
+            each = waiting.pop()
+            if each in known or each not in self.causes:
+                continue
+            known.add(each)
+            if each.kind == "decision" and (
+                self.flows.branches[each.key].reads or self._decides_ops(each.key, True)
+            ):
+                positions[each.key] = None
+            elif each.kind in ("state", "whole") and each not in self._rank:
+                waiting += self.flows.facts.get(("state", each.key), ())
+            else:
+                return []
+        return [*positions]
 
     def _decides_ops(self, position: Position, result_is_used: bool = False) -> bool:
         """Whether a condition decides which ops run, and not only which numbers they get."""

@@ -18,10 +18,20 @@ from cgtool.observe.flows import (
     beside,
     everything_in,
     of_tensor,
+    without_steps,
 )
-from cgtool.observe.host_values import CONTAINERS, PRESENCE, SIZE
+from cgtool.observe.host_values import CONTAINERS, ITSELF, PRESENCE, SIZE
 from cgtool.observe.lookup import is_immutable
-from cgtool.observe.uses import CHANGES, ONE, Step, name_chain, popped_by, set_by, with_items
+from cgtool.observe.uses import (
+    CHANGES,
+    ONE,
+    Step,
+    assigned_parts,
+    name_chain,
+    popped_by,
+    set_by,
+    with_items,
+)
 
 _SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
 _MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
@@ -354,14 +364,37 @@ class Expressions(Names):
                 # `random() < self.rate` with a rate of 0 or 1 has the same answer in every call.
                 self.evaluate(draw)
                 return self.consume(node, self.evaluate(limit))
+        changed = self._compared_with_last(node)
+        if changed is not None:
+            return self.consume(node, changed)
         tested = self.membership_or_none_test(node)
         if tested is not None:
             container, key = tested
-            sources = _items(self.evaluate(container), key)
+            keys = self.keys(*(name_chain(container) or ("", ()))) if key == PRESENCE else ()
+            own = frozenset(Source("state", each) for each in keys)
+            sources = self.evaluate(container)
+            sources = _items(sources - own, key) | _items(sources & own, ITSELF)
             if container is not node.left:
                 sources |= self.evaluate(node.left) | self._presence(container, node.left)
             return self.consume(node, sources)
         return self.consume(node, self.children(node))
+
+    def _compared_with_last(self, node: ast.Compare) -> Sources | None:
+        """The sources of a comparison of a value with that of the last call, which the code keeps:
+        what decides whether the value changes, and whether it is kept. That it changes in every
+        call does not matter."""
+        pairs = assigned_parts(node.left, node.comparators[0]) if len(node.ops) == 1 else []
+        sources: Sources = NOTHING
+        for left, right in pairs:
+            keys, value = self.last_of(left, right), right
+            if not keys:
+                keys, value = self.last_of(right, left), left
+            if not keys:
+                return None
+            self.flows.steady |= self.steady(value)
+            sources |= without_steps(self.evaluate(value), self.flows.steady)
+            sources |= {Source("kept", key) for key in keys}
+        return sources if pairs else None
 
     def _presence(self, container: ast.expr, key: ast.expr) -> Sources:
         """What stores the item of a key, or removes it, and so decides whether it is there."""
@@ -598,5 +631,6 @@ class Expressions(Names):
             branch.spans += [span_of(self.code, node) for node in guarded]
             branch.effects = self.flows.change_tensors(self.code, guarded)
             branch.selects = any(map(self.uses_tensors, guarded))
+            branch.reads = any(map(self.reads_tensors, guarded))
         self.add("decision", position, sources)
         return frozenset((Source("decision", position),))

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from threading import Event
 from types import CodeType
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from cgtool.observe.flows import NOTHING, Flows, Source, Sources
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.host_values import KEYS, NUMBERS, PRESENCE, random_state
-from cgtool.observe.source import COMPREHENSIONS, Position, inner_nodes
-from cgtool.observe.uses import Step, aliases_of, name_chain
+from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
+from cgtool.observe.uses import Chain, Step, aliases_of, assigned_parts, name_chain
 
 RECEIVERS = frozenset(("self", "cls", "ctx"))
 """Parameters whose attributes are state with keys of their own."""
@@ -53,23 +53,49 @@ def parameters_of(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def _place(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
+def _place(node: ast.expr) -> Chain | None:
     """What a value is kept as; ``kept.get("key")`` reads ``kept["key"]``."""
-    if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+    if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute):
         is_get = node.func.attr == "get"
         node = ast.Subscript(node.func.value, node.args[0], ast.Load()) if is_get else node
     return name_chain(node)
 
 
-def _is_kept(kept: ast.expr, value: ast.expr, body: Iterable[ast.AST]) -> bool:
-    """Whether statements assign a value to where another expression reads it."""
-    place, text = _place(kept), ast.dump(value)
-    return place is not None and any(
-        isinstance(statement, ast.Assign)
-        and ast.dump(statement.value) == text
-        and place in map(name_chain, statement.targets)
-        for statement in body
-    )
+def _resolved(chain: Chain, aliases: dict[str, Chain]) -> Chain:
+    """A place by the name that a local name was taken from."""
+    root, steps = chain
+    if root not in aliases or not steps:
+        return chain
+    root, origin = aliases[root]
+    return root, (*origin, *steps)
+
+
+def _assigned(node: ast.AST, place: Chain, aliases: dict[str, Chain]) -> Iterator[ast.expr | None]:
+    """What a statement assigns to a place, alone or as an item of a tuple; None if that is not
+    written out."""
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        for part, value in assigned_parts(target, node.value):  # type: ignore[attr-defined]
+            chain = name_chain(part)
+            root, steps = ("", ()) if chain is None else _resolved(chain, aliases)
+            if root != place[0] or steps != place[1][: len(steps)]:
+                continue
+            kept: ast.expr | None = value
+            for _, key in place[1][len(steps) :]:
+                items = kept.elts if isinstance(kept, ast.Tuple) else []
+                kept = items[key] if isinstance(key, int) and key < len(items) else None
+            yield kept
+
+
+def _value_of(node: ast.expr, code: CodeType, function: ast.AST) -> ast.expr:
+    """The expression behind a local name that is assigned once, and any other as it is."""
+    stored, values = 0, []
+    if isinstance(node, ast.Name) and node.id not in parameters_of(code):
+        for inner in inner_nodes(function):
+            if isinstance(inner, ast.Name) and inner.id == node.id:
+                stored += isinstance(inner.ctx, ast.Store)
+            elif isinstance(inner, ast.Assign) and name_chain(inner.targets[0]) == (node.id, ()):
+                values.append(inner.value)
+    return values[0] if stored == len(values) == 1 else node
 
 
 def _is_partial(call: ast.Call) -> bool:
@@ -263,17 +289,7 @@ class Names:
 
     def value_of(self, node: ast.expr) -> ast.expr:
         """The expression behind a local name that is assigned once, and any other as it is."""
-        stored, values = 0, []
-        if isinstance(node, ast.Name) and node.id not in parameters_of(self.code):
-            for inner in inner_nodes(self.node):
-                if isinstance(inner, ast.Name) and inner.id == node.id:
-                    stored += isinstance(inner.ctx, ast.Store)
-                elif isinstance(inner, ast.Assign) and name_chain(inner.targets[0]) == (
-                    node.id,
-                    (),
-                ):
-                    values.append(inner.value)
-        return values[0] if stored == len(values) == 1 else node
+        return _value_of(node, self.code, self.node)
 
     def is_unit_draw(self, node: ast.expr) -> bool:
         """Whether an expression is a random number from [0, 1)."""
@@ -330,33 +346,58 @@ class Names:
             for node in (statement, *inner_nodes(statement))
         )
 
-    def compared_with_last(self, node: ast.If) -> ast.expr | None:
-        """The value whose change since the last call is the condition: ``x.shape`` of ``if
-        self.shape != x.shape:`` if ``self.shape = x.shape`` follows, and nothing else assigns to
-        that. What was kept does not matter."""
-        tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-        test = tests[-1]
-        if not isinstance(test, ast.Compare) or len(test.ops) > 1:
-            return None
-        if not isinstance(test.ops[0], ast.NotEq | ast.IsNot):
-            return None
-        kept, value = test.left, test.comparators[0]
-        if not _is_kept(kept, value, node.body):
-            kept, value = value, kept
-        first = tests[0]
-        is_empty = (
-            isinstance(first, ast.Compare)
-            and isinstance(first.ops[0], ast.Is)
-            and _place(first.left) == _place(kept)
+    def reads_tensors(self, statement: ast.AST) -> bool:
+        """The same for tensors of any name, ``self.weight``."""
+        return not isinstance(statement, ast.Expr) and any(
+            isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+            and isinstance(node.ctx, ast.Load)
+            and self.flows.is_on_device(self.code, node)
+            for node in (statement, *inner_nodes(statement))
         )
-        if not _is_kept(kept, value, node.body) or tests[:-1] not in ([], [first] * is_empty):
-            return None
-        keys = set(self.keys(*(_place(kept) or ("", ()))))
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        elsewhere = any(
-            watched.key in keys
-            and watched.use.written
-            and not (watched.frame.file == self.code.co_filename and watched.use.line in lines)
+
+    def last_of(self, kept: ast.expr, value: ast.expr) -> frozenset[Any]:
+        """The keys of a place that keeps the last value of an expression: of ``self.version``,
+        where nothing but ``self.version = weight._version`` assigns to it; none for others."""
+        compared = span_of(self.code, kept), span_of(self.code, value)
+        known = self.flows.lasts.get(compared)
+        if known is None:
+            place = _place(kept)
+            known = frozenset() if place is None else self._keys_of_last(place, value)
+            self.flows.lasts[compared] = known
+        return known
+
+    def _keys_of_last(self, place: Chain, value: ast.expr) -> frozenset[Any]:
+        keys = self.keys(*place)
+        written = [
+            watched
             for watched in self.flows.reads.watched
-        )
-        return value if keys and not elsewhere else None
+            if watched.use.written
+            and watched.key
+            and any(key[: len(watched.key)] == watched.key for key in keys)
+        ]
+        place, text = _resolved(place, self.aliases), ast.dump(self.value_of(value))
+        codes = {(code.co_filename, code.co_qualname): code for code in self.ran.codes.values()}
+        for file, name, line in {
+            (each.frame.file, each.frame.function, each.use.line) for each in written
+        }:
+            code = codes.get((file, name))
+            function = code and (self.ran.blocks.get(id(code)) or function_of(code))
+            if code is None or function is None:
+                return frozenset()
+            values = [
+                part
+                for node in inner_nodes(function)
+                if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+                for part in _assigned(node, place, aliases_of(code))
+            ]
+            texts = [part and ast.dump(_value_of(part, code, function)) for part in values]
+            if texts != [text]:
+                return frozenset()
+        return frozenset(watched.key for watched in written)
+
+    def steady(self, node: ast.expr) -> frozenset[Any]:
+        """The keys of a counter that only rises: it has another value than in the last call,
+        unless something decides whether it rises."""
+        chain = name_chain(node)
+        is_counter = chain is not None and self._risen(node) is not None
+        return frozenset(self.keys(*chain)) if chain is not None and is_counter else frozenset()

@@ -110,7 +110,7 @@ class _Reader(Expressions):
 
     def _do_If(self, node: ast.If) -> None:  # noqa: N802
         guarded: list[ast.AST] = [*node.body, *node.orelse]
-        decision = self.decide(self.compared_with_last(node) or node.test, guarded)
+        decision = self.decide(node.test, guarded)
         before, names = self.control, self.names
         joined: dict[str, Sources] = {}
         self.control = before | decision
@@ -150,6 +150,7 @@ class _Reader(Expressions):
             ]
             branch.effects |= self.flows.change_tensors(self.code, skipped)
             branch.selects |= any(map(self.uses_tensors, skipped))
+            branch.reads |= any(map(self.reads_tensors, skipped))
 
     def _loop(self, node: Any, decision: Sources, target: Sources | None) -> None:
         before = self.control

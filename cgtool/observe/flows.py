@@ -7,7 +7,7 @@ follows from them. Runs nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any
@@ -33,7 +33,8 @@ class Source:
     kind: str
     """``parameter`` of the function that is read, ``device`` (a tensor that a parameter is or
     holds), ``beside`` (a number in one object with other things), ``state`` that outlives a call,
-    ``whole`` (the state that another is reached through, if it is replaced), ``item`` (of a
+    ``whole`` (the state that another is reached through, if it is replaced), ``kept`` (state that a
+    comparison with the last call reads: what decides whether and how it is set), ``item`` (of a
     container among the states: those of one key, of one key in these, or their size), ``decision``
     (the side that a branch takes), or what a call returns: ``random``, ``clock``, ``file``,
     ``copied`` (from the device to the host), ``read`` (the same, where the host waits), ..."""
@@ -63,6 +64,15 @@ def of_tensor(sources: Sources) -> Sources:
         Source("device", each) if each.kind == "parameter" else each
         for each in sources
         if each.kind != "beside"
+    )
+
+
+def without_steps(sources: Iterable[Source], steady: Set[Any]) -> Sources:
+    """The sources of whether a value changes, for counters among them (by key) that change in every
+    call: what decides whether they do."""
+    return frozenset(
+        Source("kept", each.key) if each.kind == "state" and each.key in steady else each
+        for each in sources
     )
 
 
@@ -129,6 +139,8 @@ class Branch:
     """Whether code in the spans, even if it did not run, changes tensors."""
     selects: bool = False
     """Whether code in the spans, even if it did not run, computes from tensors or returns them."""
+    reads: bool = False
+    """The same for tensors that no local name holds."""
     loops: bool = False
     """Whether it is what a loop iterates over."""
     calls: bool = False
@@ -146,6 +158,12 @@ class Flows:
         """For each function: the facts that depend on its parameters, and its ``return``."""
         self.changed = True
         """Whether a fact was added."""
+        self.lasts: dict[tuple[Position, Position], frozenset[Any]] = {}
+        """By the sides of a comparison: the keys of a place that keeps the last value of the other
+        side."""
+        self.steady: set[Any] = set()
+        """The keys of counters that rise in every call, as far as nothing decides whether they
+        do."""
         self._changing: dict[tuple[int, int], bool] = {}
         """By id of a function, and how deep its calls are followed: whether it changes tensors."""
         self.parents = {
@@ -177,6 +195,11 @@ class Flows:
             (Source(fact[0], fact[1]), sources)
             for fact, sources in self.facts.items()
             if fact[0] in ("state", "decision")
+        ]
+        results += [
+            (Source("kept", result.key), {*without_steps(sources - {result}, self.steady)})
+            for result, sources in results
+            if result.kind == "state"
         ]
         items = {
             item: set(self._named(item))
@@ -218,6 +241,8 @@ class Flows:
             known.add(source)
             if source.kind == "item":
                 waiting |= {source.key[0], *self._named(source)}
+            elif source.kind == "kept":
+                waiting.add(Source("state", source.key))
             else:
                 kind = "state" if source.kind == "whole" else source.kind
                 waiting |= self.facts.get((kind, source.key), set())
@@ -260,7 +285,7 @@ class Flows:
         if isinstance(written, ast.Attribute) and written.attr == "data":
             return True
         is_in_place = written is not target or isinstance(node, ast.AugAssign)
-        return is_in_place and self._is_on_device(code, written)
+        return is_in_place and self.is_on_device(code, written)
 
     def _writes_argument(self, code: CodeType, call: ast.Call) -> bool:
         """Whether a call writes to what it is given: `out=x`, `inplace=True`, `y = x.add_(1)`, a
@@ -268,13 +293,13 @@ class Flows:
         for word in call.keywords:
             is_true = isinstance(word.value, ast.Constant) and word.value.value is True
             if (word.arg == "inplace" and is_true) or (
-                word.arg == "out" and self._is_on_device(code, word.value)
+                word.arg == "out" and self.is_on_device(code, word.value)
             ):
                 return True
         function = call.func
         if isinstance(function, ast.Attribute) and _is_in_place(function.attr):
-            return self._is_on_device(code, function.value)
-        return any(self._is_on_device(code, argument) for argument in call.args) and any(
+            return self.is_on_device(code, function.value)
+        return any(self.is_on_device(code, argument) for argument in call.args) and any(
             str(getattr(value, "__module__", None)).startswith("torch.distributed")
             for value in self._values(code, function)
         )
@@ -303,7 +328,7 @@ class Flows:
                 return any_of(value)
             case ast.BoolOp(_, values):
                 return any_of(*values)
-        return self._is_on_device(code, node)
+        return self.is_on_device(code, node)
 
     def _call_changes(self, code: CodeType, function: ast.expr, depth: int) -> bool:
         """Whether a call whose result is not used changes tensors."""
@@ -336,7 +361,7 @@ class Flows:
             self._changing[id(code), depth] = known
         return known
 
-    def _is_on_device(self, code: CodeType, node: ast.expr | None) -> bool:
+    def is_on_device(self, code: CodeType, node: ast.expr | None) -> bool:
         if isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(code), ()):
             return True
         values = self._values(code, node)

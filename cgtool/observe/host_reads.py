@@ -31,6 +31,7 @@ from cgtool.observe.frames import (
 )
 from cgtool.observe.host_values import (
     CONTAINERS,
+    ITSELF,
     KEYS,
     PRESENCE,
     SHARED,
@@ -131,6 +132,8 @@ class Change:
         if key == SIZE and self.after.kind == "random":
             return True
         before, after = self.before.content, self.after.content
+        if key == ITSELF:
+            return (before is None) == (after is None)
         if key == PRESENCE and self.after.kind == "number":
             return (before is None) == (after is None)
         if key in (KEYS, PRESENCE):

@@ -65,6 +65,8 @@ KEYS = "\0keys"
 """Stands there for which keys a container has: what ``key in kept`` is about."""
 PRESENCE = "\0presence"
 """Stands there for what is None: a value, or an item of it."""
+ITSELF = "\0itself"
+"""The same for the value that is compared with None itself, and nothing in it."""
 
 
 @dataclass(frozen=True)

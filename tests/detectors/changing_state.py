@@ -2918,3 +2918,86 @@ class DelaysByName(nn.Module):
 
 def taps_are_moved_by_name(device):
     return DelaysByName(device), (rows(device),)
+
+
+class Requantizes(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.weight = rows(device, 8)
+        self.steps, self.version, self.value, self.kept = 0, None, None, None
+
+    def forward(self, x):
+        self.steps += 1
+        return x * self.quantized()
+
+
+class RequantizesForEachEpoch(Requantizes):
+    def quantized(self):
+        epoch = self.steps // 10
+        if self.version == epoch and self.value is not None:  # <- control-flow-frozen
+            return self.value
+        self.version = epoch
+        self.value = self.weight.round()
+        return self.value
+
+
+def compares_with_the_last_epoch(device):
+    return RequantizesForEachEpoch(device), (rows(device),)
+
+
+class RequantizesAtTimes(Requantizes):
+    def quantized(self):
+        if self.value is None or self.steps % 100 == 0:  # <- control-flow-frozen
+            self.value = self.weight.round()
+        return self.value
+
+
+def computes_again_at_times(device):
+    return RequantizesAtTimes(device), (rows(device),)
+
+
+class RequantizesWhenForgotten(Requantizes):
+    def quantized(self):
+        if self.steps % 10 == 0:
+            self.version = None
+        if self.value is None or self.version != self.weight._version:  # <- control-flow-frozen
+            self.version = self.weight._version
+            self.value = self.weight.round()
+        return self.value
+
+
+def forgets_the_version_at_times(device):
+    return RequantizesWhenForgotten(device), (rows(device),)
+
+
+class RequantizesByAPair(Requantizes):
+    def quantized(self):
+        epoch = self.steps // 10
+        if self.kept is None or self.kept[0] != epoch:
+            self.kept = (epoch, self.weight.round())
+        return self.kept[1]
+
+    def forward(self, x):
+        self.steps += 1  # <- cpu-state-step-counter
+        return x * self.quantized()
+
+
+def compares_with_an_epoch_in_a_tuple(device):
+    return RequantizesByAPair(device), (rows(device),)
+
+
+class RequantizesIfCounted(Requantizes):
+    def quantized(self):
+        if random.random() < 0.001:
+            self.steps += 1
+        if self.value is None or self.version != self.steps:  # <- control-flow-frozen
+            self.version = self.steps
+            self.value = self.weight.round()
+        return self.value
+
+    def forward(self, x):
+        return x * self.quantized()
+
+
+def counts_at_times(device):
+    return RequantizesIfCounted(device), (rows(device),)

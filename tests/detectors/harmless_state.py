@@ -1514,3 +1514,114 @@ class Forgetful(nn.Module):
 
 def removes_what_no_op_reads(device):
     return Forgetful().to(device), (rows(device),)
+
+
+class Quantized(nn.Module):
+    """Computes from a weight again whenever that has a new version, which the step moves on in
+    every call."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.weight = nn.Parameter(rows(device, 8), requires_grad=False)
+        self.version, self.value, self.kept, self.table = None, None, None, {}
+
+    def train_step(self):
+        y = self.quantized() * 2
+        self.weight.mul_(1.1)
+        return y
+
+
+class QuantizedIfAny(Quantized):
+    def quantized(self):
+        if self.value is None or self.version != self.weight._version:
+            self.version = self.weight._version
+            self.value = self.weight.round()
+        return self.value
+
+
+def version_or_nothing_there(device):
+    return QuantizedIfAny(device).train_step
+
+
+class QuantizedByFlag(Quantized):
+    def quantized(self):
+        is_stale = self.version != self.weight._version
+        self.version = self.weight._version
+        if is_stale:
+            self.value = self.weight.round()
+        return self.value
+
+
+def version_as_a_flag(device):
+    return QuantizedByFlag(device).train_step
+
+
+class QuantizedBelow(Quantized):
+    def quantized(self):
+        version = self.weight._version
+        if self.version == version and self.value is not None:
+            return self.value
+        self.version, self.value = version, self.weight.round()
+        return self.value
+
+
+def version_with_an_early_return(device):
+    return QuantizedBelow(device).train_step
+
+
+class QuantizedElsewhere(Quantized):
+    def is_stale(self):
+        return self.version is None or self.version < self.weight._version
+
+    def refresh(self):
+        self.version = self.weight._version
+        self.value = self.weight.round()
+
+    def quantized(self):
+        if self.is_stale():
+            self.refresh()
+        return self.value
+
+
+def version_in_methods(device):
+    return QuantizedElsewhere(device).train_step
+
+
+class QuantizedInATuple(Quantized):
+    def quantized(self):
+        if self.kept is None or self.kept[0] != self.weight._version:
+            self.kept = (self.weight._version, self.weight.round())
+        return self.kept[1]
+
+
+def version_in_a_tuple(device):
+    return QuantizedInATuple(device).train_step
+
+
+class QuantizedInADict(Quantized):
+    def quantized(self):
+        if self.table.get("version", -1) != self.weight._version or "value" not in self.table:
+            self.table["version"] = self.weight._version
+            self.table["value"] = self.weight.round()
+        return self.table["value"]
+
+
+def version_in_a_dict(device):
+    return QuantizedInADict(device).train_step
+
+
+class QuantizedInEachStep(Quantized):
+    def __init__(self, device):
+        super().__init__(device)
+        self.steps = self.quantized_at = 0
+
+    def quantized(self):
+        self.steps += 1
+        if self.value is None or self.quantized_at != self.steps:
+            self.quantized_at = self.steps
+            self.value = self.weight.round()
+        return self.value
+
+
+def step_of_the_last_value(device):
+    return QuantizedInEachStep(device).train_step

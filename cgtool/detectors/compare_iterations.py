@@ -322,6 +322,7 @@ class _Comparison:
         # In backward: the sizes of a tensor that was reduced.
         values_differing = {(x[1], y[1]) for x, y in differing}
         follows |= len(before) == len(after) and self._resized >= values_differing
+        follows |= self._reads_beside(call)
         if not self.frozen.explain_number(call, evidence, fix) and not follows:
             is_table = isinstance(new, str) and new.startswith("[") and self._is_read(op, new)
             what, kept = "a different number", "the number"
@@ -341,6 +342,15 @@ class _Comparison:
         (``x.add_(y, alpha=rate)``), which is not permitted in a capture."""
         return bool(call.chain) and any(
             op.answer == number and op.call.chain[:1] == call.chain[:1]
+            for op in self.second.ops
+            if op.reads_device
+        )
+
+    def _reads_beside(self, call: OpCall) -> bool:
+        """Whether the function of a library that runs an op has read from the device: what it
+        passes to the op may follow from that."""
+        return bool(call.chain) and any(
+            op.call.chain[:1] == call.chain[:1] and op.call.module == call.module
             for op in self.second.ops
             if op.reads_device
         )
@@ -728,12 +738,12 @@ def _fix_of_number(op: str, number: Any, *, is_drawn: bool) -> str | None:
         )
     if "number" in types:
         return None
-    instead = (
-        "instead of a dropout rate, `torch.rand_like(x) < keep`"
-        if isinstance(number, float)
-        else "instead of a slice, `index_copy_` or `index_select` with a tensor of positions"
-    )
+    instead = ""
+    if not isinstance(number, float):
+        instead = (
+            " (instead of a slice, `index_copy_` or `index_select` with a tensor of positions)"
+        )
     return (
         f"`{op}` takes only numbers: keep the value in a tensor on the device and use ops that "
-        f"take tensors ({instead}), or capture a graph for each value"
+        f"take tensors{instead}, or capture a graph for each value"
     )

@@ -3001,3 +3001,22 @@ class RequantizesIfCounted(Requantizes):
 
 def counts_at_times(device):
     return RequantizesIfCounted(device), (rows(device),)
+
+
+def average_of_all_batches(device):
+    norm = nn.BatchNorm1d(8, momentum=None).to(device)
+
+    def forward(x):
+        return norm(x)  # <- hidden-sync-in-stock-module
+
+    return forward, (rows(device),)
+
+
+def momentum_that_decays(device):
+    norm = nn.BatchNorm1d(8).to(device)
+
+    def forward(x):
+        norm.momentum *= 0.9  # <- cpu-state-step-counter
+        return norm(x)  # <- python-scalar-frozen
+
+    return forward, (rows(device),)

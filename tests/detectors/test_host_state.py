@@ -300,6 +300,12 @@ def test_a_draw_with_a_bound_that_changes_is_not_to_be_kept():
     assert "(torch.rand(...) * n).long()" in grows.fix
 
 
+def test_fix_of_a_number_fits_what_the_op_does_with_it():
+    findings = found(changing_state, "momentum_that_decays")
+    fixes = [each.fix for each in findings if each.code == "python-scalar-frozen"]
+    assert len(fixes) == 1 and "dropout" not in fixes[0]
+
+
 @pytest.mark.parametrize("name", ["overlap_add_by_a_context_variable", "video_track_is_replaced"])
 def test_what_the_code_makes_for_the_next_call_is_copied_where_it_is_assigned(name):
     fixes = {finding.fix for finding in found(decoders_trackers_and_caches, name)}

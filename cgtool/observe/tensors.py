@@ -36,7 +36,7 @@ from cgtool.torch_compat.storages import StorageMarks, StorageRef, storage_bytes
 
 DEVICE, HOST, PINNED = "device", "host", "pinned"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_marks = StorageMarks()
+_marks: StorageMarks[str] = StorageMarks()
 """The places of the storages that ops of the simulated device made. Not an attribute of the
 storage: the Python object that holds it would be an owner, and autograd accumulates gradients in
 place only in storages that have a single owner."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -177,8 +177,8 @@ class StorageRef:
             free(self.key)
 
 
-class StorageMarks:
-    """A word about each of many storages, which this does not keep alive.
+class StorageMarks(Generic[T]):
+    """A word, or a fact, about each of many storages, which this does not keep alive.
 
     A storage that is freed takes its word with it: its key is given to no other storage before the
     word is dropped.
@@ -187,23 +187,23 @@ class StorageMarks:
     _FEWEST = 1024
 
     def __init__(self) -> None:
-        self._words: dict[int, str] = {}
+        self._words: dict[int, T] = {}
         self._dropping = threading.Lock()
         self._most = self._FEWEST
         """With more words than this, those of freed storages are dropped."""
 
-    def get(self, key: int) -> str | None:
+    def get(self, key: int | None) -> T | None:
         """The word about a storage by its ``storage_key``."""
-        return self._words.get(key)
+        return None if key is None else self._words.get(key)
 
-    def put(self, tensor: torch.Tensor, word: str) -> None:
+    def put(self, tensor: torch.Tensor, word: T) -> None:
         """Raises RuntimeError for a tensor without a storage of its own."""
         self._put(storage_address(tensor), word, lambda: weak_reference(tensor))
 
-    def put_storage(self, storage: torch.UntypedStorage, word: str) -> None:
+    def put_storage(self, storage: torch.UntypedStorage, word: T) -> None:
         self._put(storage_key(storage), word, lambda: weak_storage(storage))
 
-    def _put(self, key: int, word: str, refer: Callable[[], int]) -> None:
+    def _put(self, key: int, word: T, refer: Callable[[], int]) -> None:
         if key not in self._words:
             refer()
             if len(self._words) >= self._most and self._dropping.acquire(blocking=False):

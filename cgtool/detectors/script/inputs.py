@@ -25,6 +25,7 @@ from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.observe.uses import Step, Use, uses_of, uses_of_block
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.storages import StorageMarks
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
@@ -38,10 +39,12 @@ _REBOUND = {
 }
 """By kind of the path."""
 
-_REBINDS: tuple[Target, ...] = (
-    ("attribute", "data"), ("call", "setattr"), ("call", "load_state_dict"),
-)  # fmt: skip
+_REBINDS: tuple[Target, ...] = ("attribute", "data"), ("call", "setattr")
 """How a line gives an object another tensor without naming where it is kept."""
+_LOADS: tuple[Target, ...] = (("call", "load_state_dict"),)
+"""The same, of an object that is no module and no optimizer: what loads those is known."""
+_Places = StorageMarks[tuple[int, Frames]]
+"""For each storage, a time and a line."""
 _TRIALS = 16
 """How often an attribute that is gone is computed anew."""
 _FIX_OF_SHAPE = (
@@ -109,10 +112,11 @@ class Inputs(Detector):
 
         self._shapes: set[tuple[int, ...]] = set()
         """Of all that graphs read from outside."""
-        self._made: dict[int | None, tuple[int, Frames]] = {}
-        """By key of a storage whose tensor has such a shape: when and where an op made it."""
-        self._swapped: dict[int | None, tuple[int, Frames]] = {}
-        """By key of a storage: when and where another tensor got it in exchange for its own."""
+        self._made = _Places()
+        """Of tensors with such a shape: when and where an op made them."""
+        self._given = _Places()
+        """When and where a call gave a tensor to what had another one: an optimizer, or a tensor
+        that got its memory in exchange for its own."""
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
@@ -195,11 +199,19 @@ class Inputs(Detector):
 
     def on_tensor_made(self, event: events.TensorMade) -> None:
         if tuple(event.tensor.shape) in self._shapes:
-            self._made[key_of(event.tensor)] = self.script.clock, self.script.place()
+            self._note(self._made, event.tensor)
 
     def on_tensors_swapped(self, event: events.TensorsSwapped) -> None:
         for tensor in event.tensors:
-            self._swapped[key_of(tensor)] = self.script.clock, self.script.place()
+            self._note(self._given, tensor)
+
+    def on_optimizer_loaded(self, event: events.OptimizerLoaded) -> None:
+        for tensor in event.tensors:
+            self._note(self._given, tensor)
+
+    def _note(self, places: _Places, tensor: torch.Tensor) -> None:
+        if key_of(tensor) is not None:
+            places.put(tensor, (self.script.clock, self.script.place()))
 
     def _is_resized(self, use: ExternalUse) -> bool:
         tensor = use.tensor()
@@ -295,7 +307,7 @@ class Inputs(Detector):
         self.report(
             _REBOUND[path.kind],
             f"`{path.text}` is gone since the capture; the replay goes on with the old state",
-            changed_at((("attribute", "state"),), stack.values(), graph) or None,
+            _loaded_at(path, stack, graph) or None,
             fix=f"reset the state of `{name}` in place: `zero_()` of each tensor",
             phase="replay",
         )
@@ -337,7 +349,7 @@ class Inputs(Detector):
     ) -> Frames:
         """Where it got another tensor; () if that is not known."""
         module = None if path.module is None else path.module()
-        frames = self._rebound.get(use, ()) or _seen(self._swapped, now, graph)
+        frames = self._rebound.get(use, ()) or _seen(self._given, now, graph)
         if not frames and module is not None:
             frames = self._moved_at(graph, path, module)
         frames = frames or _bound_at(path, stack, graph)
@@ -347,7 +359,7 @@ class Inputs(Detector):
         if not frames:
             # Several lines may have bound it: one of those that have made it, or the next.
             made = _seen(self._made, now, graph)
-            frames = _bound_after(path, made) or made
+            frames = _bound_after(path, made) or _loaded_at(path, stack, graph) or made
         return frames
 
     def _moved_at(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> Frames:
@@ -521,11 +533,9 @@ class Inputs(Detector):
             )
 
 
-def _seen(
-    places: dict[int | None, tuple[int, Frames]], tensor: torch.Tensor, graph: WatchedGraph
-) -> Frames:
+def _seen(places: _Places, tensor: torch.Tensor, graph: WatchedGraph) -> Frames:
     """The place of a tensor in a table, if it is from after the capture of a graph; else ()."""
-    time, frames = places.get(key_of(tensor), (-1, ()))
+    time, frames = places.get(key_of(tensor)) or (-1, ())
     return frames if time >= graph.began else ()
 
 
@@ -537,9 +547,13 @@ def _was_lent(path: Path, key: int, graph: WatchedGraph, stack: Stack) -> bool:
     return own is not None and own != key and own not in graph.allocated
 
 
+def _rebinds(path: Path) -> tuple[Target, ...]:
+    return _REBINDS if path.module or path.optimizer else (*_REBINDS, *_LOADS)
+
+
 def _bound_after(path: Path, made: Frames) -> Frames:
     """The line that bound the path to what was made at ``made``; () if it is not known."""
-    frames = bound_after((*path.steps[-1:], *_REBINDS), made)
+    frames = bound_after((*path.steps[-1:], *_rebinds(path)), made)
     if not frames and path.kind == "item":
         # With a key that is no constant.
         name: Target = ("name", path.text.partition("[")[0])
@@ -550,7 +564,7 @@ def _bound_after(path: Path, made: Frames) -> Frames:
 
 def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
     """The line that bound the path to another tensor since the capture; () if it is not known."""
-    targets = (*path.steps[::-1], *_REBINDS) if path.steps else (("name", path.text),)
+    targets = (*path.steps[::-1], *_rebinds(path)) if path.steps else (("name", path.text),)
     local_to = None if path.steps else path.frame
     frames = changed_at(targets, stack.values(), graph, local_to=local_to, only_bound=True)
     if frames or path.kind != "item":
@@ -561,6 +575,16 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
         frames = changed_at((name,), stack.values(), graph, local_to=path.frame)
     container = path.steps[-2] if len(path.steps) > 1 else name
     return frames or changed_at((container, name), stack.values(), graph)
+
+
+def _loaded_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
+    """The line that changed the state of the optimizer that a path leads through; () if it is not
+    known, or for another path."""
+    optimizer = None if path.optimizer is None else path.optimizer()
+    if optimizer is None:
+        return ()
+    targets: tuple[Target, ...] = ("attribute", "state"), ("call", "__setstate__")
+    return changed_at(targets, stack.values(), graph, owner=type(optimizer))
 
 
 def _by_class(owner: Any, name: str) -> Callable[[], Any] | None:

@@ -42,7 +42,7 @@ from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
-from cgtool.observe.tensors import FROM_DATA, listed_tensors, tensors_in
+from cgtool.observe.tensors import FROM_DATA, key_of, listed_tensors, tensors_in
 from cgtool.torch_compat import op_key, weak
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
@@ -299,8 +299,15 @@ def observe_calls(script: ObservedScript, patches: Patches) -> None:
             patches.wrap(owner, name, functools.partial(call, event))
 
 
+def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The tensors of an optimizer, without the parameters."""
+    groups = optimizer.param_groups
+    settings = ({**group, "params": None} for group in groups)
+    return [*tensors_in(([*optimizer.state.values()], [*settings]))]
+
+
 def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
-    """Steps of optimizers, and ``zero_grad``."""
+    """Steps of optimizers, ``zero_grad`` and ``load_state_dict``."""
 
     def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         script.publish(events.OptimizerSteps(optimizer))
@@ -310,7 +317,16 @@ def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.GradientsZeroed())
         return call_user(original, *args, **kwargs)
 
+    def load(original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        before = {key_of(tensor) for tensor in _state_of(optimizer)} if script.graphs else set()
+        result = call_user(original, optimizer, *args, **kwargs)
+        if script.graphs and script.capture is None:
+            new = [tensor for tensor in _state_of(optimizer) if key_of(tensor) not in before]
+            script.publish(events.OptimizerLoaded(new))
+        return result
+
     patches.hook(lambda: register_optimizer_step_pre_hook(steps))
+    patches.wrap(torch.optim.Optimizer, "load_state_dict", load)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         patches.wrap(owner, "zero_grad", zero_grad)
 

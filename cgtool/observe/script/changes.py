@@ -328,6 +328,7 @@ def changed_at(
     only_bound: bool = False,
     only_taken: bool = False,
     only_put: bool = False,
+    owner: type = object,
 ) -> Frames:
     """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
 
@@ -335,7 +336,9 @@ def changed_at(
     ``local_to``: identity of the frame whose local variable it is. ``only_bound``: it leads to
     another object now, so lines that change an object in place do not count. ``only_taken``: it is
     gone, so lines that put something there do not count. ``only_put``: only those do.
+    ``owner``: the class of the object whose attribute it is; methods of other classes do not count.
     """
+    classes = {"", *(each.__qualname__ for each in owner.__mro__)}
     frames = [frame for frame in stack if local_to in (None, id(frame))]
     for target in targets:
         changes = {
@@ -344,6 +347,7 @@ def changed_at(
                 for change in _changes_of(file).get(target, ())
                 if not ((only_bound and change.in_place) or (only_taken and change.puts))
                 if change.puts or not only_put
+                if owner is object or change.owner in classes
             ]
             for file in {frame.f_code.co_filename for frame in frames}
         }

@@ -321,6 +321,13 @@ class ModuleChanged(NamedTuple):
     """Of that parameter or buffer."""
 
 
+class OptimizerLoaded(NamedTuple):
+    """``load_state_dict`` of an optimizer has returned."""
+
+    tensors: list[torch.Tensor]
+    """Those of its state and settings that were not there before."""
+
+
 class HostDraws(NamedTuple):
     """A captured op has drawn random numbers on the host."""
 

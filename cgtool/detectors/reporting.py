@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from cgtool.observe.refused_backward import note_refusal
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import leaves_behind, listed_tensors
-from cgtool.observe.waiting import chain_or_waiting
+from cgtool.observe.waiting import callers_of_backward, chain_or_waiting
 from cgtool.torch_compat.private import running_autograd_node
 
 _HOST_WAITS = (
@@ -105,6 +106,20 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
         module=module[0] if module is not None else None,
         forward=frames_of(forward_chain) if call.chain else (),
     )
+
+
+def _where_it_was_made(finding: Finding, call: OpCall, record: Record) -> Finding:
+    """``at_call``, in backward at the forward's line if autograd makes the call itself: that line
+    is the one to change, and not the one that runs the backward. The reads of anomaly mode follow
+    from no line of the forward."""
+    forward, caller = record.forward_of(call), callers_of_backward()
+    is_own = bool(call.chain) and call.chain == caller
+    in_anomaly_mode = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+    if forward is None or not forward.chain or not is_own or in_anomaly_mode:
+        return at_call(finding, call, record)
+    line = frames_of(caller)[0]
+    where = f"in the backward that {Path(line.file).name}:{line.line} runs"
+    return at_call(replace(finding, evidence=(*finding.evidence, where)), forward, record)
 
 
 class _OfThread(threading.local):
@@ -271,7 +286,7 @@ class CapturedRegion:
         if finding.frames:
             return finding
         if self.call is not None and self.record is not None:
-            return at_call(finding, self.call, self.record)
+            return _where_it_was_made(finding, self.call, self.record)
         chain = chain_or_waiting(sys._getframe(1), self.thread)
         return replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 

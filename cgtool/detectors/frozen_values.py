@@ -22,7 +22,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Code, Finding
 from cgtool.observe.effects import is_view
 from cgtool.observe.flow_reader import read_flows
-from cgtool.observe.flows import Source, contains
+from cgtool.observe.flows import Flows, Source, contains
 from cgtool.observe.frames import Chain, frames_of, is_subscript, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import runs_the_same
@@ -121,10 +121,16 @@ class FrozenValues:
     """What changes on the host between iterations, and where it goes."""
 
     def __init__(
-        self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
+        self,
+        first: Iteration,
+        second: Iteration,
+        reads: HostReads,
+        changes: Sequence[Change],
+        flows: Flows | None = None,
     ) -> None:
+        """``flows``: where the values of the second iteration go, if that is known."""
         self.first, self.second, self.reads = first, second, reads
-        self.flows = read_flows(second.ran, reads)
+        self.flows = flows or read_flows(second.ran, reads)
         self.changes: dict[Source, Change] = {}
         for change in changes:
             is_kept = change.after.kind == "tensor" or self._is_filled(change)

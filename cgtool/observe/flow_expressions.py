@@ -22,6 +22,7 @@ from cgtool.observe.flows import (
 )
 from cgtool.observe.host_values import CONTAINERS, ITSELF, PRESENCE, SIZE
 from cgtool.observe.lookup import is_immutable
+from cgtool.observe.source import Position
 from cgtool.observe.uses import (
     CHANGES,
     ONE,
@@ -217,7 +218,14 @@ class Expressions(Names):
                 sources = self.control
             if isinstance(key, ast.Constant) and key.value in _SETTINGS:
                 self.add("setting", position, sources)
+            self._set_by_functions(position, sources)
         self._store(target, sources)
+
+    def _set_by_functions(self, position: Position, sources: Sources) -> None:
+        """An assignment calls functions: the setter of a property, ``__setitem__``."""
+        for number in self.ran.called.get(position, ()):
+            owner, *others = parameters_of(self.ran.codes[number]) or ("",)
+            self._apply(number, {owner: NOTHING, **dict.fromkeys(others, sources)})
 
     def _store(self, target: ast.expr, sources: Sources, *, in_place: bool = False) -> None:
         """Values with these sources become part of what an expression names."""

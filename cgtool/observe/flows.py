@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import is_internal, package_part
-from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_reads import Change, HostReads
 from cgtool.observe.lookup import resolve, undecorated
 from cgtool.observe.source import Position, function_of, inner_nodes
 from cgtool.observe.tensors import on_host
@@ -230,13 +230,14 @@ class Flows:
                     growing = True
         return causes
 
-    def behind(self, results: Iterable[Source]) -> set[Source]:
-        """These sources, and all that they depend on."""
+    def behind(self, results: Iterable[Source], *, decisions: bool = True) -> set[Source]:
+        """These sources, and all that they depend on; without ``decisions``, not what has decided
+        that they get these values."""
         known: set[Source] = set()
         waiting = set(results)
         while waiting:
             source = waiting.pop()
-            if source in known:
+            if source in known or (source.kind == "decision" and not decisions):
                 continue
             known.add(source)
             if source.kind == "item":
@@ -247,6 +248,12 @@ class Flows:
                 kind = "state" if source.kind == "whole" else source.kind
                 waiting |= self.facts.get((kind, source.key), set())
         return known
+
+    def carries(self, change: Change) -> bool:
+        """Whether the new value of a place is computed from the one before."""
+        place = Source("state", change.watched.key)
+        sources = self.facts.get(("state", place.key), set())
+        return place in self.behind(sources, decisions=False)
 
     def _named(self, item: Source) -> Iterator[Source]:
         """The names that code elsewhere has for an item: it may write one that is read through

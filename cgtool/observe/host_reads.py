@@ -42,17 +42,18 @@ from cgtool.observe.host_values import (
     differing,
     has_only_slots,
     has_same_keys,
+    numbers_differ,
     numbers_of,
     random_state,
     value_of,
 )
 from cgtool.observe.lookup import (
     MISSING,
+    Closures,
     Identity,
     behind,
     cells_of,
     content_of,
-    content_through,
     is_immutable,
     resolve,
     undecorated,
@@ -165,6 +166,7 @@ class HostReads:
         """By index: places that are written here, where there was nothing, or None, when the
         function was added."""
         self._named: dict[_Name, list[Watched]] = {}
+        self._closures = Closures()
         self._known: set[tuple[int, Identity]] = set()
         """The id of a code object or a use, which is kept, and what it ran with."""
         self._kept: list[Any] = []
@@ -289,6 +291,8 @@ class HostReads:
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
     ) -> None:
         cells: list[tuple[types.FunctionType, dict[str, types.CellType]]] | None = None
+        if not self._keeps and _passes_on(code):
+            cells = self._cells_of(code, values)
         for use in uses_of(code):
             roots: list[tuple[Callable[[], Any], int]] = []
             if use.scope == "global":
@@ -301,13 +305,13 @@ class HostReads:
                     roots.append((self._reference(value), id(value)))
             else:
                 if cells is None:
-                    cells = list(cells_of(code, values))
+                    cells = self._cells_of(code, values)
                 shared = {
-                    id(cell): (function, cell)
-                    for function, found in cells
+                    id(cell): cell
+                    for _, found in cells
                     if (cell := found.get(use.root)) is not None
                 }
-                roots += [(self._content(use.root, *shared[number]), number) for number in shared]
+                roots += [(self._content(use.root, cell), id(cell)) for cell in shared.values()]
             for root, owner in roots:
                 if use.called and depth:
                     self._follow(resolve(root(), use.steps), depth - 1)
@@ -326,10 +330,16 @@ class HostReads:
         if self._is_new(code, next(iter(values.values()), None)):
             self._add_code(code, helper.__globals__, values, depth)
 
-    def _content(
-        self, name: str, function: types.FunctionType, cell: types.CellType
-    ) -> Callable[[], Any]:
-        return content_of(cell) if self._keeps else content_through(function, name)
+    def _cells_of(
+        self, code: types.CodeType, values: dict[str, Any]
+    ) -> list[tuple[types.FunctionType, dict[str, types.CellType]]]:
+        cells = list(cells_of(code, values))
+        for function, _ in cells:
+            self._closures.add(function)
+        return cells
+
+    def _content(self, name: str, cell: types.CellType) -> Callable[[], Any]:
+        return content_of(cell) if self._keeps else self._closures.content(cell, name)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
         weak = weakly(value)
@@ -397,6 +407,13 @@ class HostReads:
             if is_filled and watched.key not in known:
                 known.add(watched.key)
                 yield watched
+
+    def moved(self) -> Iterator[Change]:
+        """The numbers that the code has changed, also among those in a container."""
+        for change in self.changes(self._first, self.snapshot()):
+            before, after = change.before, change.after
+            if before.kind == after.kind and numbers_differ(before.content, after.content):
+                yield change
 
     def made(self, reaching: Collection[Any]) -> Iterator[Watched]:
         """Places where the code has put something because there was nothing, each once: a
@@ -525,6 +542,12 @@ def _reads_of_others(serving: Collection[int]) -> tuple[HostReads, _RunningAt, l
     for function in called:
         others._follow(function, _HELPERS)
     return others, running_at, called
+
+
+def _passes_on(code: types.CodeType) -> bool:
+    """Whether a function shares variables of the functions around it with those in it."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return any(not {*code.co_freevars}.isdisjoint(part.co_freevars) for part in inner)
 
 
 def _holder(owner: Any, name: str | int) -> Any:

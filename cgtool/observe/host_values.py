@@ -439,6 +439,20 @@ def has_same_keys(before: Any, after: Any) -> bool:
     )
 
 
+def numbers_differ(before: Any, after: Any) -> bool:
+    """Whether a number is another one, or a number in a container that has the same things."""
+    if isinstance(before, _Content) and isinstance(after, _Content):
+        if before.named.keys() != after.named.keys() or before.size != after.size:
+            return False
+        is_moved = sorted(map(repr, before.numbers)) != sorted(map(repr, after.numbers))
+        pairs = zip(before.others, after.others, strict=False)
+        named = ((before.named[key], after.named[key]) for key in after.named)
+        return is_moved or any(itertools.starmap(numbers_differ, (*pairs, *named)))
+    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        return sorted(map(repr, before)) != sorted(map(repr, after))
+    return before != after and type(before) in (int, float) and type(after) in (int, float)
+
+
 def differing(before: Any, after: Any) -> frozenset[str | None]:
     """The keys under which two containers differ, those in them included; None for whatever is not
     under a key, ``SIZE`` for the number of things in one."""

@@ -21,6 +21,7 @@ _MANY = 4096
 """Items of a container that are looked at."""
 MISSING = object()
 """The value of a name, attribute or item that does not exist."""
+_SIMPLE = bool | int | float | complex | str
 
 
 def weakly(value: Any) -> Callable[[], Any] | None:
@@ -88,27 +89,46 @@ def cells_of(
     yield from matching or candidates
 
 
-def content_through(function: types.FunctionType, name: str) -> Callable[[], Any]:
-    """What a cell of a function holds. Of an object, as long as the function lives, or the one
-    whose variable it is runs, or another keeps the object: it is not kept alive."""
-    cell = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))[name]
-    value = content_of(cell)()
-    if value is MISSING or value is None or isinstance(value, bool | int | float | complex | str):
-        return content_of(cell)
-    function_weak, value_weak, place = Weak(function), weakly(value), _place_of(name, value)
+class Closures:
+    """The functions that share the variables of closures, none of which is kept alive."""
 
-    def content() -> Any:
-        alive = function_weak()
-        if alive is not None:
-            cells = dict(zip(alive.__code__.co_freevars, alive.__closure__ or (), strict=False))
-            return content_of(cells[name])() if name in cells else MISSING
-        for frame in callers(sys._getframe(1)) if place else ():
-            if (id(frame), frame.f_code) == place:
-                return locals_of(frame).get(name, MISSING)
-        found = None if value_weak is None else value_weak()
-        return MISSING if found is None else found
+    def __init__(self) -> None:
+        self._of_cell: dict[int, list[Weak[types.FunctionType]]] = {}
+        """By id of a cell. While one of its functions lives, so does the cell."""
 
-    return content
+    def add(self, function: types.FunctionType) -> None:
+        """Note a function: others may outlive it, or it them."""
+        for cell in function.__closure__ or ():
+            known = self._of_cell.get(id(cell), [])
+            alive = [each() for each in known]
+            if all(each is None for each in alive):
+                # The cell that was here before is gone.
+                self._of_cell[id(cell)] = [Weak(function)]
+            elif all(each is not function for each in alive):
+                known.append(Weak(function))
+
+    def content(self, cell: types.CellType, name: str) -> Callable[[], Any]:
+        """What a cell of a function that was added holds. Of an object, as long as such a function
+        lives, or the one whose variable it is runs, or another keeps the object."""
+        value = content_of(cell)()
+        if value is MISSING or value is None or isinstance(value, _SIMPLE):
+            return content_of(cell)
+        number, functions = id(cell), self._of_cell[id(cell)]
+        value_weak, place = weakly(value), _place_of(name, value)
+
+        def content() -> Any:
+            for function in functions:
+                alive = function()
+                for shared in (alive and alive.__closure__) or ():
+                    if id(shared) == number:
+                        return content_of(shared)()
+            for frame in callers(sys._getframe(1)) if place else ():
+                if (id(frame), frame.f_code) == place:
+                    return locals_of(frame).get(name, MISSING)
+            found = None if value_weak is None else value_weak()
+            return MISSING if found is None else found
+
+        return content
 
 
 def _place_of(name: str, value: Any) -> tuple[int, types.CodeType] | None:

@@ -2,8 +2,8 @@
 block, are observed as one iteration of an entry is (``observe.iteration``), and judged by the same
 flows (``frozen_values``).
 
-Random numbers, times, items of iterators and counters that a capture takes are never the same:
-nothing has to change before a replay.
+Random numbers, times, items of iterators, and numbers that each call computes from those that the
+last one left, are never the same: nothing has to change before a replay.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import FrameType
 import torch
 
 from cgtool.detectors.frozen_values import FrozenValues
+from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.frames import callers, locals_of
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.iteration import CallProfile, Iteration
@@ -97,7 +98,9 @@ class CaptureFlows:
         # The same in every call, for the same seed.
         for position in iteration.seeded:
             iteration.ran.drawn.pop(position, None)
-        return FrozenValues(Iteration(), iteration, reads, list(reads.changing()))
+        flows = read_flows(iteration.ran, reads)
+        changes = [*reads.changing(), *filter(flows.carries, reads.moved())]
+        return FrozenValues(Iteration(), iteration, reads, changes, flows)
 
     def stop(self) -> None:
         """There is no capture anymore."""

@@ -19,7 +19,6 @@ from cgtool.observe.frames import callers, locals_of
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.iteration import CallProfile, Iteration
 from cgtool.observe.kept_ops import Op, inside
-from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
@@ -51,12 +50,14 @@ class CaptureFlows:
             self._profile.reads.add_block(frame, uses_of_block(code, graph.lines))
         self._profile.__enter__()
 
-    def note(self, call: OpCall | None, frame: FrameType | None, graph: WatchedGraph) -> None:
+    def note(self, event: events.OpCaptured, frame: FrameType | None) -> None:
         """An op was captured; ``frame`` called it."""
+        call, graph = event.op.call, event.graph
         if self._profile is None or call is None:
             return
         in_optimizer = inside(sys._getframe(1), "/torch/optim/")
-        op = Op(call, (), (), False, False, in_optimizer=in_optimizer)
+        fills_host = _is_download(event.op.copied(event.result)) and event.op.non_blocking
+        op = Op(call, (), (), False, False, in_optimizer=in_optimizer, fills_host=fills_host)
         self._profile.iteration.ops.append(op)
         # A profile sees one thread, and not those of autograd.
         while call.thread != self.script.capture_thread and frame is not None:
@@ -107,3 +108,8 @@ class CaptureFlows:
         if self._profile is not None:
             self._profile.__exit__()
             self._profile = None
+
+
+def _is_download(copied: tuple[torch.Tensor, torch.Tensor] | None) -> bool:
+    """Whether source and target of a copy are on the device and on the host."""
+    return copied is not None and not on_host(copied[0]) and on_host(copied[1])

@@ -103,7 +103,7 @@ class HostState(Detector):
         own = threading.get_ident() == self.script.capture_thread
         frame = sys._getframe(1) if own else self.script.frame()
         self._reads.note(event.op, frame, event.graph.outer_frames)
-        self._flows.note(event.op.call, frame, event.graph)
+        self._flows.note(event, frame)
         self._first_calls.note(event)
 
     def on_host_draws(self, event: events.HostDraws) -> None:

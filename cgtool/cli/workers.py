@@ -78,7 +78,15 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
             supervisor.run(job, output, timeout=options.timeout)
         else:
             with console(stderr=True).status("start") as status:
-                supervisor.run(job, output, timeout=options.timeout, progress=status.update)
+
+                def show(phase: str) -> None:
+                    if phase == jobs.RUNS_SCRIPT:
+                        status.stop()  # what it prints would begin behind the phase
+                    else:
+                        status.start()
+                        status.update(phase)
+
+                supervisor.run(job, output, timeout=options.timeout, progress=show)
     except CgtoolError as error:
         if isinstance(job, jobs.CheckJob | jobs.ScriptJob):
             raise

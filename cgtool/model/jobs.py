@@ -77,6 +77,8 @@ AHEAD = "ahead"
 """Last argument of a worker that imports torch before it reads its request."""
 READY = "ready"
 """The phase of such a worker while it waits."""
+RUNS_SCRIPT = "run the script"
+"""The phase in which a script may print."""
 CHANNEL_LOST = 97
 """Exit code of a worker whose pipe was closed by the user's code."""
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -713,3 +717,23 @@ def test_generators_that_cgtool_registers_are_named(tmp_path, command):
     assert done.returncode == 0, done.stderr
     said = unwrapped(done.stdout + done.stderr)
     assert "has to do by register_generator_state(): generator" in said
+
+
+def test_what_a_script_prints_is_alone_in_its_line_of_a_terminal(tmp_path):
+    """Behind the name of a phase it would be hard to read."""
+    (tmp_path / "script.py").write_text("print('hello from the script')\n")
+    command = [sys.executable, "-m", "cgtool", "check", "script.py", "--device", "simulated"]
+    own, terminal = os.openpty()
+    process = subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path
+    )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(own, 1 << 16):
+            shown += part
+    os.close(own)
+    assert process.wait(300) == 5, shown
+    assert b"import torch" in shown
+    assert b"hello from the script" in shown
+    assert b"run the script" not in shown

@@ -22,6 +22,7 @@ from cgtool.observe.script.line_reads import LineReads
 from cgtool.observe.script.names import Stack, name_in, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.tensors import tensors_in
 from cgtool.observe.uses import Use
 
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
@@ -55,6 +56,7 @@ class _Filled:
     watched: Watched
     size: int
     """When the capture ended."""
+    has_tensors: bool
     emptied: bool = False
     """It was empty when the last replay began."""
     reported: bool = False
@@ -129,7 +131,8 @@ class Counts:
         self._counts = {**new, **self._counts}
         self._of_graph[graph.number] = [self._counts[key] for key in new]
         filled = [
-            _Filled(without_frame(each), len(each.look_up())) for each in flows.reads.filled()
+            _Filled(without_frame(each), len(items := each.look_up()), bool([*tensors_in(items)]))
+            for each in flows.reads.filled()
         ]
         self._filled_by[graph.number] = filled
         self._filled |= {each.watched.key: each for each in filled}
@@ -194,7 +197,9 @@ class Counts:
                 (filled.watched.frame,),
                 phase="replay",
                 fix=f"keep what the captured call has put into `{text}`: each replay writes those "
-                "tensors anew",
+                "tensors anew"
+                if filled.has_tensors
+                else f"put it into `{text}` where the script replays the graph",
                 evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
                 severity=WARNING,
             )

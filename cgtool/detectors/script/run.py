@@ -35,6 +35,7 @@ from cgtool.detectors.script import (
 from cgtool.model.capture import Frames
 from cgtool.model.failure import CgtoolError, cannot_tell, usage, user_code
 from cgtool.model.finding import Finding
+from cgtool.model.jobs import RUNS_SCRIPT
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
@@ -148,7 +149,7 @@ def run(
     """
     code = _source(path)
     ended: tuple[str, ...] = ()
-    progress("run the script")
+    progress(RUNS_SCRIPT)
     module: Any = None
     with Patches() as patches:
         # A capture that never ends is followed until here.

@@ -45,6 +45,8 @@ _LOADS: tuple[Target, ...] = (("call", "load_state_dict"),)
 """The same, of an object that is no module and no optimizer: what loads those is known."""
 _Places = StorageMarks[tuple[int, Frames]]
 """For each storage, a time and a line."""
+_Part = tuple[int | None, int, tuple[int, ...]]
+"""Of a tensor: the key of its storage, where it begins there, and its shape."""
 _TRIALS = 16
 """How often an attribute that is gone is computed anew."""
 _FIX_OF_SHAPE = (
@@ -100,11 +102,12 @@ class Inputs(Detector):
         """Reported as casts of a weight."""
         self._functions: dict[tuple[str, str], None] = {}
         """The files and names of the functions that run ops in the capture."""
-        self._chains: dict[int, Chain] = {}
-        """By key: the call chain of the last op of the capture with a tensor as its result."""
+        self._chains: dict[_Part, Chain] = {}
+        """The call chain of the op of the capture that has made a tensor, or taken it as a view."""
         self._rebound: dict[ExternalUse, Frames] = {}
         """The line of the captured code that binds the name to another tensor."""
-
+        self._made_inside: dict[ExternalUse, tuple[int | None, Frames]] = {}
+        """The key of this tensor, and the line of the captured code that has made it."""
         self._around: dict[WatchedGraph, int] = {}
         """How many of the user's frames ran when the capture began."""
         self._trials: dict[ExternalUse, int] = {}
@@ -130,9 +133,12 @@ class Inputs(Detector):
     def on_op_captured(self, event: events.OpCaptured) -> None:
         chain = () if event.op.call is None else event.op.call.chain
         self._functions |= {(code.co_filename, code.co_qualname): None for code, _ in chain}
+        given = {*map(_part_of, event.op.tensors)}
         for result in tensors_in(event.result):
-            if (made := key_of(result)) is not None:
-                self._chains[made] = chain
+            if (part := _part_of(result)) not in given:
+                self._chains[part] = chain
+        if event.op.name.startswith("aten::set_"):
+            self._note(self._given, event.op.tensors[0])
         for use in event.first_uses:
             tensor = use.tensor()
             self._shapes.add(use.shape)
@@ -152,12 +158,16 @@ class Inputs(Detector):
                 self._paths[use] = paths_to(key, frame, self._holders)
             for path in self._paths.get(use, ()):
                 now = path.look(stack) if path.steps else None
-                if isinstance(now, torch.Tensor) and (key_now := key_of(now)) != key:
+                if isinstance(now, torch.Tensor) and key_of(now) != key:
                     # Of several lines that bind it, the one that does after this was made.
-                    made = frames_of(self._chains.get(key_now or 0, ()))
+                    made = frames_of(self._chains.get(_part_of(now), ()))
+                    owner = type(resolve(path.root(stack), path.steps[:-1]))
                     self._rebound[use] = _bound_after(path, made) or rebound_in(
-                        path.steps[::-1], self._functions
+                        (*path.steps[:-2:-1], *_rebinds(path), *path.steps[-2::-1]),
+                        event.graph.functions or self._functions,
+                        owner,
                     )
+                    self._made_inside[use] = key_of(now), made
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
@@ -193,6 +203,8 @@ class Inputs(Detector):
         return next((frames for time, frames in lines if time > graph.began), ())
 
     def on_eager_op(self, event: events.EagerOp) -> None:
+        if event.op.name.startswith("aten::set_"):
+            self._note(self._given, event.op.tensors[0])
         if event.op.name in ("aten::resize_", "aten::resize_as_"):
             for tensor in event.op.tensors[:1]:
                 self._resized[key_of(tensor)] = self.script.place()
@@ -350,6 +362,9 @@ class Inputs(Detector):
         """Where it got another tensor; () if that is not known."""
         module = None if path.module is None else path.module()
         frames = self._rebound.get(use, ()) or _seen(self._given, now, graph)
+        if not frames and (inside := self._made_inside.get(use)) is not None:
+            key, made = inside
+            frames = made if key == key_of(now) else ()
         if not frames and module is not None:
             frames = self._moved_at(graph, path, module)
         frames = frames or _bound_at(path, stack, graph)
@@ -533,6 +548,12 @@ class Inputs(Detector):
             )
 
 
+def _part_of(tensor: torch.Tensor) -> _Part:
+    with no_torch_function():
+        offset = int(tensor.storage_offset()) if tensor.layout == torch.strided else 0
+        return key_of(tensor), offset, tuple(tensor.shape)
+
+
 def _seen(places: _Places, tensor: torch.Tensor, graph: WatchedGraph) -> Frames:
     """The place of a tensor in a table, if it is from after the capture of a graph; else ()."""
     time, frames = places.get(key_of(tensor)) or (-1, ())
@@ -554,6 +575,9 @@ def _rebinds(path: Path) -> tuple[Target, ...]:
 def _bound_after(path: Path, made: Frames) -> Frames:
     """The line that bound the path to what was made at ``made``; () if it is not known."""
     frames = bound_after((*path.steps[-1:], *_rebinds(path)), made)
+    if not frames and path.kind == "attribute":
+        # An object with other tensors may have taken the place of the one before.
+        frames = bound_after(path.steps[-2::-1], made)
     if not frames and path.kind == "item":
         # With a key that is no constant.
         name: Target = ("name", path.text.partition("[")[0])

@@ -43,6 +43,8 @@ _TAKE = frozenset(
     )
 )  # fmt: skip
 """Changes of a container that put nothing there."""
+_REGISTER = frozenset(("register_buffer", "register_parameter", "add_module", "register_module"))
+"""Methods of a module that give it an attribute."""
 _CHANGE_IN_PLACE = CHANGES | {"fill", "put", "resize", "sort", "reverse", "add_module", "popitem"}
 
 
@@ -170,12 +172,12 @@ class _Visitor(ast.NodeVisitor):
         function = node.func
         if isinstance(function, ast.Name):
             self._add("call", function.id, node)
-            if function.id in ("setattr", "delattr") and len(node.args) > 1:
-                name = node.args[1]
-                if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    self._add("attribute", name.value, node)
+            if function.id in ("setattr", "delattr"):
+                self._change_named(node.args[1:2], node)
         elif isinstance(function, ast.Attribute):
             self._add("call", function.attr, node)
+            if function.attr in _REGISTER:
+                self._change_named(node.args[:1], node)
             if function.attr in _CHANGE_IN_PLACE or function.attr.endswith("_"):
                 empty = function.attr in _TAKE or (node.args and self._is_empty(node.args[-1]))
                 self._puts = not empty
@@ -184,6 +186,11 @@ class _Visitor(ast.NodeVisitor):
                     self._change_item(function.value, node.args[0], node)
                 self._puts = True
         self.generic_visit(node)
+
+    def _change_named(self, names: list[ast.expr], node: ast.Call) -> None:
+        for name in names:
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                self._add("attribute", name.value, node)
 
     def _visit_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
         """Whatever statement it is the target of."""
@@ -421,16 +428,22 @@ def _is_before(file: str, change: _Change, captured_at: Frames) -> bool:
     )
 
 
-def rebound_in(targets: Iterable[Target], functions: Iterable[tuple[str, str]]) -> Frames:
+def rebound_in(
+    targets: Iterable[Target], functions: Iterable[tuple[str, str]], owner: type = object
+) -> Frames:
     """The line in these functions, by file and name, that binds one of ``targets`` to another
-    object; () if that is not clear."""
-    functions = list(functions)
-    for target in targets:
+    object; () if that is not clear. ``owner``: the class of the object whose attribute the first of
+    the targets is; methods of other classes do not count."""
+    functions, targets = {*functions}, [*targets]
+    classes = {"", *(each.__qualname__ for each in owner.__mro__)}
+    for number, target in enumerate(targets):
         places = [
             (file, change)
             for file, function in functions
             for change in _changes_of(file).get(target, ())
-            if change.function == function and not change.in_place
+            if change.function == function
+            and not change.in_place
+            and (number > 0 or owner is object or change.owner in classes)
         ]
         if len(places) == 1:
             return _place(*places[0])

@@ -14,13 +14,13 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FrameType, GeneratorType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
-from cgtool.observe.lookup import MISSING, in_slots, resolve, weakly
+from cgtool.observe.lookup import MISSING, cells_of, content_of, in_slots, resolve, weakly
 from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
@@ -129,6 +129,26 @@ class Holders:
         and it may be the current one of several in a list."""
         self._paths: dict[int, list[Path]] = {}
         """Paths by key of the storage."""
+        self._functions: dict[int, list[Weak[FunctionType]]] = {}
+        """By identity of a frame: the functions whose call it is, as far as their cells tell."""
+
+    def variable(self, frame: FrameType, name: str) -> Callable[[], Any] | None:
+        """Looks up a variable that a running function shares with the one around it, for as long as
+        the function lives; None if the name is none."""
+        code = frame.f_code
+        if name not in code.co_freevars:
+            return None
+        if id(frame) not in self._functions:
+            found = cells_of(code, locals_of(frame))
+            self._functions[id(frame)] = [Weak(function) for function, _ in found]
+        functions, index = self._functions[id(frame)], code.co_freevars.index(name)
+
+        def look_up() -> Any:
+            alive = next((each for weak in functions if (each := weak()) is not None), None)
+            cells = (alive and alive.__closure__) or ()
+            return content_of(cells[index])() if index < len(cells) else MISSING
+
+        return look_up
 
     def find(self, key: int) -> list[Path]:
         """The paths to a storage: if it belongs to a parameter or buffer, only that one."""
@@ -219,7 +239,8 @@ def paths_to(key: int, frame: FrameType | None, holders: Holders) -> list[Path]:
             if (owner, name) in visited:
                 continue
             visited.add((owner, name))
-            root, where = _looks_up(running, name, is_global), None if is_global else id(running)
+            root = _looks_up(running, name, holders, is_global=is_global)
+            where = None if is_global else id(running)
             if not isinstance(value, torch.Tensor):
                 # Objects outlive the frames that name them.
                 weak = None if is_global else weakly(value)
@@ -235,15 +256,19 @@ def follows(reference: Callable[[], Any]) -> Root:
     return lambda _stack: reference()
 
 
-def _looks_up(frame: FrameType, name: str, is_global: bool) -> Root:
+def _looks_up(frame: FrameType, name: str, holders: Holders, *, is_global: bool) -> Root:
     code, number, names = frame.f_code, id(frame), frame.f_globals
+    value = None if is_global else locals_of(frame).get(name)
+    # What has no weak reference is held by nothing but the variable.
+    is_held = isinstance(value, torch.Tensor | dict | list | tuple)
+    shared = holders.variable(frame, name) if is_held else None
 
     def look_up(stack: Stack) -> Any:
         if is_global:
             return names.get(name, MISSING)
         running = stack.get(number)
         if running is None or running.f_code is not code:
-            return MISSING
+            return MISSING if shared is None else shared()
         return locals_of(running).get(name, MISSING)
 
     return look_up

@@ -26,14 +26,14 @@ graph.replay()
 
 def _searches(path: Path) -> int:
     searches = 0
-    search = stale_nodes._results
+    search = stale_nodes._following_grad
 
     def counted():
         nonlocal searches
         searches += 1
         return search()
 
-    stale_nodes._results = counted
+    stale_nodes._following_grad = counted
     outcome = check(path)
     assert outcome.failure is None
     return searches

@@ -83,7 +83,7 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
                 if node.metadata.get(_IS_OF_DEFAULT, True):
                     node.metadata[_HELD] = why
         elif tensor.requires_grad and type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            why = f"{STALE_NODE}: that of `{path}`", f"make what keeps it {_ELSEWHERE}"
+            why = _kept(path)
             # If there is no node, one is made here, which nothing keeps.
             with unintercepted(), torch.enable_grad():
                 for node in _accumulating([_use_of(tensor)]):
@@ -97,6 +97,12 @@ def _held_by(result: str) -> tuple[str, str]:
         f"{result} was computed on the default stream, and keeps an autograd node of it alive",
         f"delete {result} before the capture, or recompute it {_ELSEWHERE}",
     )
+
+
+def _kept(leaf: str | None) -> tuple[str, str]:
+    """What something else than a result keeps: a hook, a list of nodes. ``leaf``: its name."""
+    whose = "a parameter" if leaf is None else f"`{leaf}`"
+    return f"{STALE_NODE}: that of {whose}", f"make what keeps it {_ELSEWHERE}"
 
 
 def _note_computed(result: torch.Tensor, name: str) -> None:
@@ -119,25 +125,31 @@ def _why_refused(outputs: Iterable[torch.Tensor]) -> tuple[str, str] | None:
 
 
 def mark_held(names: Callable[[], dict[int, str]]) -> None:
-    """Mark the nodes that a result of a script keeps alive when a capture begins, and that were
-    made on the default stream. ``names``: of tensors, by identity."""
+    """Mark the nodes that are alive when a capture of a script begins, and that were made on the
+    default stream: a result keeps them, or a hook. ``names``: of tensors, by identity."""
     if not _marks:
         return  # It takes long to go through all objects of Python.
     named = names()
-    with unintercepted(), no_torch_function():
-        for result in _results():
+    with unintercepted(), no_torch_function(), torch.enable_grad():
+        tensors = [*_following_grad()]
+        for result in tensors:
             name = named.get(id(result))
             text = "a result" if name is None else f"`{name}`"
-            for node in _accumulating([result]):
+            for node in _accumulating([result]) if result.grad_fn is not None else ():
                 if node.metadata.get(_IS_OF_DEFAULT):
                     node.metadata.setdefault(_HELD, _held_by(text))
                     _note_computed(result, text)
+        for leaf in tensors:
+            for node in _accumulating([_use_of(leaf)]) if leaf.grad_fn is None else ():
+                if node.metadata.get(_IS_OF_DEFAULT):
+                    node.metadata.setdefault(_HELD, _kept(named.get(id(leaf))))
 
 
-def _results() -> Iterator[torch.Tensor]:
-    """The tensors of Python that ops which autograd follows have made."""
+def _following_grad() -> Iterator[torch.Tensor]:
+    """The tensors of Python on the device whose gradients autograd follows."""
     for each in gc.get_objects():
-        if type(each) is torch.Tensor and each.grad_fn is not None and not on_host(each):
+        is_tensor = type(each) in (torch.Tensor, torch.nn.Parameter)
+        if is_tensor and each.requires_grad and not on_host(each):
             yield each
 
 

@@ -17,7 +17,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import UNINITIALIZED, Uninitialized, overwrites, written_by
 from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
-from cgtool.observe.tensors import has_memory, on_host, tensors_in
+from cgtool.observe.tensors import has_memory, is_number, on_host, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import Observer, may_have_python_kernel, unobserved
 from cgtool.torch_compat.patches import set_profile
@@ -234,7 +234,8 @@ class KeptOpRecorder(OpRecorder):
                         numbers.append((position, str(argument.tolist())))
                         read_on_host[position] = storage
                     is_read = id(argument) not in unread
-                    host_scalar |= is_outside and is_read and argument.dim() == 0
+                    is_scalar = argument.dim() == 0 and not is_number(argument)
+                    host_scalar |= is_outside and is_read and is_scalar
                     host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
                     is_first = storage not in self.storages

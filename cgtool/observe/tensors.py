@@ -42,6 +42,20 @@ storage: the Python object that holds it would be an owner, and autograd accumul
 place only in storages that have a single owner."""
 
 
+_numbers: StorageMarks[bool] = StorageMarks()
+"""The storages of numbers of Python that PyTorch has converted to another type, as tensors."""
+
+
+def note_number(tensor: torch.Tensor) -> None:
+    """Note that a tensor is a number of Python that PyTorch has converted."""
+    _numbers.put(tensor, True)
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor on the host is such a number, and none of the program's."""
+    return bool(_numbers.get(storage_address(tensor)))
+
+
 def _by_mark(tensor: torch.Tensor) -> str:
     if type(tensor) in _PLAIN or not dispatches_to_python(tensor):
         try:

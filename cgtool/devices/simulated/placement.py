@@ -27,6 +27,7 @@ from cgtool.observe.tensors import (
     PINNED,
     is_cuda_device,
     listed_tensors,
+    note_number,
     place_of,
     put,
     strided_parts,
@@ -164,6 +165,8 @@ class Placement:
         if is_new and not any(result is value for value in args[:1]):
             # torch.tensor(...) turns off what is below autograd.
             signature.put(result, place, args)
+            if signature.is_move and not isinstance(args[0], torch.Tensor):
+                note_number(result)
         return result
 
     def _redirected(
@@ -182,7 +185,9 @@ class Placement:
             place = inherited if named.type == "cpu" else HOST
         else:
             place = place_of(like) if isinstance(like, torch.Tensor) else source
-            place = place if place == DEVICE else HOST
+            # A number that gets another type stays one.
+            place = place if place == DEVICE and (tensors or like is not None) else HOST
+            source = source if tensors else place
         crosses = (source == DEVICE) != (place == DEVICE)
         pins = signature.argument("pin_memory", args, kwargs)
         if pins:

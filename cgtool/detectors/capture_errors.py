@@ -71,11 +71,19 @@ class CaptureError:
     has_nested: bool = False
     """Another capture was to begin inside the one that failed."""
 
+    @property
+    def begins_capture(self) -> bool:
+        """``torch.cuda.graph`` was refused to synchronize the device, which it does first."""
+        callers = (file for file in self.files if file not in _SYNCHRONIZES)
+        return next((file for file in callers if not file.startswith("/cgtool/")), "") == _GRAPHS
+
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
         return any(part in name for name in self.files)
 
 
+_SYNCHRONIZES = ("/torch/cuda/__init__.py",)
+_GRAPHS = "/torch/cuda/graphs.py"
 BEGIN = "begin of the capture"
 """A phase: the capture was refused before it began."""
 BEGIN_INSIDE = "begin of a capture inside another"
@@ -558,6 +566,13 @@ RULES = (
         "`torch.cuda.graph` synchronizes the device",
         ONE_BY_ONE,
         when=lambda error: error.phase == BEGIN and bool(error.capturing),
+    ),
+    Rule(
+        API_ORDER_MISUSE,
+        _REFUSED,
+        INSIDE_ANOTHER,
+        NOT_NESTED,
+        when=lambda error: error.begins_capture,
     ),
     Rule(
         code("sync-item"),

@@ -128,3 +128,19 @@ def test_a_capture_on_the_default_stream_is_not_a_wrong_order():
     assert finding.code == "api-order-misuse"
     assert "default stream" in finding.reason
     assert "torch.cuda.stream" in finding.fix
+
+
+def test_a_capture_inside_another_is_refused_where_it_synchronizes(monkeypatch):
+    def refuse():
+        raise raised(REFUSED)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    inner = torch.cuda.graph.__new__(torch.cuda.graph)
+    with pytest.raises(RuntimeError) as caught:
+        inner.__enter__()
+    # `synchronize` is a function of PyTorch's.
+    entry = caught.value.__traceback__
+    while entry.tb_next.tb_next is not None:
+        entry = entry.tb_next
+    entry.tb_next = None
+    assert explain(caught.value, "script").code == "api-order-misuse"

@@ -85,6 +85,9 @@ class GPU:
     def is_dead(self, ref: StorageRef) -> bool:
         return ref.expired()
 
+    def stream_is_captured(self) -> bool:
+        return False
+
     def pool_bytes(self, _pool: tuple[int, int]) -> int:
         return 0
 

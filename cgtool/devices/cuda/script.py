@@ -25,7 +25,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import on_host, place_of, tensors_in
 from cgtool.torch_compat.allocator import pool_sizes
-from cgtool.torch_compat.private import CUDAGraphBase
+from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -37,8 +37,10 @@ class _Device:
     def __init__(self) -> None:
         self.graph_class: Any = torch.cuda.CUDAGraph
         self.recorder: OpRecorder | None = None
-        # PyTorch's own: the observers of a script replace the attribute.
+        # PyTorch's own: the observers of a script replace the attributes.
         self.synchronize = torch.cuda.synchronize
+        owner, name = CAPTURING_QUERIES[0]
+        self.stream_is_captured: Callable[[], bool] = getattr(owner, name)
 
     def ran_on_host(self, values: Any) -> bool:
         tensors = list(tensors_in(values))

@@ -281,6 +281,9 @@ class ScriptDevice(DeviceModel):
     def stream(self) -> int:
         return int(self.current.cuda_stream)
 
+    def stream_is_captured(self) -> bool:
+        return self.current_is_capturing
+
 
 class _ScriptEvent(Event):
     """Uses the host's clock."""

@@ -47,6 +47,7 @@ from cgtool.torch_compat import op_key, weak
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import __file__ as patches_file
 from cgtool.torch_compat.private import (
     APPLY,
     BACKWARD,
@@ -101,8 +102,12 @@ class OpObserver:
     ) -> Any:
         script, recorder = self.script, self.script.device.recorder
         thread = threading.get_ident()
-        # Autograd's threads work for the one that captures.
-        is_other = thread in script.threads and script.capture_thread not in (None, thread)
+        # Autograd's threads work for the one that captures, as does one that uses its stream.
+        is_other = (
+            thread in script.threads
+            and script.capture_thread not in (None, thread)
+            and not script.device.stream_is_captured()
+        )
         if recorder is not None and not is_other:
             try:
                 return unprofiled(recorder.observe, op, args, kwargs, run, caller)
@@ -402,11 +407,11 @@ def observe_dlpack(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_environment(script: ObservedScript, patches: Patches) -> None:
-    """Environment variables that are read in captures."""
+    """Environment variables that are read in captures, and those that are set."""
 
     def get(original: Any, environment: Any, name: Any) -> Any:
         # Inductor sets its own variables where it is first used.
-        if script.capture is None or _reads_for_pytorch(sys._getframe(1)):
+        if script.capture is None or not _is_of_program(sys._getframe(1)):
             return call_user(original, environment, name)
         try:
             value = call_user(original, environment, name)
@@ -417,20 +422,21 @@ def observe_environment(script: ObservedScript, patches: Patches) -> None:
         script.publish(events.EnvironmentRead(os.fsdecode(name), os.fsdecode(value)))
         return value
 
+    def set_(original: Any, environment: Any, name: Any, value: Any) -> None:
+        call_user(original, environment, name, value)
+        if script.capture is not None and _is_of_program(sys._getframe(1)):
+            script.publish(events.EnvironmentWritten(os.fsdecode(name)))
+
     patches.wrap(type(os.environ), "__getitem__", get)
+    patches.wrap(type(os.environ), "__setitem__", set_)
 
 
-def _reads_for_pytorch(frame: FrameType) -> bool:
-    """Whether the code that asks for a variable, by whatever way, is PyTorch's."""
-    ways = (os.__file__, "<frozen os>", "<frozen _collections_abc>")
-    parts = (
-        package_part(each.f_code.co_filename)
-        for each in callers(frame)
-        if each.f_code.co_filename not in ways
-    )
-    return next((part for part in parts if not part.startswith("/cgtool/")), "").startswith(
-        "/torch/"
-    )
+def _is_of_program(frame: FrameType) -> bool:
+    """Whether the code that asks for a variable, by whatever way, is neither PyTorch's nor ours."""
+    ways = (os.__file__, "<frozen os>", "<frozen _collections_abc>", patches_file)
+    files = (each.f_code.co_filename for each in callers(frame))
+    part = package_part(next((file for file in files if file not in ways), ""))
+    return not part.startswith(("/torch/", "/cgtool/"))
 
 
 def observe_collectives(script: ObservedScript, patches: Patches) -> None:

@@ -115,6 +115,9 @@ class Device(Protocol):
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""
 
+    def stream_is_captured(self) -> bool:
+        """Whether the current stream, which each thread has for itself, is captured."""
+
     def tried(self, function: Callable[[], bytes]) -> bytes | None:
         """What a function of the script leads to, without its effects; nothing if it fails, None if
         it cannot be tried."""

@@ -1,7 +1,9 @@
-"""Are the verdicts right? `python benchmarks/corpus.py [THEME|NAME...] [--truth]`.
+"""Are the verdicts right? `python benchmarks/corpus.py [THEME|NAME...] [--as-scripts] [--truth]`.
 
 Runs `check` and `verify` over the corpus of tests/corpus and compares the answers with its labels:
 guilty entries must be found at their line, innocent ones must be free of errors and warnings.
+``--as-scripts`` runs the factories of the corpus as scripts that capture them by hand
+(tests/corpus/as_scripts.py).
 ``--truth`` asks a GPU about the labels instead, with plain PyTorch and without cgtool.
 ``--save FILE`` keeps one JSON line for each entry; ``--record`` writes the names of the wrong ones
 to tests/corpus/wrong.txt. Exit code 1 if a verdict, or a label, is wrong.
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.corpus.as_scripts import as_scripts  # noqa: E402
 from tests.corpus.catalog import WRONG, Entry, entries  # noqa: E402
 from tests.corpus.judge import GOOD, OUTCOMES, judged  # noqa: E402
 from tests.corpus.truth import GROUP, agrees_with, truths  # noqa: E402
@@ -86,6 +90,7 @@ def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wanted", nargs="*", metavar="THEME|NAME")
+    parser.add_argument("--as-scripts", action="store_true", help="factories as scripts")
     parser.add_argument("--truth", action="store_true", help="compare the labels with a GPU")
     parser.add_argument("--device", help="cuda or simulated; a GPU if there is one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -95,10 +100,16 @@ def main() -> None:
     chosen = entries(*options.wanted)
     if not chosen:
         parser.error(f"nothing in the corpus is called {', '.join(options.wanted)}")
+    if options.as_scripts and (options.truth or options.record):
+        parser.error("--as-scripts keeps no names, and asks no GPU about labels")
     if options.truth:
         sys.exit(confirm(chosen, options.jobs, options.save))
     preload("tests.corpus.preloaded")
-    sys.exit(judge(chosen, options.device, options.jobs, options.save, record=options.record))
+    with tempfile.TemporaryDirectory() as folder:
+        if options.as_scripts:
+            chosen = [*as_scripts(chosen, Path(folder))]
+        code = judge(chosen, options.device, options.jobs, options.save, record=options.record)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -604,7 +604,7 @@ class Trainer:
         self.x, self.y = _batch(device)
 
     def set_num_updates(self, n):
-        self.num_updates = n
+        self.num_updates = n  # guilty: no replay counts
         for module in self.model.modules():
             if hasattr(module, "set_num_updates"):
                 module.set_num_updates(n)

@@ -508,7 +508,7 @@ class RankingMetric:
 
     def update(self, scores, truth):
         self.scores.append(scores.detach())  # guilty: no replay appends
-        self.truths.append(truth)
+        self.truths.append(truth)  # guilty: the same
 
     def compute(self):
         scores, truth = torch.cat(self.scores), torch.cat(self.truths)

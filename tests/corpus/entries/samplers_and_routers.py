@@ -153,7 +153,7 @@ class GrowingCache(nn.Module):
         if self.past is not None:
             k = torch.cat([self.past[0], k], 1)  # guilty: one token longer each time
             v = torch.cat([self.past[1], v], 1)  # guilty: likewise
-        self.past = (k.detach(), v.detach())
+        self.past = (k.detach(), v.detach())  # guilty: no replay keeps a longer one
         return functional.scaled_dot_product_attention(q, k, v)
 
 

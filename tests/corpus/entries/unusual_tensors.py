@@ -349,7 +349,7 @@ def nms_one_by_one(device):
         while order.numel() > 0 and len(kept) < 4:
             best, rest = order[0], order[1:]
             kept.append(best)
-            gap = (boxes[rest] - boxes[best]).abs().sum(-1)
+            gap = (boxes[rest] - boxes[best]).abs().sum(-1)  # guilty: reads the number of the best
             order = rest[gap > 0.2]  # guilty: the number of the remaining boxes is read
         return torch.stack(kept)
 

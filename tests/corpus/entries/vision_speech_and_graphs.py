@@ -385,7 +385,7 @@ def suppression_in_a_while_loop(device):
         while order.numel() > 0:
             best = order[0]
             keep.append(best)
-            overlap = _overlap(boxes[best], boxes[order[1:]])
+            overlap = _overlap(boxes[best], boxes[order[1:]])  # guilty: reads the row's number
             order = order[1:][overlap <= 0.5]  # guilty: as many as the data says
         return torch.stack(keep)
 

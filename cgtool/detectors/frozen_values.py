@@ -249,6 +249,10 @@ class FrozenValues:
         states = (source for source in reached if source.kind == "state")
         return {source.key: reached[source] for source in states}
 
+    def changes_seeds(self) -> bool:
+        """Whether a value that changes is the seed of a generator of random numbers."""
+        return any(self._changing(*fact) for fact in self.flows.facts if fact[0] == "seed")
+
     def uses_reads(self) -> bool:
         """Whether a value that is read from the device reaches an op or decides which ops run."""
         decisions, numbers = self._used()

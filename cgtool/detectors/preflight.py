@@ -206,14 +206,15 @@ def captured_optimizers(
 ) -> Iterator[Finding]:
     """What goes wrong when a graph contains these steps of optimizers and of their schedulers."""
     for scheduler in scheduled:
-        yield _captured_scheduler(scheduler)
+        yield captured_scheduler(scheduler)
     known = {id(scheduler.optimizer) for scheduler in scheduled}
     for step in steps:
         if id(step.optimizer) not in known:
             yield from _captured_step(step)
 
 
-def _captured_scheduler(step: SchedulerStep) -> Finding:
+def captured_scheduler(step: SchedulerStep) -> Finding:
+    """A graph contains the step of a scheduler."""
     group = step.optimizer.param_groups[0]
     # Without `capturable`, only its fused kernel reads a tensor.
     also = " and `fused=True`" if "fused" in group and "capturable" not in group else ""

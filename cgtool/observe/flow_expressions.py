@@ -472,6 +472,8 @@ class Expressions(Names):
         named = {word.arg: self.evaluate(word.value) for word in words}
         everything = chosen.union(*arguments, *named.values())
         name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if position in self.ran.seeds:
+            self.add("seed", position, NOTHING.union(*arguments, *named.values()))
         if name == "len":
             everything = _items(everything, SIZE)
         kind = self.ran.drawn.get(position)

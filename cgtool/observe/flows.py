@@ -98,6 +98,8 @@ class Ran:
     contents: dict[int, dict[str, dict[int, Any]]] = field(default_factory=dict)
     """By id of a function: the containers that its local names held when it returned, by id. Known
     once work was handed to another thread, which may share them."""
+    seeds: set[Position] = field(default_factory=set)
+    """Calls that give a generator of random numbers a seed, or a state."""
     drawn: dict[Position, str] = field(default_factory=dict)
     """Calls whose result is never the same: their kind."""
     settled: set[Position] = field(default_factory=set)

@@ -54,6 +54,7 @@ from cgtool.observe.lookup import (
     behind,
     cells_of,
     content_of,
+    holder_of_attributes,
     is_immutable,
     resolve,
     undecorated,
@@ -193,7 +194,7 @@ class HostReads:
             if root is None and has_only_slots(value):
                 root = self._reference(value)
             if root is not None:
-                self._add(code, use, root, id(value))
+                self._add(code, use, root, id(value), has_run=True)
 
     def add_block(self, frame: types.FrameType, uses: list[Use]) -> None:
         """Add the names that a part of a running function uses, its locals included."""
@@ -239,7 +240,16 @@ class HostReads:
             )
         ]
 
-    def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
+    def _add(
+        self,
+        code: types.CodeType,
+        use: Use,
+        root: Callable[[], Any],
+        owner: int,
+        *,
+        has_run: bool = False,
+    ) -> None:
+        """``has_run``: the function has written by now."""
         kept = self._kept_as(root()) if use.scope == "argument" else None
         keys: list[Any] = [(owner, use.root)]
         if kept is not None:
@@ -265,14 +275,16 @@ class HostReads:
                 # It is replaced as a whole: its place is where it is kept.
                 keys.append((*keys[-1], part))
             else:
-                keys.append(("module" if is_setting else kind, id(base), part))
+                owner_of_part = holder_of_attributes(base) if kind == "attribute" else base
+                keys.append(("module" if is_setting else kind, id(owner_of_part), part))
             base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
         watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
         # What methods in C move on is not seen when they are called.
         found = watched.look_up()
         moves = isinstance(found, (Iterator, *SUSPENDED)) or random_state(found) is not None
-        value = watched.value() if use.written or is_field or moves else None
+        is_first = (use.written and not has_run) or is_field or moves
+        value = watched.value() if is_first else None
         if value is not None:
             self._first[len(self.watched)] = value
         if use.written and not use.removes and (found is None or found is MISSING):

@@ -172,7 +172,7 @@ class CallProfile(FollowingProfile):
                 if frame.f_back is not None and package_part(frame.f_back.f_code.co_filename):
                     self._given_to[id(frame)] = _versions_of(frame)
             elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
-                self._draw("host", frame.f_back, frame.f_locals.get("self"))
+                self._draw("host", _caller_of(frame), frame.f_locals.get("self"))
             elif code.co_filename.endswith(_GIVEN_IN_LIBRARIES.get(code.co_name, ())):
                 self._give(frame.f_locals.get("self"))
             elif code.co_name == "step" and code.co_filename.endswith(
@@ -202,6 +202,7 @@ class CallProfile(FollowingProfile):
                 is_set = argument.__name__ != "seed" or isinstance(owner, random.Random)
                 if is_set and not _is_own(frame):
                     self._seeded.append(owner)
+                    self._note_seed(frame)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
             elif isinstance(owner, Context) and argument.__name__ == "run":
@@ -320,6 +321,12 @@ class CallProfile(FollowingProfile):
         ):
             name = type(scheduler).__name__
             self.scheduled.append(SchedulerStep(name, optimizer, frames_of(chain)))
+
+    def _note_seed(self, frame: types.FrameType | None) -> None:
+        while frame is not None and frame.f_code.co_filename.endswith("/random.py"):
+            frame = frame.f_back
+        if frame is not None and not is_internal(frame.f_code):
+            self.ran.seeds.add(position_of((frame.f_code, frame.f_lasti)))
 
     def is_seeded(self, generator: Any) -> bool:
         """Whether the code has given a generator a seed, or a state."""
@@ -495,6 +502,14 @@ def _kind_of_source(function: Any) -> str | None:
     if name in _LOOKS_AT_FILES and owner.__name__ in _CLOCKS:
         return "file"
     return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
+
+
+def _caller_of(frame: types.FrameType) -> types.FrameType | None:
+    """What has called a function that cgtool may have wrapped."""
+    caller = frame.f_back
+    while caller is not None and package_part(caller.f_code.co_filename).startswith("/cgtool/"):
+        caller = caller.f_back
+    return caller
 
 
 def _is_own(frame: types.FrameType | None) -> bool:

@@ -8,13 +8,14 @@ import gc
 import inspect
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import callers, locals_of
-from cgtool.torch_compat.private import MODULE_TABLES, children_of
+from cgtool.torch_compat.private import MODULE_TABLES, TABLES_OF, children_of
 from cgtool.torch_compat.weak import Weak
 
 _MANY = 4096
@@ -186,8 +187,27 @@ def _items_of(value: Any) -> list[Any]:
 
 
 def behind(value: Any) -> Any:
-    """The dict that a view of it (`types.MappingProxyType`) shows; anything else is itself."""
-    return gc.get_referents(value)[0] if isinstance(value, types.MappingProxyType) else value
+    """What stands behind a view of a dict (`types.MappingProxyType`) or a `weakref.proxy`; anything
+    else is itself."""
+    if isinstance(value, types.MappingProxyType):
+        return gc.get_referents(value)[0]
+    if type(value) in weakref.ProxyTypes:
+        try:
+            return value.__repr__.__self__
+        except (ReferenceError, AttributeError):
+            return MISSING
+    return value
+
+
+def holder_of_attributes(owner: Any) -> Any:
+    """What keeps the attributes of an object: itself, or the dict of its class that all instances
+    share (`self.__dict__ = self._shared_state`)."""
+    kinds = type(owner).__mro__
+    tables = [each for kind in kinds for each in vars(kind).values() if type(each) is dict]
+    if not tables:
+        return owner
+    own = attribute_of(owner, "__dict__")
+    return next((each for each in tables if each is own), owner)
 
 
 def _item(value: Any, key: str | int) -> Any:
@@ -236,8 +256,9 @@ def attribute_of(value: Any, name: str) -> Any:
         if name in table:
             return table[name]
         if isinstance(value, torch.nn.Module):
-            for part in MODULE_TABLES:
-                inner = table.get(part) or {}
+            is_script = isinstance(value, torch.jit.ScriptModule)
+            for part, of_module in zip(MODULE_TABLES, TABLES_OF, strict=True):
+                inner = of_module(value) if is_script else table.get(part) or {}
                 if name in inner:
                     return inner[name]
     if is_type or isinstance(value, types.ModuleType):

@@ -397,12 +397,27 @@ sparse_values: Callable[[torch.Tensor], torch.Tensor] = _storage(
 
 _module = partial(_private, "modules")
 
-parameters_of: Callable[[Any], dict[str, Any]] = attrgetter("_parameters")
-buffers_of: Callable[[Any], dict[str, Any]] = attrgetter("_buffers")
-children_of: Callable[[Any], dict[str, Any]] = attrgetter("_modules")
+
+def _table_of(name: str) -> Callable[[Any], dict[str, Any]]:
+    """By the attribute of a module that holds it. Where the module is of TorchScript, a copy of
+    what its C++ object holds."""
+    read = attrgetter(name)
+
+    def table(module: Any) -> dict[str, Any]:
+        held = read(module)
+        return held if isinstance(held, dict) else dict(held.items())
+
+    return table
+
+
+parameters_of = _table_of("_parameters")
+buffers_of = _table_of("_buffers")
+children_of = _table_of("_modules")
 MODULE_TENSORS = ("_parameters", "_buffers")
 MODULE_TABLES = (*MODULE_TENSORS, "_modules")
 """Attributes of a module that hold what ``__getattr__`` finds."""
+TABLES_OF = parameters_of, buffers_of, children_of
+"""What they hold, by module."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")

@@ -9,6 +9,7 @@ last one left, are never the same: nothing has to change before a replay.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -73,12 +74,14 @@ class CaptureFlows:
             op = Op(event.call, (), (), True, False, random=True, is_seeded=is_seeded)
             self._profile.iteration.ops.append(op)
 
-    def end(self) -> None:
+    def end(self, graph: WatchedGraph) -> None:
         """The captured code has run."""
         if self._profile is None:
             return
         self._profile.__exit__()
+        self._profile.note_servers()
         ran = self._profile.ran
+        graph.functions |= {(each.co_filename, each.co_qualname) for each in ran.codes.values()}
         # In CPython before 3.13 each function that was profiled keeps a dict of its locals.
         for frame in callers(sys._getframe(1)):
             values = locals_of(frame)
@@ -97,17 +100,41 @@ class CaptureFlows:
         profile.finish()
         reads, iteration = profile.reads, profile.iteration
         # The same in every call, for the same seed.
-        for position in iteration.seeded:
-            iteration.ran.drawn.pop(position, None)
-        flows = read_flows(iteration.ran, reads)
-        changes = [*reads.changing(), *filter(flows.carries, reads.moved())]
-        return FrozenValues(Iteration(), iteration, reads, changes, flows)
+        drawn = iteration.ran.drawn
+        seeded = {each: drawn.pop(each) for each in iteration.seeded if each in drawn}
+        values = _judged(reads, iteration)
+        if seeded and values.changes_seeds():
+            drawn |= seeded
+            values = _judged(reads, iteration)
+        return values
 
     def stop(self) -> None:
         """There is no capture anymore."""
         if self._profile is not None:
             self._profile.__exit__()
             self._profile = None
+
+
+def called_again(flows: FrozenValues) -> Callable[[], FrozenValues]:
+    """In a process that calls the code of a capture again: where those values go that this second
+    call changes, of what the capture has written. The function that is returned is to be called
+    after it. ``flows``: those of the capture."""
+    reads = flows.reads
+    left = reads.snapshot()
+    written = {each.key for each in reads.watched if each.use.written}
+
+    def after() -> FrozenValues:
+        again = reads.changes(left, reads.snapshot())
+        changes = [change for change in again if change.watched.key in written]
+        return FrozenValues(Iteration(), flows.second, reads, changes, flows.flows)
+
+    return after
+
+
+def _judged(reads: HostReads, iteration: Iteration) -> FrozenValues:
+    flows = read_flows(iteration.ran, reads)
+    changes = [*reads.changing(), *filter(flows.carries, reads.moved())]
+    return FrozenValues(Iteration(), iteration, reads, changes, flows)
 
 
 def _is_download(copied: tuple[torch.Tensor, torch.Tensor] | None) -> bool:

@@ -423,8 +423,10 @@ _HOOK_FIRST = (
 # The environment, and settings of PyTorch.
 
 
-def variable(name: str, value: str | None, read_at: Frames) -> Frozen:
-    """An environment variable that a capture reads."""
+def variable(
+    name: str, value: str | None, read_at: Frames, written: Mapping[str, Frames]
+) -> Frozen:
+    """An environment variable that a capture reads. ``written``: where it sets some."""
     is_tested = is_condition(read_at[0].file, read_at[0].line)
     return Frozen(
         CONTROL_FLOW_FROZEN if is_tested else PYTHON_SCALAR_FROZEN,
@@ -435,6 +437,7 @@ def variable(name: str, value: str | None, read_at: Frames) -> Frozen:
         read_at,
         name,
         (("item", name),),
+        changed_at=lambda: written.get(name, ()),
     )
 
 

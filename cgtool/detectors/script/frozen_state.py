@@ -14,20 +14,22 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
+from cgtool.detectors.preflight import captured_scheduler
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.counted import Counts
 from cgtool.detectors.script.first_calls import FirstCalls
 from cgtool.detectors.script.frozen import Frozen
-from cgtool.detectors.script.frozen_flows import CaptureFlows
+from cgtool.detectors.script.frozen_flows import CaptureFlows, called_again
 from cgtool.detectors.script.frozen_names import CONTROL_FLOW_FROZEN, Reads
 from cgtool.detectors.script.frozen_objects import (
     autocast,
@@ -43,9 +45,10 @@ from cgtool.detectors.script.frozen_objects import (
 from cgtool.detectors.script.histories import Histories
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
-from cgtool.model.finding import Code
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import line_of
 from cgtool.observe.host_reads import HostReads
+from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at, ends_block
@@ -81,6 +84,13 @@ class HostState(Detector):
         self._of_values: set[tuple[Code, Frames]] = set()
         """Those of them for whose values there were graphs at the same time."""
         self._forget()
+        self._judged: FrozenValues | None = None
+        """What the capture has read, until a process is forked that calls its code again."""
+        self.findings.around_second_calls.append(self._called_again)
+        self.script.subscribe(events.CaptureEnded, self._forget_judged, last=True)
+
+    def _forget_judged(self, _event: events.CaptureEnded) -> None:
+        self._judged = None
 
     def _forget(self) -> None:
         """Forget what the last capture has read: it refers to tensors, and would keep them
@@ -90,8 +100,12 @@ class HostState(Detector):
         """Whether captured code has used autocast itself."""
         self._modules: dict[weakref.ref[torch.nn.Module], Frames] = {}
         """Modules that ran in the capture, and where."""
+        self._set: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Modules whose mode captured code has set itself."""
         self._others: dict[object, tuple[Frozen, ...]] = {}
         """Its environment variables by name, modes by module, and steps by optimizer."""
+        self._written: dict[str, Frames] = {}
+        """By name of an environment variable: where captured code has set it first."""
 
     def on_capture_began(self, event: events.CaptureBegan) -> None:
         self._forget()
@@ -112,12 +126,14 @@ class HostState(Detector):
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, weakref.ref(event.module)
         place = self._modules.setdefault(module, self.script.place())
-        if graph is not None and module not in self._others:
+        if graph is not None and module not in self._others and event.module not in self._set:
             self._others[module] = tuple(mode(event.module, place, graph, self._toggled))
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
             self._toggled.note(event.module, self.script)
+            if self.script.capture is not None:
+                self._set.update(event.module.modules())
 
     def on_autocast_entered(self, _event: events.AutocastEntered) -> None:
         self._casts |= self.script.capture is not None
@@ -125,7 +141,11 @@ class HostState(Detector):
     def on_environment_read(self, event: events.EnvironmentRead) -> None:
         place = self.script.place()
         if place and event.name not in self._others:
-            self._others[event.name] = (variable(event.name, event.value, place),)
+            written = self._written
+            self._others[event.name] = (variable(event.name, event.value, place, written),)
+
+    def on_environment_written(self, event: events.EnvironmentWritten) -> None:
+        self._written.setdefault(event.name, self.script.place())
 
     def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
         optimizer: weakref.ref[Optimizer] = weakref.ref(event.optimizer)
@@ -136,8 +156,8 @@ class HostState(Detector):
                 stepped(event.optimizer, place),
             )
 
-    def on_capture_ends(self, _event: events.CaptureEnds) -> None:
-        self._flows.end()
+    def on_capture_ends(self, event: events.CaptureEnds) -> None:
+        self._flows.end(event.graph)
 
     def on_capture_failed(self, _event: events.CaptureFailed) -> None:
         self._flows.stop()
@@ -157,10 +177,12 @@ class HostState(Detector):
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph, reads = event.graph, self._reads
-        flows = self._flows.judge()
+        flows = self._judged = self._flows.judge()
         if flows is not None:
             reads.follow(flows)
             self._report_changing(graph, flows)
+            for step in flows.second.scheduled:
+                self._report_scheduler(step)
             self._counts.captured(graph, flows)
             self._first_calls.captured(graph, flows)
             self._histories.captured(graph, flows)
@@ -185,6 +207,17 @@ class HostState(Detector):
         }
         self._forget()
 
+    def _called_again(self) -> Callable[[], list[Finding]]:
+        if self._judged is None:
+            return list
+        after = called_again(self._judged)
+
+        def found() -> list[Finding]:
+            findings = after().findings()
+            return [replace(each, phase=self.phase, severity=_severity(each)) for each in findings]
+
+        return found
+
     def _report_changing(self, graph: WatchedGraph, flows: FrozenValues) -> None:
         """What is another value in every call."""
         for finding in flows.findings():
@@ -198,9 +231,15 @@ class HostState(Detector):
                 phase="capture",
                 fix=finding.fix,
                 evidence=finding.evidence,
-                # The capture itself has shown that it changes.
-                severity=None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity,
+                severity=_severity(finding),
             )
+
+    def _report_scheduler(self, step: SchedulerStep) -> None:
+        self.findings.add(replace(captured_scheduler(step), phase="capture"))
+        # The learning rate changes because of that.
+        reference: weakref.ref[Optimizer] = weakref.ref(step.optimizer)
+        own = self._others.get(reference, ())
+        self._others[reference] = tuple(each for each in own if each.name != "lr")
 
     def _ran(self) -> frozenset[int]:
         """The identities of the modules that ran in the capture."""
@@ -283,6 +322,11 @@ class _Changing(NamedTuple):
     objects: frozenset[int]
     """The identities of the arguments, such as ``self``, of which its function reads something, or
     else of the modules that ran."""
+
+
+def _severity(finding: Finding) -> str | None:
+    """That of a value that the code itself has changed: it changes with every call."""
+    return None if finding.code == CPU_STATE_STEP_COUNTER else finding.severity
 
 
 def _may_be_of_values(one: _Changing, other: _Changing) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import selectors
@@ -127,6 +128,7 @@ def _answer(pipe: int, function: Callable[[], bytes], seconds: float) -> None:
             os.dup2(nothing, descriptor)
     sys.setprofile(None)
     sys.settrace(None)
+    gc.disable()  # a collection would copy each object that the program has
     if _own_memory():
         sys.addaudithook(_end_if_it_reaches_out)
         answer = function()

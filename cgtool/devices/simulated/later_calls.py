@@ -12,7 +12,6 @@ them for the next graph; so do the modes of PyTorch and of modules.
 from __future__ import annotations
 
 import ast
-import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,11 +27,11 @@ from cgtool.devices.simulated.calls_again import (
     Answer,
     CallsAgain,
     Code,
-    Texts,
     add_what_is_new,
-    has_gradient_of,
 )
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
+from cgtool.devices.simulated.live_objects import LiveObjects, at_end_of
+from cgtool.devices.simulated.op_differences import Texts
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model import clock
 from cgtool.model.capture import Frames
@@ -45,7 +44,6 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import GraphedCallable, WatchedGraph
 from cgtool.observe.source import functions_of
 from cgtool.torch_compat.private import pytree
-from cgtool.torch_compat.weak import Weak
 
 _MOST_GRAPHS = 32
 _FIRST = 16
@@ -125,7 +123,7 @@ class LaterCalls:
         elif (graphed := event.graph.callable) is not None and graphed.function is not None:
             later = _LaterCallable(graphed) if self._may_call(self._script.frame()) else None
         if later is not None:
-            self._codes[event.graph] = later, Modes.at_end_of(event.graph)
+            self._codes[event.graph] = later, Modes(at_end_of(event.graph))
 
     def _dropped(self, event: events.GraphDropped) -> None:
         self._codes.pop(event.graph, None)
@@ -216,8 +214,7 @@ def _answer(
     modes.restore()
     at = "".join(f" at line {each.line}" for each in script.place()[:1])
     texts = _TEXTS._replace(compared=_TEXTS.compared.format(at))
-    leaves = [leaf for reference in modes.leaves if (leaf := reference()) is not None]
-    found = calls.compared(code, texts, leaves)
+    found = calls.compared(code, texts, modes.objects.alive())
     return b"" if found is None else msgspec.msgpack.encode(found)
 
 
@@ -253,23 +250,11 @@ def _autocast() -> list[tuple[str, bool, torch.dtype]]:
 class Modes:
     """The modes of PyTorch and of modules at the end of a capture."""
 
-    leaves: list[Weak[torch.Tensor]]
-    """Those that had no gradient before."""
-    training: list[tuple[Weak[torch.nn.Module], bool]]
+    objects: LiveObjects
     is_grad: bool = field(default_factory=torch.is_grad_enabled)
     is_inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: list[tuple[str, bool, torch.dtype]] = field(default_factory=_autocast)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-
-    @classmethod
-    def at_end_of(cls, graph: WatchedGraph) -> Modes:
-        leaves, training = [], []
-        for each in gc.get_objects():
-            if has_gradient_of(each, graph):
-                leaves.append(Weak(each))
-            elif issubclass(type(each), torch.nn.Module) and "training" in each.__dict__:
-                training.append((Weak(each), each.training))
-        return cls(leaves, training)
 
     def restore(self) -> None:
         torch.set_grad_enabled(self.is_grad)
@@ -278,7 +263,7 @@ class Modes:
             torch.set_autocast_enabled(kind, is_on)
             torch.set_autocast_dtype(kind, dtype)
         torch.set_default_dtype(self.dtype)
-        for reference, is_training in self.training:
+        for reference, is_training in self.objects.training:
             module = reference()
             if module is not None:
                 module.__dict__["training"] = is_training

@@ -4,31 +4,35 @@ The first replay of a graph is the call that was captured. From the second on, a
 call, where eager code would run again: with the moments that an optimizer made in its first step,
 the caches that it filled, the numbers that it counted. So the code of a capture is run once more
 after one replay, in a process that is forked for it, and what it computes is compared with a second
-replay. The script and its own replays are not touched.
+replay. What the code changes on the host in both calls is compared too, and followed to the ops
+that get it. The script and its own replays are not touched.
 """
 
 from __future__ import annotations
 
-import gc
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
 import torch
 
+from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.devices.simulated.calls_again import (
     Answer,
     CallsAgain,
-    Texts,
     add_what_is_new,
-    has_gradient_of,
     is_fed,
-    signature,
     steps_of,
 )
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
+from cgtool.devices.simulated.live_objects import LiveObjects, at_end_of
+from cgtool.devices.simulated.op_differences import Texts, signature
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.capture import Frames
+from cgtool.model.finding import Code as FindingCode
+from cgtool.model.finding import Finding
 from cgtool.observe.script import events
 from cgtool.observe.script.blocks import Block, block_of
 from cgtool.observe.script.script import ObservedScript
@@ -54,6 +58,15 @@ _TEXTS = Texts(
 )
 
 
+class _Answer(msgspec.Struct):
+    """Of a process that has called the code of a graph again."""
+
+    differing: Answer | None
+    """What the second call and a second replay compute."""
+    changing: list[Finding]
+    """On the host: what both calls have changed, and ops get."""
+
+
 class SecondCalls:
     """Tries a second call of what a script captures.
 
@@ -70,9 +83,10 @@ class SecondCalls:
         """What each graph runs (``signature``)."""
         self._running: tuple[WatchedGraph, ForkedProcess] | None = None
         """A graph, and the process that calls its code again."""
-        self._answers: list[tuple[WatchedGraph, Answer]] = []
+        self._answers: list[tuple[WatchedGraph, _Answer]] = []
         script.subscribe(events.CaptureBegan, self._began)
-        script.subscribe(events.CaptureEnded, self._ended)
+        # Where the values of the capture go is known by then.
+        script.subscribe(events.CaptureEnded, self._ended, last=True)
         self._undone: set[WatchedGraph] = set()
         """Those whose second call begins with less than the capture has left."""
         script.subscribe(events.CaptureFailed, self._failed)
@@ -99,8 +113,9 @@ class SecondCalls:
             return
         self._wait(_SECONDS)
         self._tried.setdefault(event.graph.frames, []).append(event.graph)
-        answer = partial(_answer, self._script, self._device, event.graph, block)
-        self._wait(_SECONDS)
+        # Here and not in the process, which would copy each object that it looks at.
+        objects = at_end_of(event.graph)
+        answer = partial(_answer, self._script, self._device, event.graph, block, objects)
         self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
 
     def _wait(self, seconds: float) -> None:
@@ -110,7 +125,7 @@ class SecondCalls:
             self._running = None
             answer = process.answer(seconds)
             if answer:
-                found = msgspec.msgpack.decode(answer, type=Answer)
+                found = msgspec.msgpack.decode(answer, type=_Answer)
                 self._answers.append((graph, found))
 
     def report(self) -> None:
@@ -118,22 +133,58 @@ class SecondCalls:
         calls: one of them is reported if each that was tried differs, and none is the second call
         of another one."""
         self._wait(_SECONDS)
-        differing = {graph for graph, _ in self._answers}
-        meant = {
+        answers = [
+            (graph, answer)
+            for graph, answer in reversed(self._answers)
+            if graph.replays > 1 and graph not in self._undone
+        ]
+        differing = {graph for graph, answer in self._answers if answer.differing is not None}
+        successive = {
             graph.frames
             for graph, answer in self._answers
+            if answer.differing is not None and answer.differing.ops in self._others(graph)
+        }
+        meant = {
+            graph.frames
+            for graph, _ in self._answers
             if not differing.issuperset(self._tried[graph.frames])
-            or answer.ops in self._others(graph)
         }
+        fed = {
+            graph
+            for graph, answer in answers
+            if answer.differing is not None and is_fed(graph, answer.differing.key, graph.began)
+        }
+        answers = [
+            (graph, answer)
+            for graph, answer in answers
+            if graph.frames not in successive and graph not in fed
+        ]
         found = {
-            graph.frames: answer.finding
-            for graph, answer in reversed(self._answers)
-            if graph.replays > 1
-            and graph not in self._undone
-            and graph.frames not in meant
-            and not is_fed(graph, answer.key, graph.began)
+            graph.frames: answer.differing.finding
+            for graph, answer in answers
+            if answer.differing is not None and graph.frames not in meant
         }
+        self._report_changing(answers, found.values())
         add_what_is_new(self._device.findings, reversed(found.values()))
+
+    def _report_changing(
+        self, answers: list[tuple[WatchedGraph, _Answer]], differing: Iterable[Finding]
+    ) -> None:
+        """What ops get of what the code changes, if neither a finding at the same line says so, nor
+        one of ``differing`` in the same function."""
+        found_before = explain_findings(self._device.findings)
+        known = {each.frames[:1] for each in found_before if is_hazard(each)}
+        functions = {_function_of(each.frames) for each in differing}
+        by_place: defaultdict[tuple[Frames, FindingCode, Frames], dict[WatchedGraph, Finding]]
+        by_place = defaultdict(dict)
+        for graph, answer in answers:
+            for finding in answer.changing:
+                by_place[graph.frames, finding.code, finding.frames][graph] = finding
+        for (captured_at, _, frames), found in by_place.items():
+            others = [each for each in self._tried[captured_at] if each not in found]
+            is_known = frames[:1] in known or _function_of(frames) in functions
+            if not is_known and not any(_runs(each, frames) for each in others):
+                self._device.findings.add(next(iter(found.values())))
 
     def _others(self, graph: WatchedGraph) -> set[bytes]:
         """What the other graphs of its line run."""
@@ -141,8 +192,25 @@ class SecondCalls:
         return {self._ops[other] for other in others if other is not graph and other in self._ops}
 
 
+def _runs(graph: WatchedGraph, frames: Frames) -> bool:
+    """Whether ops of a graph are called by the function of a line."""
+    function = _function_of(frames)
+    chains = (step.call.chain for step in steps_of(graph) if step.call is not None)
+    return any(
+        (code.co_filename, code.co_qualname) == function for chain in chains for code, _ in chain
+    )
+
+
+def _function_of(frames: Frames) -> tuple[str, str]:
+    return (frames[0].file, frames[0].function) if frames else ("", "")
+
+
 def _answer(
-    script: ObservedScript, device: ScriptDevice, graph: WatchedGraph, block: Block
+    script: ObservedScript,
+    device: ScriptDevice,
+    graph: WatchedGraph,
+    block: Block,
+    objects: LiveObjects,
 ) -> bytes:
     """In the forked process: the finding, if there is one."""
     torch.set_num_threads(1)  # those of the script are not here
@@ -151,6 +219,9 @@ def _answer(
     if not calls.is_small:
         return b""
     calls.replay()
-    leaves = [each for each in gc.get_objects() if has_gradient_of(each, graph)]
-    found = calls.compared(block, _TEXTS, leaves)
-    return b"" if found is None else msgspec.msgpack.encode(found)
+    observed = [begin() for begin in device.findings.around_second_calls]
+    differing = calls.compared(block, _TEXTS, objects.alive())
+    changing = [] if calls.is_meant else [finding for end in observed for finding in end()]
+    if differing is None and not changing:
+        return b""
+    return msgspec.msgpack.encode(_Answer(differing, changing))

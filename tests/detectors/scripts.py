@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cgtool.devices.simulated import forked
 from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.jobs.dispatch import hide_gpus
@@ -74,6 +75,7 @@ def check(path: Path, device: ScriptDevice | None = None) -> Outcome:
     """Check a script in this process, which does nothing else."""
     hide_gpus()
     _hide_own_frames()
+    forked.strict = True
     os.chdir(path.parent)
     device = device or ScriptDevice()
     looked: tuple[str, ...] = ()

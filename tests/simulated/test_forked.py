@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cgtool.devices.simulated import forked
 from cgtool.devices.simulated.forked import ForkedProcess, can_fork
+from cgtool.observe.frames import frame_of
 from tests.forked_workers import in_fork
 
 
@@ -31,6 +34,16 @@ def test_its_answer_is_what_the_function_returns() -> None:
     assert ForkedProcess(lambda: large, 30.0).answer(20.0) == large
     assert answer_of(lambda: None) == b"done\n"
     assert answer_of(lambda: sys.exit(3)) == b""
+
+
+def test_an_error_of_our_own_is_silent_except_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program raises, which is called again too late, never shows."""
+    of_ours, of_the_program = partial(frame_of, None), partial(divmod, 1, 0)
+    assert answer_of(of_ours) == answer_of(of_the_program) == b""
+    monkeypatch.setattr(forked, "strict", True)
+    assert answer_of(of_the_program) == b""
+    with pytest.raises(AssertionError, match="frame_of"):
+        answer_of(of_ours)
 
 
 def test_it_is_ended_if_it_takes_too_long() -> None:

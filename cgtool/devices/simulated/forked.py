@@ -16,13 +16,18 @@ import selectors
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cgtool.model import clock
+from cgtool.observe.frames import package_part
 
+strict = False
+"""Whether a failure of cgtool's own code in such a process is raised, as in tests."""
+_FAILED = b"\0failed"
 _MOST_SHARED = 1 << 30
 """Bytes of shared memory that are copied."""
 _MOST_IDLE = 2.0
@@ -67,7 +72,7 @@ class ForkedProcess:
                 if selector.select(min(0.2, limit - now)):
                     part = file.read(1 << 16)
                     if not part:
-                        return answer
+                        return _without_failure(answer)
                     answer += part
                 work = _work_of(self._process)
                 if work is None or work > before:
@@ -76,6 +81,14 @@ class ForkedProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)
         return b""
+
+
+def _without_failure(answer: bytes) -> bytes:
+    if not answer.startswith(_FAILED):
+        return answer
+    if text := answer.removeprefix(_FAILED).decode():
+        raise AssertionError(f"a forked process has failed:\n{text}")
+    return b""
 
 
 def _work_of(process: int) -> int | None:
@@ -131,9 +144,20 @@ def _answer(pipe: int, function: Callable[[], bytes], seconds: float) -> None:
     gc.disable()  # a collection would copy each object that the program has
     if _own_memory():
         sys.addaudithook(_end_if_it_reaches_out)
-        answer = function()
+        try:
+            answer = function()
+        except Exception as error:
+            answer = _FAILED + _traceback(error).encode() if strict else b""
         while answer:
             answer = answer[os.write(pipe, answer) :]
+
+
+def _traceback(error: Exception) -> str:
+    """Empty if it is one of the program, which cannot run again, and not of cgtool."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_own = package_part(frames[-1].filename).startswith("/cgtool/")
+    is_bug = is_own and type(error) is not LookupError
+    return "".join(traceback.format_exception(error)) if is_bug else ""
 
 
 def _end_if_it_reaches_out(event: str, arguments: tuple[Any, ...]) -> None:

@@ -157,16 +157,19 @@ class Inputs(Detector):
             if any(_was_lent(path, key, event.graph, stack) for path in self._paths.get(use, ())):
                 self._paths[use] = paths_to(key, frame, self._holders)
             for path in self._paths.get(use, ()):
-                now = path.look(stack) if path.steps else None
+                now = path.look(stack)
                 if isinstance(now, torch.Tensor) and key_of(now) != key:
                     # Of several lines that bind it, the one that does after this was made.
                     made = frames_of(self._chains.get(_part_of(now), ()))
                     owner = type(resolve(path.root(stack), path.steps[:-1]))
-                    self._rebound[use] = _bound_after(path, made) or rebound_in(
-                        (*path.steps[:-2:-1], *_rebinds(path), *path.steps[-2::-1]),
-                        event.graph.functions or self._functions,
-                        owner,
-                    )
+                    frames = _bound_after(path, made)
+                    if not frames and path.steps:
+                        frames = rebound_in(
+                            (*path.steps[:-2:-1], *_rebinds(path), *path.steps[-2::-1]),
+                            event.graph.functions or self._functions,
+                            owner,
+                        )
+                    self._rebound[use] = frames
                     self._made_inside[use] = key_of(now), made
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -361,10 +364,11 @@ class Inputs(Detector):
     ) -> Frames:
         """Where it got another tensor; () if that is not known."""
         module = None if path.module is None else path.module()
-        frames = self._rebound.get(use, ()) or _seen(self._given, now, graph)
-        if not frames and (inside := self._made_inside.get(use)) is not None:
-            key, made = inside
-            frames = made if key == key_of(now) else ()
+        key, made = self._made_inside.get(use, (None, ()))
+        is_of_capture = key is not None and key == key_of(now)
+        # A name may be bound again where the script goes on.
+        frames = self._rebound.get(use, ()) if path.steps or is_of_capture else ()
+        frames = frames or _seen(self._given, now, graph) or (made if is_of_capture else ())
         if not frames and module is not None:
             frames = self._moved_at(graph, path, module)
         frames = frames or _bound_at(path, stack, graph)
@@ -574,7 +578,8 @@ def _rebinds(path: Path) -> tuple[Target, ...]:
 
 def _bound_after(path: Path, made: Frames) -> Frames:
     """The line that bound the path to what was made at ``made``; () if it is not known."""
-    frames = bound_after((*path.steps[-1:], *_rebinds(path)), made)
+    last = path.steps[-1:] or (("name", path.text),)
+    frames = bound_after((*last, *_rebinds(path)), made)
     if not frames and path.kind == "attribute":
         # An object with other tensors may have taken the place of the one before.
         frames = bound_after(path.steps[-2::-1], made)

@@ -241,7 +241,9 @@ class _Sampler:
 
     def __iter__(self):
         generator = torch.Generator().manual_seed(self.epoch // 300)
-        return iter(torch.randperm(self.size, generator=generator).tolist())
+        return iter(
+            torch.randperm(self.size, generator=generator).tolist()  # guilty: drawn on the host
+        )
 
 
 # The rows are visited in the order of an epoch that is set in each call.

@@ -50,14 +50,9 @@ _LAUNCHES_NOTHING = (
 _UNDECLARED_VIEWS = ("aten::unsafe_", "aten::_unsafe_view")
 """Ops whose results alias their argument although their schemas do not say so."""
 _READS_SHAPES = (
-    "aten::empty_like", "aten::new_empty", "aten::zeros_like", "aten::ones_like", "aten::full_like",
-    "aten::rand_like", "aten::randn_like", "aten::new_zeros", "aten::new_ones", "aten::new_full",
-    "aten::detach", "aten::alias", "aten::lift_fresh", "aten::record_stream", "aten::set_",
-    "aten::resize_", "aten::is_", "aten::_unsafe_view", "aten::_reshape_alias", "profiler::",
-    "prim::",
-)  # fmt: skip
-_READS_ONLY_SHAPES = (
-    "_like", "aten::new_", "aten::empty", "aten::detach", "aten::is_", "aten::sym_",
+    "aten::sym_", "aten::detach", "aten::alias", "aten::lift_fresh",
+    "aten::record_stream", "aten::set_", "aten::resize_", "aten::is_", "aten::_unsafe_view",
+    "aten::_reshape_alias", "profiler::", "prim::",
 )  # fmt: skip
 _WITH_BETA = ("addmm", "baddbmm", "addbmm", "addmv", "addr")
 """They read no input when beta is 0."""
@@ -148,7 +143,14 @@ def _adds(name: str, args: Any, kwargs: Any) -> bool:
 
 def looks_at_shapes(name: str) -> bool:
     """True for ops that read the shapes of their arguments and no values."""
-    return name.startswith(_READS_SHAPES)
+    return name.startswith(_READS_SHAPES) or takes_shape(name)
+
+
+def takes_shape(name: str) -> bool:
+    """True for ops that make a tensor like another one, which has no memory in common with it."""
+    return name.startswith(("aten::new_", "aten::empty")) or name.partition(".")[0].endswith(
+        "_like"
+    )
 
 
 def reads_values(func: Any, name: str) -> bool:
@@ -221,7 +223,7 @@ class Uninitialized:
             is_filled = is_written or (base in _COPIES_AND_WRITES and tensor is args[0])
             if is_filled and any(part in base for part in _WRITES_PART) and not adds:
                 continue
-            if any(part in base for part in _READS_ONLY_SHAPES):
+            if looks_at_shapes(base):
                 continue
             if kwargs.get("beta", 1) == 0 and any(part in base for part in _WITH_BETA):
                 continue

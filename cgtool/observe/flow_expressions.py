@@ -513,7 +513,17 @@ class Expressions(Names):
                 self.branch(function, [node], choosing, calls=True)
             everything = NOTHING.union(*arguments, *named.values())
         is_method = isinstance(function, ast.Attribute) and self.is_tensor(function.value)
-        if runs_ops or (is_method and name in _MAY_COPY):
+        if position in self.ran.shapes:
+            held = [*zip(values, arguments, strict=True)]
+            held += [(word.value, named[word.arg]) for word in words]
+            template = values[:1] if str(name).endswith("_like") else []
+            numbers = [
+                sources
+                for each, sources in held
+                if each not in template and not self.is_tensor(each)
+            ]
+            self.add("op", position, NOTHING.union(*numbers, () if is_method else chosen))
+        elif runs_ops or (is_method and name in _MAY_COPY):
             self.add("op", position, everything)
         if is_method and name in _SIZES:
             return everything | drawn

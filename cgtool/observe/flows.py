@@ -106,6 +106,8 @@ class Ran:
     """Calls that draw one of one item (``random.choice`` from a list of one)."""
     ops: set[Position] = field(default_factory=set)
     """Expressions that ran ops on the device themselves."""
+    shapes: set[Position] = field(default_factory=set)
+    """Those of them whose ops take only the shapes of tensors."""
     reads: set[Position] = field(default_factory=set)
     """Expressions that brought values of the device to the host, and waited for them."""
     around: set[Position] = field(default_factory=set)

@@ -21,6 +21,7 @@ import torch
 
 from cgtool.model.capture import Frames
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import takes_shape
 from cgtool.observe.flow_names import parameters_of
 from cgtool.observe.flows import Ran
 from cgtool.observe.frames import (
@@ -376,9 +377,12 @@ class CallProfile(FollowingProfile):
             own = (position for position, owner in self.owners.items() if owner is drawing)
             self.iteration.drawn_on.update(own)
         others: set[Position] = set()
+        using_values: set[Position] = set()
         for op in self.iteration.ops:
             if not op.host:
                 positions = [position_of(site) for site in op.call.chain]
+                if not takes_shape(op.call.name):
+                    using_values.update(positions[:1])
                 (self.ran.reads if op.reads_device else others).update(positions[:1])
                 self.ran.ops.update(positions[:1])
                 self.ran.around.update(positions)
@@ -394,6 +398,7 @@ class CallProfile(FollowingProfile):
                 if op.drawn_from is not None:
                     earlier = self.iteration.generators.get(position)
                     self.iteration.generators[position] = hash((earlier, op.drawn_from))
+        self.ran.shapes |= self.ran.ops - using_values
         # What also runs other ops (`x.add_(y, alpha=rate)`) returns a tensor.
         for position in self.ran.reads - others:
             self.ran.drawn.setdefault(position, "read")

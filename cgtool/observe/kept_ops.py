@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import UNINITIALIZED, Uninitialized, overwrites, written_by
+from cgtool.observe.effects import (
+    UNINITIALIZED,
+    Uninitialized,
+    overwrites,
+    takes_shape,
+    written_by,
+)
 from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.tensors import has_memory, is_number, on_host, tensors_in
@@ -214,6 +220,7 @@ class KeptOpRecorder(OpRecorder):
         outside: list[OutsideTensor] = []
         places: list[bool] = []
         host_scalar = host_input = False
+        only_shapes = takes_shape(call.name)
         drawn_from: bytes | None = None
         has_history = False
         for position, argument in _values_in(args, kwargs):
@@ -237,7 +244,7 @@ class KeptOpRecorder(OpRecorder):
                     is_scalar = argument.dim() == 0 and not is_number(argument)
                     host_scalar |= is_outside and is_read and is_scalar
                     host_input |= argument.dim() == 0 and storage in self.inputs
-                elif is_outside:
+                elif is_outside and not only_shapes:
                     is_first = storage not in self.storages
                     has_history |= is_first and argument.requires_grad and not argument.is_leaf
                     parameter = id(argument) if isinstance(argument, torch.nn.Parameter) else None

@@ -110,6 +110,8 @@ class Inputs(Detector):
         """The key of this tensor, and the line of the captured code that has made it."""
         self._around: dict[WatchedGraph, int] = {}
         """How many of the user's frames ran when the capture began."""
+        self._freed: dict[Frames, list[tuple[WatchedGraph, int]]] = {}
+        """By the line of the finding: the graphs, and the keys of what is freed."""
         self._trials: dict[ExternalUse, int] = {}
         """How often what is gone was computed anew."""
 
@@ -481,7 +483,15 @@ class Inputs(Detector):
             # Pinned memory that was allocated in the capture may belong to the graph.
             severity=WARNING if use.buffer.place == "pinned" else None,
         )
-        self.findings.add(at_call(finding, use.call, graph.record))
+        found = at_call(finding, use.call, graph.record)
+        self.findings.add(found)
+        self._freed.setdefault(found.frames, []).append((graph, use.buffer.key))
+
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
+        """Where a gradient was set to None is reported at the next step of its optimizer."""
+        for frames, freed in self._freed.items():
+            if all(key in graph.replaced for graph, key in freed):
+                self.findings.drop(INPUT_FREED_BEFORE_REPLAY, frames)
 
     def _report_given_back(self, use: ExternalUse, given_back: Frames) -> None:
         names = [path.text for path in self._paths.get(use, ())]

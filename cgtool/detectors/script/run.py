@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_reported
@@ -77,7 +78,12 @@ class Errors(Detector):
     """What the exceptions of ``CUDAGraph`` and of captured code mean."""
 
     def on_call_raised(self, event: events.CallRaised) -> None:
-        self.explain(event.error, event.phase, self.script.place())
+        if self.explain(event.error, event.phase, self.script.place()):
+            return
+        found = explain_findings(self.findings) if event.phase == "replay" else ()
+        if any(is_hazard(each) and each.phase == "replay" for each in found):
+            # It computes with what that finding is about: a position beyond the old cache.
+            mark_reported(event.error)
 
     def on_thread_ended(self, event: events.ThreadEnded) -> None:
         self.explain(innermost(event.error), "script", exception_frames(event.error))

@@ -21,7 +21,7 @@ import torch
 from cgtool.model.capture import Frames
 from cgtool.model.ledger import COMPILE, LedgerGraph, Skip
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import overwrites
+from cgtool.observe.effects import overwrites, takes_shape
 from cgtool.observe.frames import (
     Chain,
     call_user,
@@ -278,7 +278,9 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         first_uses: list[ExternalUse] = []
         op = Op(call, func, call.name, args, kwargs)
         written = set(map(key_of, op.written))
-        for key, tensor in _by_storage(op.tensors):
+        # A tensor of which only the shape is taken may be gone at a replay.
+        read = () if takes_shape(call.name) else op.tensors
+        for key, tensor in _by_storage(read):
             if key in graph.external:
                 graph.external[key].written |= key in written
             elif key not in graph.allocated:

@@ -4,6 +4,7 @@ the host used."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import queue
@@ -253,6 +254,23 @@ class CallProfile(FollowingProfile):
             self.iteration.answered += [
                 each for each in answers if isinstance(each, threading.Event) or each.empty()
             ]
+
+    def note_made(self) -> None:
+        """Note the queues and events that the code has made itself, and nothing holds anymore: each
+        call has others."""
+        asked = {id(each): each for owners in self.iteration.shared.values() for each in owners}
+        ours: list[Any] = [self.owners, self.iteration.given, self.iteration.answered, asked]
+        ours += self.iteration.shared.values()
+        ours += [part for parts in self.ran.contents.values() for part in parts.values()]
+        known = set(map(id, ours))
+        self.iteration.answered += [
+            each
+            for each in asked.values()
+            if all(
+                id(holder) in known or isinstance(holder, types.FrameType)
+                for holder in gc.get_referrers(each)
+            )
+        ]
 
     def _note_tensors(self, frame: types.FrameType) -> None:
         names = self.ran.tensors.setdefault(id(frame.f_code), set())

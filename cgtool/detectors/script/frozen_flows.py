@@ -80,6 +80,7 @@ class CaptureFlows:
             return
         self._profile.__exit__()
         self._profile.note_servers()
+        self._profile.note_made()
         ran = self._profile.ran
         graph.functions |= {(each.co_filename, each.co_qualname) for each in ran.codes.values()}
         # In CPython before 3.13 each function that was profiled keeps a dict of its locals.

@@ -166,11 +166,12 @@ class Inputs(Detector):
                     owner = type(resolve(path.root(stack), path.steps[:-1]))
                     frames = _bound_after(path, made)
                     if not frames and path.steps:
-                        frames = rebound_in(
-                            (*path.steps[:-2:-1], *_rebinds(path), *path.steps[-2::-1]),
-                            event.graph.functions or self._functions,
-                            owner,
-                        )
+                        ran = event.graph.functions or self._functions
+                        targets = (*path.steps[:-2:-1], *_rebinds(path), *path.steps[-2::-1])
+                        frames = rebound_in(targets, ran, owner)
+                        if not frames and path.kind == "item":
+                            inner = [each for each in ran if each[1] != "<module>"]
+                            frames = rebound_in((_name_of(path),), inner)
                     self._rebound[use] = frames
                     self._made_inside[use] = key_of(now), made
 
@@ -586,6 +587,11 @@ def _rebinds(path: Path) -> tuple[Target, ...]:
     return _REBINDS if path.module or path.optimizer else (*_REBINDS, *_LOADS)
 
 
+def _name_of(path: Path) -> Target:
+    """Where the path to an item begins."""
+    return ("name", path.text.partition("[")[0].partition(".")[0])
+
+
 def _bound_after(path: Path, made: Frames) -> Frames:
     """The line that bound the path to what was made at ``made``; () if it is not known."""
     last = path.steps[-1:] or (("name", path.text),)
@@ -594,10 +600,11 @@ def _bound_after(path: Path, made: Frames) -> Frames:
         # An object with other tensors may have taken the place of the one before.
         frames = bound_after(path.steps[-2::-1], made)
     if not frames and path.kind == "item":
-        # With a key that is no constant.
-        name: Target = ("name", path.text.partition("[")[0])
+        # With a key that is no constant, or in a container that has taken the place of another.
+        name = _name_of(path)
         container = path.steps[-2] if len(path.steps) > 1 else name
         frames = bound_after((container,), made, in_place=True)
+        frames = frames or bound_after((*path.steps[-2::-1], name), made)
     return frames
 
 
@@ -609,7 +616,7 @@ def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
     if frames or path.kind != "item":
         return frames
     # A method has changed the container (`reverse`, `insert`, `rotate`), or another got its name.
-    name: Target = ("name", path.text.partition("[")[0])
+    name = _name_of(path)
     if path.frame is not None:
         frames = changed_at((name,), stack.values(), graph, local_to=path.frame)
     container = path.steps[-2] if len(path.steps) > 1 else name

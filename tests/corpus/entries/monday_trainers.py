@@ -198,7 +198,7 @@ def clipped_by_the_norms_of_before(device):
         )
         total = torch.stack(torch._foreach_norm(grads)).norm()
         norms.append(total)  # guilty: a list of the host, which no replay makes longer
-        threshold = torch.stack(norms[-8:]).quantile(0.25)
+        threshold = torch.stack(norms[-8:]).quantile(0.25)  # guilty: as long as in the capture
         factor = (threshold / (total + 1e-6)).clamp(max=1.0)
         with torch.no_grad():
             for p, g in zip(model.parameters(), grads, strict=True):

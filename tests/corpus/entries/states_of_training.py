@@ -381,7 +381,7 @@ def losses_of_all_steps_are_averaged(device):
         loss.backward()
         opt.step()
         history["train"].append(("loss", loss.detach()))  # guilty: no replay appends
-        return torch.stack([value for _, value in history["train"]]).mean()
+        return torch.stack([value for _, value in history["train"]]).mean()  # guilty: as many
 
     return step
 

@@ -234,12 +234,13 @@ def _tensor_of(rate: Any) -> str:
 
 
 def filled_rate(optimizer: torch.optim.Optimizer, rate: Any, frames: Frames) -> str | None:
-    """The fix for a learning rate that code on the way to a step assigns (``group["lr"] = rate``);
-    None if none does, or the optimizer reads no tensor."""
+    """The fix for a learning rate, if the optimizer reads a tensor: another one where code on the
+    way to a step assigns it (``group["lr"] = rate``)."""
     group = optimizer.param_groups[0]
     reads_tensor = "capturable" in group or "fused" in group
     if not reads_tensor or not any(assigns(frame.file, ("item", "lr")) for frame in frames):
-        return None
+        passed = f"pass `{_tensor_of(rate)}` to the optimizer; schedulers then update it in place"
+        return passed if group.get("capturable") else None
     fused = "" if "capturable" in group else ", fused=True"
     made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}{fused})"
     return (

@@ -28,6 +28,8 @@ from cgtool.torch_compat.allocator import pool_sizes
 from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
 
+_NOT_CALLED_AGAIN = "captured code was not called again, as `--device simulated` does"
+
 
 class _Device:
     """A GPU, for the observers of a script (``observe.script.script.Device``)."""
@@ -117,7 +119,8 @@ def check(
     torch.cuda.init()
     with watch_annotations() as annotations:
         script = ObservedScript(_Device(), annotations)
-        return run(path, arguments, script, FindingLog(), progress)
+        findings, looked_at = run(path, arguments, script, FindingLog(), progress)
+        return findings, (*looked_at, *((_NOT_CALLED_AGAIN,) if script.graphs else ()))
 
 
 def _contents(handle: int) -> Hashable:

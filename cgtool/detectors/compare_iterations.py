@@ -567,12 +567,14 @@ class _Comparison:
             if op.host:
                 continue
             if op.writes_input:
-                yield self._at(
+                finding = self._at(
                     op.call,
                     IN_PLACE_ON_STATIC_INPUT,
                     f"{op.call.name} writes to an input of the graph: the next replay starts from "
                     "the result, unless the input is refilled",
                 )
+                # What is read first and then updated is state: the next token, the lengths.
+                yield replace(finding, severity=NOTE) if op.carries_over else finding
             if op.reads_nothing_of is not None:
                 yield self._at(
                     self.second.record.calls[op.reads_nothing_of],

@@ -18,6 +18,7 @@ from cgtool.observe.effects import (
     UNINITIALIZED,
     Uninitialized,
     overwrites,
+    reads_values,
     takes_shape,
     written_by,
 )
@@ -109,6 +110,8 @@ class Op:
     """It reads what an earlier iteration computed and autograd still follows."""
     writes_input: bool = False
     """It writes to an argument of the callable."""
+    carries_over: bool = False
+    """An earlier op has read that argument: the next call goes on from what this one leaves."""
     reads_nothing_of: int | None = None
     """Index of the call that allocated memory which this op reads before anything is written."""
 
@@ -170,6 +173,8 @@ class KeptOpRecorder(OpRecorder):
         """``inputs`` are keys of the storages of the callables' arguments."""
         super().__init__(roots, annotations)
         self.inputs = inputs
+        self._inputs_read: set[int] = set()
+        """Those of which an op has read a value by now."""
         self.ops: list[Op] = []
         self.filled: set[int] = set()
         """Storages on the host into which the device copies: a replay fills them too."""
@@ -293,7 +298,12 @@ class KeptOpRecorder(OpRecorder):
             op.reads_device = is_new or op.call.name in READS
             op.answer = result if op.call.name in READS else None
         written = list(filter(has_memory, written_by(func, args, kwargs)))
-        op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
+        inputs_written = self.inputs.intersection(map(storage_address, written))
+        op.writes_input = bool(inputs_written)
+        op.carries_over = op.writes_input and inputs_written <= self._inputs_read
+        if reads_values(func, op.call.name):
+            given = filter(has_memory, tensors_in((args, kwargs)))
+            self._inputs_read |= self.inputs.intersection(map(storage_address, given))
         if overwrites(op.call.name):
             for tensor in written:
                 self._memory.overwrite(tensor)

@@ -200,7 +200,7 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
     for finding in at_line[:1] if len(names) == 1 else at_line:
         yield replace(
             finding,
-            severity=WARNING,
+            severity=finding.severity or WARNING,
             evidence=(*finding.evidence, f"changed by a replay: {', '.join(names)}"),
         )
     if not at_line:

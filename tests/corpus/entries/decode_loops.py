@@ -269,3 +269,22 @@ def causal_mask_made_on_device(device):
         return (scores + mask).softmax(-1) @ x
 
     return attend, (torch.randn(2, 6, 8, device=device),)
+
+
+def next_token_goes_into_the_argument(device):
+    """Token and length are state of the caller: each call reads them, and then updates them."""
+    embedding, cell = nn.Embedding(16, 8, device=device), nn.GRUCell(8, 8).to(device)
+    hidden = torch.zeros(2, 8, device=device)
+
+    @torch.no_grad()
+    def step(token, lengths):
+        hidden.copy_(cell(embedding(token), hidden))
+        scores = hidden @ embedding.weight.t() / (1 + lengths[:, None])
+        token.copy_(scores.argmax(-1))
+        lengths.add_(1)
+        return scores
+
+    return step, (
+        torch.zeros(2, dtype=torch.long, device=device),
+        torch.zeros(2, dtype=torch.long, device=device),
+    )

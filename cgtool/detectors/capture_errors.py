@@ -572,7 +572,8 @@ RULES = (
         _REFUSED,
         INSIDE_ANOTHER,
         NOT_NESTED,
-        when=lambda error: error.begins_capture,
+        # Another thread may be the one that captures.
+        when=lambda error: error.begins_capture and not error.threads,
     ),
     Rule(
         code("sync-item"),

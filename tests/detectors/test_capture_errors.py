@@ -135,6 +135,7 @@ def test_a_capture_inside_another_is_refused_where_it_synchronizes(monkeypatch):
         raise raised(REFUSED)
 
     monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
     inner = torch.cuda.graph.__new__(torch.cuda.graph)
     with pytest.raises(RuntimeError) as caught:
         inner.__enter__()
@@ -144,3 +145,6 @@ def test_a_capture_inside_another_is_refused_where_it_synchronizes(monkeypatch):
         entry = entry.tb_next
     entry.tb_next = None
     assert explain(caught.value, "script").code == "api-order-misuse"
+    other = threading.Thread(name="other")
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), other])
+    assert explain(caught.value, "script").code == "sync-item", "the other one may capture"

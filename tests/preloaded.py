@@ -6,6 +6,7 @@ thousand processes would do it again.
 
 import gc
 import importlib
+import os
 import pkgutil
 
 import msgspec
@@ -20,6 +21,9 @@ from cgtool.torch_compat.shared_kernels import device_check
 
 # No thread of PyTorch's own before a fork, and the machine's cores for several workers at once.
 torch.set_num_threads(1)
+# A forked process makes its pool of threads anew when it first needs one. Where two threads come to
+# that at once, PyTorch fails with "Invalid thread pool!".
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 for module in pkgutil.walk_packages(cgtool.__path__, "cgtool."):
     if not module.name.startswith("cgtool.pytest_plugin"):
         importlib.import_module(module.name)

@@ -3,7 +3,8 @@
 Runs `check` and `verify` over the corpus of tests/corpus and compares the answers with its labels:
 guilty entries must be found at their line, innocent ones must be free of errors and warnings.
 ``--as-scripts`` runs the factories of the corpus as scripts that capture them by hand
-(tests/corpus/as_scripts.py).
+(tests/corpus/as_scripts.py). ``--sample N`` draws N programs at random, by ``--seed``, in random
+order: a run that is cut short is a random sample, too.
 ``--truth`` asks a GPU about the labels instead, with plain PyTorch and without cgtool.
 ``--save FILE`` keeps one JSON line for each entry; ``--record`` writes the names of the wrong ones
 to tests/corpus/wrong.txt. Exit code 1 if a verdict, or a label, is wrong.
@@ -12,8 +13,10 @@ to tests/corpus/wrong.txt. Exit code 1 if a verdict, or a label, is wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -48,7 +51,8 @@ def judge(
     chosen: list[Entry], device: str | None, jobs: int, save: Path | None, *, record: bool
 ) -> int:
     verdicts = []
-    with Path(save or os.devnull).open("w") as file:
+    # As `on_gpu.py` ends a job in time: what is known by then counts.
+    with Path(save or os.devnull).open("w") as file, contextlib.suppress(KeyboardInterrupt):
         for verdict in judged(chosen, device, jobs):
             verdicts.append(verdict)
             line = {"entry": verdict.entry.key, "outcome": verdict.outcome}
@@ -61,6 +65,8 @@ def judge(
         WRONG.write_text("".join(f"{key}\n" for key in keys))
     for verdict in wrong:
         print(verdict.text)
+    if len(verdicts) < len(chosen):
+        print(f"stopped after {len(verdicts)} of {len(chosen)}")
     print_table([(verdict.entry, verdict.outcome) for verdict in verdicts], OUTCOMES)
     return int(bool(wrong))
 
@@ -92,6 +98,8 @@ def main() -> None:
     parser.add_argument("wanted", nargs="*", metavar="THEME|NAME")
     parser.add_argument("--as-scripts", action="store_true", help="factories as scripts")
     parser.add_argument("--truth", action="store_true", help="compare the labels with a GPU")
+    parser.add_argument("--sample", type=int, metavar="N", help="of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--device", help="cuda or simulated; a GPU if there is one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--save", type=Path, help="one JSON line for each entry")
@@ -100,6 +108,8 @@ def main() -> None:
     chosen = entries(*options.wanted)
     if not chosen:
         parser.error(f"nothing in the corpus is called {', '.join(options.wanted)}")
+    if options.sample is not None:
+        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     if options.as_scripts and (options.truth or options.record):
         parser.error("--as-scripts keeps no names, and asks no GPU about labels")
     if options.truth:

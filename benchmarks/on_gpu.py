@@ -63,6 +63,10 @@ JOBS = {
     "corpus": Job(
         ("benchmarks/corpus.py", "--jobs", "{jobs}", "--save", "{out}/corpus.jsonl"), 1200
     ),
+    "as-scripts": Job(
+        ("benchmarks/corpus.py", "--as-scripts", "--sample", "400", "--jobs", "{jobs}",
+         "--save", "{out}/as-scripts.jsonl"), 600,
+    ),
     "findings": Job(
         ("benchmarks/findings.py", "--device", "gpu", "--jobs", "{jobs}",
          "--save", "{out}/findings.json"), 900,

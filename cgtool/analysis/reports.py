@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
@@ -40,7 +39,7 @@ class ExplainedFinding(Finding, frozen=True, kw_only=True):
     title: str
 
     def __repr__(self) -> str:
-        at = f" at {Path(self.place.file).name}:{self.place.line}" if self.place else ""
+        at = f" at {self.place.short}" if self.place else ""
         return f"<{self.severity} {self.code}{at}: {self.reason}>"
 
     @property

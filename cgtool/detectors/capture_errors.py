@@ -179,7 +179,7 @@ def ended_after(finding: Finding, op: str, frames: Frames) -> Finding:
 
 
 def _with(finding: Finding, fact: str, frames: Frames) -> Finding:
-    place = f" at {Path(frames[0].file).name}:{frames[0].line}" if frames else ""
+    place = f" at {frames[0].short}" if frames else ""
     return structs.replace(finding, reason=f"{finding.reason}; {fact}{place}")
 
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
+from cgtool.detectors.reporting import with_names_of
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Code, Finding
@@ -115,6 +117,10 @@ _FIX_OF_CONTENTS = (
     "change it outside the captured code, before the capture, and capture again whenever it has "
     "changed"
 )
+
+
+_Line = tuple[Code, str, int]
+"""A code, a file and a line."""
 
 
 class FrozenValues:
@@ -372,8 +378,7 @@ class FrozenValues:
         keys = [each.watched.key for each in changes]
         return list(
             dict.fromkeys(
-                f"`{each.use.text}` is changed{each.use.by} at "
-                f"{Path(each.frame.file).name}:{each.frame.line}"
+                f"`{each.use.text}` is changed{each.use.by} at {each.frame.short}"
                 for each in self.reads.watched
                 if each.use.written and each.key in keys
             )
@@ -381,15 +386,25 @@ class FrozenValues:
 
     def findings(self) -> Iterator[Finding]:
         """Each value once, at the line to change."""
-        reported: set[tuple[str, str, int]] = set()
-        for finding in sorted(self._all(), key=lambda finding: finding.severity is not None):
+        reported: dict[_Line, Finding] = {}
+        firsts: dict[Source, _Line] = {}
+        for finding, cause in sorted(self._all(), key=lambda pair: pair[0].severity is not None):
             place = finding.frames[0] if finding.frames else Frame("", 0, "")
-            key = finding.code, place.file, place.line
-            if key not in reported:
-                reported.add(key)
-                yield finding
+            line: _Line = finding.code, place.file, place.line
+            if finding.fix == _FIX_OF_ITERATOR and cause is not None:
+                line = firsts.setdefault(cause, line)
+            known = reported.setdefault(line, finding)
+            if known is finding:
+                continue
+            if line[1:] == (place.file, place.line):
+                reported[line] = with_names_of(known, finding)
+            else:
+                evidence = dict.fromkeys((*known.evidence, f"also used at {place.short}"))
+                reported[line] = replace(known, evidence=tuple(evidence))
+        yield from reported.values()
 
-    def _all(self) -> Iterator[Finding]:
+    def _all(self) -> Iterator[tuple[Finding, Source | None]]:
+        """With the value that is behind a finding."""
         calls: dict[Position, OpCall] = {}
         for op in self.second.ops:
             if not op.host and not op.in_optimizer and op.call.chain:
@@ -416,13 +431,13 @@ class FrozenValues:
                         continue
                     chain, name = (call.chain, call.name) if call else ((), "an op")
                     name = self._targets.get(key) or self._got.get(key) or name
-                    yield self._value(source, chain, name, key)
+                    yield self._value(source, chain, name, key), self.causes[source]
                 elif kind == "setting":
-                    yield self._value(source, (), f"`{text_at(key)}`", key)
+                    yield self._value(source, (), f"`{text_at(key)}`", key), self.causes[source]
             if kind == "decision" and changing and self._decides_ops(key):
                 decisions[key] = None
         for position in decisions:
-            yield self._decision(position)
+            yield self._decision(position), None
 
     def _chosen_by(self, sources: Sequence[Source]) -> dict[Source, list[Position]]:
         """For values that are kept: the conditions that decide which ops compute them, if what
@@ -496,7 +511,7 @@ class FrozenValues:
         written = [] if changed is None else self._written(cause)
         if changed is not None and changed.after.kind == "container" and written:
             place = written[0].frame
-            what = f"{what}, which {Path(place.file).name}:{place.line} changes,"
+            what = f"{what}, which {place.short} changes,"
             fix = _FIX_OF_CONTENTS
         decided, repeated = "which ops run here", "repeats the captured ops"
         if chooses:
@@ -547,7 +562,7 @@ class FrozenValues:
         read = next((each for each in reads if not each.use.written), None)
         if cause.kind == "copied" and read is not None:
             # The copy may be in the graph, what reads its result may not.
-            evidence = *evidence, f"copied at {Path(frame.file).name}:{frame.line}"
+            evidence = *evidence, f"copied at {frame.short}"
             frame = Frame(read.frame.file, read.use.line, read.frame.function)
         return Finding(
             code_name,
@@ -565,7 +580,7 @@ class FrozenValues:
         cause = self.causes[source]
         evidence = [self.observed[position]] if position in self.observed else []
         at_op = frames_of(chain) or (self._frame_at(position),)
-        used = f"used at {Path(at_op[0].file).name}:{at_op[0].line}"
+        used = f"used at {at_op[0].short}"
         if cause.kind in _DRAWS:
             if cause.kind != "copied" and cause.key[:2] != (at_op[0].file, at_op[0].line):
                 evidence.append(used)
@@ -582,6 +597,9 @@ class FrozenValues:
         (code_name, reason), frame = _OTHER, at_op[0]
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame
+            if kind == "random":
+                frame, others = self._draw_for(cause, position, frame)
+                evidence += others
         fix = self._fixes.get(position)
         returns_tensors = position in self._targets or target.startswith(COPIES)
         if changed is not None and kind == "iterator":
@@ -605,6 +623,9 @@ class FrozenValues:
         )
         if fix is None and code_name == PYTHON_SIDE_EFFECTS_SKIPPED and holds_numbers:
             fix = _FIX_OF_CONTAINER
+        named = (written or watched)[:1]
+        if any(each.frame.function != frame.function for each in named):
+            name += f" of `{named[0].frame.function}`"
         return Finding(
             code_name,
             reason.format(name=name, target=target),
@@ -613,6 +634,21 @@ class FrozenValues:
             fix=fix,
             severity=None if position in self.observed else WARNING,
         )
+
+    def _draw_for(self, cause: Source, position: Position, first: Frame) -> tuple[Frame, list[str]]:
+        """Where a generator draws what an op gets: in the op's own lines, or at any of its draws,
+        which are named then."""
+        draws = dict.fromkeys(
+            watched.frame
+            for watched in self.reads.watched
+            if watched.use.called and cause.key in watched.prefixes
+        )
+        file, start, _, end, _ = position
+        for frame in draws:
+            if frame.file == file and start <= frame.line <= end:
+                return frame, []
+        others = [frame for frame in draws if frame.line != first.line or frame.file != first.file]
+        return first, [f"also drawn at {frame.short}" for frame in others]
 
     def _frame_at(self, position: Position) -> Frame:
         """The innermost function that ran around a position."""

@@ -99,6 +99,9 @@ def _multiplies_uncoalesced(args: Sequence[Any], _kwargs: Kwargs) -> bool:
     )
 
 
+_PUTS = ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+INDEXING = ("aten::index", *_PUTS)
+"""Each of them has others in its backward, for what the code wrote."""
 _BY_MASK = "indexing with a boolean mask, whose output shape depends on values,"
 _PUT_BY_MASK = Refusal(
     SYNC_MASKED_ASSIGNMENT,
@@ -248,9 +251,7 @@ OPS: dict[str, Refusal] = {
     "aten::index": Refusal(
         SYNC_DYNAMIC_SHAPE_OP, _BY_MASK, "use torch.where or masked_fill", _indexes_with_mask
     ),
-    **dict.fromkeys(
-        ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _PUT_BY_MASK
-    ),
+    **dict.fromkeys(_PUTS, _PUT_BY_MASK),
     "aten::nonzero": _dynamic("nonzero"),
     "aten::masked_select": _dynamic("masked_select"),
     **dict.fromkeys(("aten::_unique", "aten::_unique2", "aten::unique_dim"), _dynamic("unique")),

@@ -21,6 +21,7 @@ from cgtool.detectors.host_read_rules import (
 )
 from cgtool.detectors.op_rules import (
     H2D_PAGEABLE_COPY,
+    INDEXING,
     LINALG_ERROR_CHECK,
     ONLY_ON_THE_CPU,
     OPS,
@@ -32,7 +33,7 @@ from cgtool.detectors.op_rules import (
 from cgtool.detectors.replacements import instead_of
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.observe.frames import position_of
-from cgtool.observe.ops import OpCall, op_name
+from cgtool.observe.ops import OpCall, is_node_of, op_name
 from cgtool.observe.source import called_at
 from cgtool.observe.tensors import listed_tensors, on_host, runs_on_the_cpu
 from cgtool.torch_compat import op_key
@@ -168,7 +169,10 @@ def _refusal_of(
         return None
     if not refusal.when(args, kwargs):
         return None
-    if call.autograd_node and refusal.in_backward is not None:
+    node = call.autograd_node
+    if node and op in INDEXING:
+        refusal = OPS[next((each for each in INDEXING if is_node_of(node, each)), op)]
+    elif node and refusal.in_backward is not None:
         subject, fix = refusal.in_backward
         refusal = refusal._replace(subject=subject, fix=fix)
     function = _short(call.name) if callers else ""

@@ -11,7 +11,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.refused_backward import note_refusal
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import leaves_behind, listed_tensors
 from cgtool.observe.waiting import callers_of_backward, chain_or_waiting
 from cgtool.torch_compat.private import running_autograd_node
@@ -64,7 +64,8 @@ class FindingLog:
         moment = self.moment()
         if known is not None:
             is_new = moment != self._moments[key]
-            finding = replace(known, times=known.times + finding.times * is_new)
+            times = known.times + finding.times * is_new
+            finding = replace(with_names_of(known, finding), times=times)
         self._findings[key], self._moments[key] = finding, moment
 
     def extend(self, findings: Iterable[Finding]) -> None:
@@ -95,6 +96,20 @@ class FindingLog:
         return tuple(self._findings.values())
 
 
+def with_names_of(finding: Finding, other: Finding) -> Finding:
+    """The finding, with a note of what another one of its code and line says of something else."""
+    told = " ".join((finding.reason, *finding.evidence))
+    names = [name for name in dict.fromkeys(_NAMES.findall(other.reason)) if name not in told]
+    if not names or told.count(_ALSO) >= _MOST_NOTES:
+        return finding
+    return replace(finding, evidence=(*finding.evidence, f"{_ALSO}{' and '.join(names)}"))
+
+
+_NAMES = re.compile("`[^`]+`")
+_ALSO = "the same is true of "
+_MOST_NOTES = 4
+
+
 def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
     """The finding at the line and module of an op; in backward also at the op's forward line, which
     is its only one where no code of the user's runs backward."""
@@ -121,7 +136,7 @@ def _where_it_was_made(finding: Finding, call: OpCall, record: Record) -> Findin
     if forward is None or not forward.chain or not is_own or in_anomaly_mode:
         return at_call(finding, call, record)
     line = frames_of(caller)[0]
-    where = f"in the backward that {Path(line.file).name}:{line.line} runs"
+    where = f"in the backward that {line.short} runs"
     return at_call(replace(finding, evidence=(*finding.evidence, where)), forward, record)
 
 
@@ -335,9 +350,14 @@ class Detector:
         evidence: tuple[str, ...] = (),
         severity: str | None = None,
         module: str | None = None,
+        graphs: Sequence[WatchedGraph] = (),
     ) -> None:
-        """Add a finding; without ``frames`` it is at the line of the script that runs now."""
+        """Add a finding; without ``frames`` it is at the line of the script that runs now.
+        ``graphs``: those that ``reason`` names; where the script has several, the reader must be
+        told which is which."""
         chain = self.script.chain() if frames is None else ()
+        if len(self.script.graphs) > 1:
+            evidence += tuple(map(self._captured_at, graphs))
         self.findings.add(
             Finding(
                 code,
@@ -351,6 +371,18 @@ class Detector:
                 severity=severity,
             )
         )
+
+    def _captured_at(self, graph: WatchedGraph) -> str:
+        """The line that captured a graph; of several that it captured, with the call that tells
+        them apart."""
+        frames = graph.frames
+        others = [each.frames for each in self.script.graphs if each.frames[:1] == frames[:1]]
+        at = frames[0].short if frames else "a line that is unknown"
+        for depth, frame in enumerate(frames):
+            if any(other[depth : depth + 1] != (frame,) for other in others):
+                at += f", called from {frame.short}"
+                break
+        return f"{graph.name} was captured at {at}"
 
 
 _REPORTED = "_cgtool_reported"

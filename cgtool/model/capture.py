@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -51,6 +52,11 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     file: str
     line: Count
     function: str
+
+    @property
+    def short(self) -> str:
+        """``model.py:5``, for a sentence."""
+        return f"{Path(self.file).name}:{self.line}"
 
 
 Frames = tuple[Frame, ...]

@@ -39,6 +39,16 @@ _MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
 """Functions of Python that make an object of their arguments."""
 _MAY_COPY = frozenset(("to", "type", "contiguous"))
 """Methods of a tensor that run an op, or none if there is nothing to do."""
+_OF_NO_ELEMENT = frozenset(
+    (
+        "callable", "data_ptr", "device", "dim", "dtype", "element_size", "get_device", "grad_fn",
+        "hasattr", "id", "is_complex", "is_contiguous", "is_cuda", "is_floating_point", "is_leaf",
+        "is_pinned", "is_tensor", "isinstance", "itemsize", "layout", "ndim", "requires_grad",
+        "type",
+    )
+)  # fmt: skip
+"""Attributes, methods and functions that say of a tensor, or an array, what does not depend on its
+elements. Shapes are not among them: those of `host[host > 0]` do."""
 _SIZES = frozenset(("size", "stride"))
 """Methods of a tensor that return numbers."""
 _RESUMING = frozenset(("send", "asend", "__next__", "__anext__"))
@@ -136,6 +146,11 @@ def _is_special(code: CodeType, called: str | None) -> bool:
     name = code.co_name
     is_of_called = name in ("__call__", "__init__", "__new__", "__post_init__")
     return name != called and name.startswith("__") and name.endswith("__") and not is_of_called
+
+
+def _of_no_element(sources: Sources) -> Sources:
+    """Without what a tensor on the host got from the device."""
+    return frozenset(each for each in sources if each.kind not in ("copied", "read"))
 
 
 class Expressions(Names):
@@ -329,6 +344,12 @@ class Expressions(Names):
         return self._load(node, (node.id, ()))
 
     def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
+        sources = self._part_of(node)
+        if isinstance(node, ast.Attribute) and node.attr in _OF_NO_ELEMENT:
+            return _of_no_element(sources)
+        return sources
+
+    def _part_of(self, node: ast.Attribute | ast.Subscript) -> Sources:
         chain = name_chain(node)
         if chain is None:
             sources = self.children(node)
@@ -384,8 +405,11 @@ class Expressions(Names):
             sources = _items(sources - own, key) | _items(sources & own, ITSELF)
             if container is not node.left:
                 sources |= self.evaluate(node.left) | self._presence(container, node.left)
-            return self.consume(node, sources)
-        return self.consume(node, self.children(node))
+        else:
+            sources = self.children(node)
+        if all(isinstance(each, ast.Is | ast.IsNot) for each in node.ops):
+            sources = _of_no_element(sources)
+        return self.consume(node, sources)
 
     def _compared_with_last(self, node: ast.Compare) -> Sources | None:
         """The sources of a comparison of a value with that of the last call, which the code keeps:
@@ -476,6 +500,9 @@ class Expressions(Names):
             self.add("seed", position, NOTHING.union(*arguments, *named.values()))
         if name == "len":
             everything = _items(everything, SIZE)
+        elif name in _OF_NO_ELEMENT:
+            chosen, everything = map(_of_no_element, (chosen, everything))
+            arguments = [*map(_of_no_element, arguments)]
         kind = self.ran.drawn.get(position)
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
         key = values[0].value if values and isinstance(values[0], ast.Constant) else None

@@ -175,6 +175,62 @@ def numpy_noise(device):
     return noisy, (rows(device),)
 
 
+class Augments:
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, x):
+        x = torch.roll(x, int(self.rng.integers(-9, 10)), 0)  # <- rng-frozen-seed
+        return x * float(self.rng.uniform(0.8, 1.2))  # <- rng-frozen-seed
+
+
+def two_draws_of_one_generator(device):
+    return Augments(), (rows(device),)
+
+
+class Scales:
+    def __init__(self):
+        self.gain, self.shift = 1.0, 0.5
+
+    def __call__(self, x):
+        self.gain, self.shift = self.gain * 0.9, self.shift + 1  # <- cpu-state-step-counter
+        return x * self.gain + self.shift
+
+
+def two_numbers_on_one_line(device):
+    return Scales(), (rows(device),)
+
+
+class Feeds:
+    def __init__(self, device):
+        self.batches = itertools.cycle(torch.rand(3, 4, 8, device=device))
+
+    def __next__(self):
+        return next(self.batches)
+
+
+def batch_of_an_inner_object(device):
+    feeds = Feeds(device)
+
+    def step():
+        x = next(feeds)
+        y = x * 2  # <- python-side-effects-skipped
+        return y + x
+
+    return step
+
+
+def two_draws_kept_in_names(device):
+    rng = np.random.default_rng(0)
+
+    def augment(x):
+        shift = int(rng.integers(-9, 10))  # <- rng-frozen-seed
+        scale = float(rng.uniform(0.8, 1.2))
+        return torch.roll(x, shift, 0) * scale
+
+    return augment, (rows(device),)
+
+
 def rounded_choice(device):
     def pick(x):
         k = random.choice([2] * 99 + [3])  # <- rng-frozen-seed

@@ -1625,3 +1625,18 @@ class QuantizedInEachStep(Quantized):
 
 def step_of_the_last_value(device):
     return QuantizedInEachStep(device).train_step
+
+
+def kind_of_a_copy_on_the_host(device):
+    weight = torch.randn(8, 8, device=device)
+
+    def forward(x):
+        y = x @ weight
+        host = y.mean(1).to("cpu", non_blocking=True)
+        if host is not None and host.dtype == torch.float32 and not host.requires_grad:
+            y = y * 2
+        if isinstance(host, torch.Tensor) and host.dim() == 1 and host.is_contiguous():
+            y = y + 1
+        return y, host
+
+    return forward, (rows(device),)

@@ -105,6 +105,25 @@ def test_a_name_that_gets_another_tensor_is_reported_where_it_is_assigned():
     assert "`self.now` is a different tensor" in swapped.reason
 
 
+def test_what_changes_beside_it_on_a_line_is_named():
+    (counted,) = found(changing_state, "two_numbers_on_one_line")
+    assert "`self.gain`" in counted.reason
+    assert "the same is true of `self.shift`" in counted.evidence
+
+
+def test_an_item_that_is_used_twice_is_one_finding():
+    (moved,) = found(changing_state, "batch_of_an_inner_object")
+    assert moved.reason.startswith("`self.batches` of `Feeds.__next__` moves on")
+    line = line_in("batch_of_an_inner_object", "return y + x")
+    assert f"also used at changing_state.py:{line}" in moved.evidence
+
+
+def test_draws_that_are_kept_before_they_are_used_are_named():
+    (drawn,) = found(changing_state, "two_draws_kept_in_names")
+    line = line_in("two_draws_kept_in_names", "uniform")
+    assert f"also drawn at changing_state.py:{line}" in drawn.evidence
+
+
 def line_in(name: str, text: str) -> int:
     member = getattr(changing_state, name)
     lines, first = inspect.getsourcelines(member)

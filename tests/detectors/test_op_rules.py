@@ -22,6 +22,7 @@ from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
+from cgtool.observe import call_sites
 from cgtool.program.load import load
 from cgtool.program.workload import Workload, WorkloadPart
 from tests.corpus.catalog import entries, entries_of
@@ -76,6 +77,36 @@ def test_words(name, words):
     (entry,) = entries(name)
     assert words in refusal(entry).message
 
+
+def test_a_backward_is_refused_for_what_the_code_wrote(tmp_path):
+    file = tmp_path / "masks.py"
+    file.write_text(_MASKS)
+    lines = _MASKS.splitlines()
+    marks = {(line.partition("# ")[2], number) for number, line in enumerate(lines, 1)}
+    device = SimulatedDevice("test")
+    with call_sites.recorded(), device.active():
+        workload = load(f"{file}:build", device="cuda")
+        (findings, _), _ = device.check(workload, CaptureOptions(), lambda _text: None)
+    found = [(finding.code, finding.frames[0].line) for finding in findings]
+    assert set(found) == {mark for mark in marks if mark[0]}
+    assert len(found) == 2
+
+
+_MASKS = """
+import torch
+
+def build(device):
+    weight = torch.nn.Parameter(torch.ones(8, device=device))
+
+    def step(x):
+        y, mask = x * weight, x > 0
+        z = y[mask].sum()  # sync-dynamic-shape-op
+        y = y.clone()
+        y[mask] = weight  # sync-masked-assignment
+        return y.sum() + z
+
+    return step, (torch.eye(8, device=device),)
+"""
 
 CHECKS = "construct the distribution with validate_args=False"
 

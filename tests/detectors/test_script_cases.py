@@ -216,6 +216,26 @@ def test_fix_of_what_selects_tensors_is_no_tensor() -> None:
     }
 
 
+def test_graphs_that_one_line_captures_are_told_apart() -> None:
+    path = _HERE / "guilty" / "pool_of_two_models.py"
+    told = checked(path).evidence
+    assert told > {
+        f"graph 1 was captured at {path.name}:21, called from {path.name}:27",
+        f"graph 2 was captured at {path.name}:21, called from {path.name}:28",
+        f"read at {path.name}:36",
+    }
+    assert any(text.endswith(f", computed at {path.name}:22") for text in told)
+
+
+def test_fix_of_a_table_that_a_capture_makes_is_a_warm_up() -> None:
+    path = _HERE / "guilty" / "table_made_in_the_capture.py"
+    outcome = checked(path)
+    assert outcome.evidence == {f"computed at {path.name}:18"}
+    assert outcome.fixes == {
+        "run the code once before the first capture, as a warm-up, so that this is computed then"
+    }
+
+
 def test_a_stream_that_waits_for_itself_is_named() -> None:
     (entry,) = entries("scripts:copy_stream_waits_for_itself")
     assert checked(entry.file).evidence == {

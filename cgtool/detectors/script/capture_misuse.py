@@ -99,6 +99,7 @@ class Disturbances(Detector):
             self.report(
                 FINALIZER_IN_CAPTURE,
                 f"{event.graph.name} is destroyed while another graph is captured",
+                graphs=(event.graph,),
             )
 
     def on_thread_worked(self, event: events.ThreadWorked) -> None:
@@ -288,4 +289,5 @@ class Templates(Detector):
                 f"{graph.name} was edited after it was instantiated; the replay runs the "
                 "unedited graph",
                 phase="replay",
+                graphs=(graph,),
             )

@@ -7,7 +7,6 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cgtool.detectors.frozen_values import FrozenValues
@@ -179,7 +178,7 @@ class Counts:
             (watched.frame,),
             phase="replay",
             fix="count where the script replays the graph, or in a tensor on the device",
-            evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
+            evidence=(f"read at {frame.short}",),
             severity=WARNING,
         )
 
@@ -200,6 +199,6 @@ class Counts:
                 "tensors anew"
                 if filled.has_tensors
                 else f"put it into `{text}` where the script replays the graph",
-                evidence=(f"read at {Path(frame.file).name}:{frame.line}",),
+                evidence=(f"read at {frame.short}",),
                 severity=WARNING,
             )

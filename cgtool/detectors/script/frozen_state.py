@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
@@ -300,10 +299,10 @@ class HostState(Detector):
         evidence = frozen.evidence(now)
         if place and frozen.read_at:
             line = frozen.read_at[0]
-            evidence = (*evidence, f"read at {Path(line.file).name}:{line.line}")
+            evidence = (*evidence, f"read at {line.short}")
         if frozen.used_at:
             line = frozen.used_at[0]
-            evidence = (*evidence, f"used at {Path(line.file).name}:{line.line}")
+            evidence = (*evidence, f"used at {line.short}")
         if place or frozen.read_at:
             self.report(
                 frozen.code,

@@ -110,6 +110,7 @@ class Gradients(Detector):
             "overwrites it and then adds it to itself",
             graph.last_replay.frames,
             phase="replay",
+            graphs=(graph,) if graph.callable is None else (),
         )
 
     def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:

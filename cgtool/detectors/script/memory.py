@@ -163,6 +163,7 @@ class Workspaces(Detector):
                 "into different pools: they share a cuBLAS workspace",
                 max(gone, graph, key=lambda either: either.number).frames,
                 phase="replay",
+                graphs=(graph, gone),
             )
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:

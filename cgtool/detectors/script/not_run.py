@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import torch
 
@@ -19,7 +18,7 @@ from cgtool.torch_compat.storages import Layout
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 
-_WARM_UP = "run the code once before the first capture, as a warm-up, so that this is computed then"
+WARM_UP = "run the code once before the first capture, as a warm-up, so that this is computed then"
 
 _Span = tuple[int, int]
 """The first byte in a storage, and the one after the last."""
@@ -102,12 +101,9 @@ class NotRun(Detector):
             "capture runs nothing",
             made_at if at_maker else None,
             phase="script" if reader is None else None,
-            fix=_WARM_UP if by_first_call else f"replay {maker.name} before {name}",
-            evidence=tuple(
-                f"{verb} at {Path(frames[0].file).name}:{frames[0].line}"
-                for verb, frames in lines
-                if frames
-            ),
+            fix=WARM_UP if by_first_call else f"replay {maker.name} before {name}",
+            evidence=tuple(f"{verb} at {frames[0].short}" for verb, frames in lines if frames),
+            graphs=(maker,) if reader is None else (maker, reader),
         )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.not_run import WARM_UP
 from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.observe.frames import position_of
+from cgtool.observe.frames import frames_of, position_of
 from cgtool.observe.host_values import array_address
 from cgtool.observe.script import events
 from cgtool.observe.script.containers import Holding, PutOffCall, holdings
@@ -84,6 +84,7 @@ class Outputs(Detector):
                     f"another thread gets the output of {graph.name} here, and the next replay, "
                     "which overwrites it, does not wait for that thread",
                     handed.place,
+                    graphs=(graph,),
                 )
                 handed.may_begin.set()
         self._handed = [
@@ -156,6 +157,7 @@ class Outputs(Detector):
                 f"parts of the output of {view.graph.name} are kept after several replays and read "
                 "after the last one, which has overwritten the others",
                 view.place,
+                graphs=(view.graph,),
             )
 
     def _look_for_copies(self, tensor: torch.Tensor) -> None:
@@ -183,12 +185,23 @@ class Outputs(Detector):
         for graph in self.script.replayable():
             if graph.replays == 0 and _is_result(graph, buffer):
                 self._early[buffer.key, call].add(self.script.place())
+                use = graph.external.get(buffer.key)
+                made_by = buffer.allocated_by or (use and use.call)
+                made_at = frames_of(made_by.chain) if made_by else ()
                 self.report(
                     CAPTURE_DOES_NOT_EXECUTE,
                     f"an output of {graph.name} is read before its first replay; a capture runs "
                     "nothing",
+                    fix=WARM_UP if self._is_captured_code(graph) else None,
+                    evidence=tuple(f"computed at {made.short}" for made in made_at[:1]),
+                    graphs=(graph,),
                 )
                 return
+
+    def _is_captured_code(self, graph: WatchedGraph) -> bool:
+        """Whether the line that runs is of a function that ran in the capture: it uses what the
+        captured call has computed and kept (a table that is built when it is first needed)."""
+        return any((at.file, at.function) in graph.functions for at in self.script.place()[:1])
 
     def _look_for_comparison(self, op: Op) -> None:
         """An output that is compared with itself: one of its names was meant for an earlier one."""
@@ -212,10 +225,8 @@ class Outputs(Detector):
                 f"an earlier output of {graph.name} is used together with that of this replay, but "
                 "both are one buffer, which this replay overwrites",
                 last.frames,
-                evidence=tuple(
-                    f"used at {Path(line.file).name}:{line.line}"
-                    for line in self.script.place()[:1]
-                ),
+                evidence=tuple(f"used at {line.short}" for line in self.script.place()[:1]),
+                graphs=(graph,),
             )
 
     def _takes_loop_targets(self, op: Op) -> bool:
@@ -258,6 +269,7 @@ class Outputs(Detector):
                 f"the output of {graph.name} is kept several times; all of these are one "
                 "buffer, which holds the result of the last replay",
                 frames,
+                graphs=(graph,),
             )
 
     def _kept_at(self, tensor: torch.Tensor) -> tuple[Frames, int] | None:
@@ -420,6 +432,7 @@ class Abandoned(Detector):
                     f"an output of {graph.name} is read again, but that graph is gone; "
                     f"{later.name}, captured in its place, writes other tensors",
                     place,
+                    graphs=(graph, later),
                 )
 
 

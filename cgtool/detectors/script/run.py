@@ -240,7 +240,7 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
 
 def _thread_ended(name: str, error: str, frames: Frames) -> str:
     """What to say of a thread that an exception has ended."""
-    at = "".join(f", raised at {Path(each.file).name}:{each.line}" for each in frames[:1])
+    at = "".join(f", raised at {each.short}" for each in frames[:1])
     return f"thread `{name}` ended with {error}{at}"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cgtool.detectors.reporting import Detector
@@ -141,9 +140,8 @@ class SavedTensors(Detector):
                     frames,
                     fix="run the backward before the next replay, or let this line read a copy, "
                     "`out.clone()`",
-                    evidence=tuple(
-                        f"backward at {Path(at.file).name}:{at.line}" for at in backward
-                    ),
+                    evidence=tuple(f"backward at {at.short}" for at in backward),
+                    graphs=(graph,),
                 )
 
     def _read(self, op: Op) -> list[Buffer]:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
+from cgtool.observe.frames import frames_of
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, WatchedGraph
 
@@ -70,6 +71,7 @@ class SharedPools(Detector):
                     SHARED_POOL_CONCURRENT_REPLAY,
                     f"{graph.name} and {other.name} share a pool, and nothing makes this replay "
                     "wait for the other graph's on another stream",
+                    graphs=(graph, other),
                 )
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
@@ -99,13 +101,19 @@ class SharedPools(Detector):
         graph, frames = self._lost[buffer.key]
         if graph is reader:
             return  # a backward after two forwards (`callables`)
+        maker = frames_of(buffer.allocated_by.chain) if buffer.allocated_by else ()
+        computed = f", computed at {maker[0].short}" if maker else ""
         self.report(
             SHARED_POOL_REPLAY_ORDER,
             f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites what that "
             "has written, which is read afterwards",
             frames,
             fix=None if graph.callable is None else _IN_ORDER,
-            evidence=(f"{buffer.bytes} bytes at {buffer.address:#x}",),
+            evidence=(
+                f"{buffer.bytes} bytes at {buffer.address:#x}{computed}",
+                *(f"read at {at.short}" for at in self.script.place()[:1]),
+            ),
+            graphs=(graph, buffer.allocated_in),
         )
 
 

@@ -8,7 +8,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -335,7 +334,8 @@ class StaleNames(Detector):
                     f"both results of {graph.name}, which is replayed twice, are one buffer, "
                     "which holds the result of the last replay",
                     returned or (at,),
-                    evidence=(f"both are used at {_shown(at)}",) if returned else (),
+                    evidence=(f"both are used at {at.short}",) if returned else (),
+                    graphs=(graph,),
                 )
             return
 
@@ -374,7 +374,7 @@ class StaleNames(Detector):
             or self._is_kept_now_and_then(line, held.graph)
         ):
             self._report(
-                place, held, line, f"read at {_shown(frame_at(frame.f_code, frame.f_lasti))}"
+                place, held, line, f"read at {frame_at(frame.f_code, frame.f_lasti).short}"
             )
         else:
             # The program takes it for the result of the last replay.
@@ -401,7 +401,8 @@ class StaleNames(Detector):
             f"`{place.text}` is an output of {held.graph.name}, which was replayed again before "
             f"`{place.text}` is read: it holds the result of the last replay",
             returned or line,
-            evidence=((f"kept at {_shown(line[0])}",) if returned and line else ()) + evidence,
+            evidence=((f"kept at {line[0].short}",) if returned and line else ()) + evidence,
+            graphs=(held.graph,),
         )
 
     def _explain_others(self, graph: WatchedGraph) -> None:
@@ -569,10 +570,6 @@ class StaleNames(Detector):
 def _is_same_in_another_call(one: Place, other: Place) -> bool:
     """Whether two calls of a function have places by one name."""
     return (one.kind, one.key, one.code) == (other.kind, other.key, other.code)
-
-
-def _shown(at: Frame) -> str:
-    return f"{Path(at.file).name}:{at.line}"
 
 
 def _is_bound_next(place: Place, stack: Stack) -> bool:

@@ -6,7 +6,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,7 +61,7 @@ class Unordered(Detector):
         for stream in (work.stream, self.script.device.stream()):
             time, frames = self.script.order.own_waits.get(stream, (-1, ()))
             if time >= work.time and frames:
-                place = f"{Path(frames[0].file).name}:{frames[0].line}"
+                place = frames[0].short
                 yield f"the wait at {place} orders nothing: a stream waits there for its own work"
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -249,7 +248,7 @@ class PinnedReads(Detector):
         copies = [] if event.tensor is not None else [*self._under_way()]
         place = self.script.place() if copies else ()
         for copy in copies if place else ():
-            at = f"{Path(place[0].file).name}:{place[0].line}"
+            at = place[0].short
             copy.other_wait = (
                 f"the wait at {at} is for another stream"
                 if event.call == "Stream.synchronize"

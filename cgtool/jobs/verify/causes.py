@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -131,9 +130,7 @@ def side_effects(findings: list[Finding], known: list[Finding]) -> list[Finding]
         finding
         for finding in effects
         if finding.frames[:1] not in lines
-        and not any(
-            f"{Path(frame.file).name}:{frame.line}" in named for frame in finding.frames[:1]
-        )
+        and not any(frame.short in named for frame in finding.frames[:1])
     ]
 
 

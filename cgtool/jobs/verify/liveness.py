@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,9 +58,7 @@ class Outside:
 def _is_of(finding: Finding, frames: Frames) -> bool:
     """Whether a finding is at a line, or names it as one that reads."""
     words = " ".join(finding.evidence).replace(",", "").split()
-    return finding.frames[:1] == frames or any(
-        f"{Path(frame.file).name}:{frame.line}" in words for frame in frames
-    )
+    return finding.frames[:1] == frames or any(frame.short in words for frame in frames)
 
 
 class LivenessRecorder(OpRecorder):

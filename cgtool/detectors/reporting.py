@@ -100,14 +100,21 @@ def with_names_of(finding: Finding, other: Finding) -> Finding:
     """The finding, with a note of what another one of its code and line says of something else."""
     told = " ".join((finding.reason, *finding.evidence))
     names = [name for name in dict.fromkeys(_NAMES.findall(other.reason)) if name not in told]
-    if not names or told.count(_ALSO) >= _MOST_NOTES:
+    if not names:
         return finding
-    return replace(finding, evidence=(*finding.evidence, f"{_ALSO}{' and '.join(names)}"))
+    notes = [text for text in finding.evidence if text.startswith(_ALSO)]
+    names = [*_NAMES.findall("".join(notes)), *names]
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], "others"]
+    *first, last = names
+    also = f"{_ALSO}{', '.join(first)} and {last}" if first else _ALSO + last
+    evidence = [text for text in finding.evidence if text not in notes]
+    return replace(finding, evidence=(*evidence, also))
 
 
 _NAMES = re.compile("`[^`]+`")
 _ALSO = "the same is true of "
-_MOST_NOTES = 4
+_MOST_NAMES = 4
 
 
 def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:

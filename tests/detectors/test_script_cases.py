@@ -227,6 +227,14 @@ def test_graphs_that_one_line_captures_are_told_apart() -> None:
     assert any(text.endswith(f", computed at {path.name}:22") for text in told)
 
 
+def test_all_parameters_that_are_replaced_are_named() -> None:
+    (entry,) = entries("scripts:actor_gets_new_weights")
+    assert any(
+        text == "the same is true of `policy.0.bias`, `policy.2.weight` and `policy.2.bias`"
+        for text in checked(entry.file).evidence
+    )
+
+
 def test_fix_of_a_table_that_a_capture_makes_is_a_warm_up() -> None:
     path = _HERE / "guilty" / "table_made_in_the_capture.py"
     outcome = checked(path)

@@ -6,10 +6,30 @@ import ast
 import builtins
 import inspect
 from collections.abc import Iterable, Mapping
-from types import CodeType
 from typing import Any
 
-from cgtool.observe.flow_names import RECEIVERS, Names, parameters_of, span_of
+from cgtool.observe.flow_calls import (
+    ADDS,
+    ALL,
+    ASK_KINDS,
+    KINDS,
+    MAKE_OBJECTS,
+    MAY_COPY,
+    OF_ANY_KEY,
+    RESUMING,
+    SETTINGS,
+    SIZES,
+    SUSPENDED,
+    given_by,
+    is_special,
+    items_updated,
+    key_of_steps,
+    named_part,
+    of_items,
+    of_no_element,
+    passed_to,
+)
+from cgtool.observe.flow_names import Names, parameters_of, span_of
 from cgtool.observe.flows import (
     NOTHING,
     Branch,
@@ -34,124 +54,6 @@ from cgtool.observe.uses import (
     with_items,
 )
 
-_SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
-_MAKE = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
-"""Functions of Python that make an object of their arguments."""
-_MAY_COPY = frozenset(("to", "type", "contiguous"))
-"""Methods of a tensor that run an op, or none if there is nothing to do."""
-_OF_NO_ELEMENT = frozenset(
-    (
-        "callable", "data_ptr", "device", "dim", "dtype", "element_size", "get_device", "grad_fn",
-        "hasattr", "id", "is_complex", "is_contiguous", "is_cuda", "is_floating_point", "is_leaf",
-        "is_pinned", "is_tensor", "isinstance", "itemsize", "layout", "ndim", "requires_grad",
-        "type",
-    )
-)  # fmt: skip
-"""Attributes, methods and functions that say of a tensor, or an array, what does not depend on its
-elements. Shapes are not among them: those of `host[host > 0]` do."""
-_SIZES = frozenset(("size", "stride"))
-"""Methods of a tensor that return numbers."""
-_RESUMING = frozenset(("send", "asend", "__next__", "__anext__"))
-"""They let a suspended frame go on, whose state decides what they return, not what runs."""
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_ADDS = frozenset(
-    ("append", "extend", "insert", "appendleft", "update", "setdefault", "add", "write", "put")
-)
-"""Methods that add their arguments to a container: what is added does not depend on its items."""
-_DEEPEST = 3
-"""How many keys are followed, each into the container that the one before it leads to."""
-_ALL, _OF_ANY_KEY = ("all",), ("any key",)
-"""Parts of the contents of a container: all, and what is stored with a key that is not known."""
-
-
-def _key_of(steps: tuple[Step, ...]) -> tuple[str, str | int] | None:
-    """The part of the contents that has one key."""
-    return ("key", steps[0][1]) if steps and steps[0][0] == "item" else None
-
-
-def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
-    """What stands for the items of one key behind a local name: ``state["step"]``."""
-    root, steps = chain
-    is_item = bool(steps) and steps[0][0] == "item" and isinstance(steps[0][1], str)
-    return f"{root}[{steps[0][1]!r}]" if is_item else None
-
-
-def _items(sources: Sources, key: str) -> Sources:
-    """For containers among the sources, only the items of one key, or the size."""
-
-    def item(source: Source) -> Source:
-        if source.kind == "state":
-            return Source("item", (source, (key,)))
-        if source.kind == "item" and len(source.key[1]) < _DEEPEST:
-            state, path = source.key
-            return Source("item", (state, (*path, key)))
-        return source
-
-    return frozenset(map(item, sources))
-
-
-def _passed(
-    code: CodeType, arguments: list[Sources], named: dict[str | None, Sources]
-) -> dict[str, Sources]:
-    """What each parameter of a function gets from a call with these arguments."""
-    parameters = code.co_varnames[: code.co_argcount]
-    if parameters and parameters[0] in RECEIVERS:
-        parameters = parameters[1:]
-    by_name: dict[str | None, Sources] = {**dict(zip(parameters, arguments, strict=False)), **named}
-    by_star = NOTHING.union(*arguments[len(parameters) :])
-    return {name: by_name.get(name, by_star) for name in parameters_of(code)}
-
-
-def _given(source: Source, arguments: dict[str, Sources], receiver: Sources) -> Sources:
-    """What stands for a source of a function in a call of it with these arguments."""
-    match source.kind:
-        case "parameter":
-            return receiver if source.key in RECEIVERS else arguments[source.key]
-        case "device":
-            return of_tensor(_given(source.key, arguments, receiver))
-        case "beside":
-            return beside(_given(source.key, arguments, receiver))
-    return frozenset((source,))
-
-
-def items_written(node: ast.expr) -> dict[str, ast.expr] | None:
-    """The items of a dict that is written out, if all of its keys are texts."""
-    if not isinstance(node, ast.Dict):
-        return None
-    keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-    if not all(isinstance(key, str) for key in keys):
-        return None
-    return dict(zip(map(str, keys), node.values, strict=True))
-
-
-def _updates(call: ast.Call) -> dict[str, ast.expr] | None:
-    """The items that ``table.update(...)`` writes, if they are written out."""
-    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "update"):
-        return None
-    items: dict[str, ast.expr] = {}
-    for argument in call.args:
-        written = items_written(argument)
-        if written is None:
-            return None
-        items |= written
-    for word in call.keywords:
-        if word.arg is None:
-            return None
-        items[word.arg] = word.value
-    return items
-
-
-def _is_special(code: CodeType, called: str | None) -> bool:
-    """Whether a call has called a method of its argument: ``float(x)`` calls ``x.__float__()``."""
-    name = code.co_name
-    is_of_called = name in ("__call__", "__init__", "__new__", "__post_init__")
-    return name != called and name.startswith("__") and name.endswith("__") and not is_of_called
-
-
-def _of_no_element(sources: Sources) -> Sources:
-    """Without what a tensor on the host got from the device."""
-    return frozenset(each for each in sources if each.kind not in ("copied", "read"))
-
 
 class Expressions(Names):
     """The sources of expressions, and the facts that they add to the flows."""
@@ -170,18 +72,18 @@ class Expressions(Names):
 
     def _load(self, node: ast.expr, chain: tuple[str, tuple[Step, ...]]) -> Sources:
         root, steps = chain
-        part = _part(chain)
+        part = named_part(chain)
         if part is None:
             sources = NOTHING.union(*(self.names[name] for name in self.parts_of(root)))
         else:
             sources = self.names.get(part, NOTHING)
             if not self.keys(root, steps):
-                sources |= _items(self.names.get(root, NOTHING), str(steps[0][1]))
-        key = _key_of(steps)
+                sources |= of_items(self.names.get(root, NOTHING), str(steps[0][1]))
+        key = key_of_steps(steps)
         sources |= {
             Source("state", ("contents", number, part))
             for number in self.shared(root)
-            for part in ((_ALL,) if key is None else (key, _OF_ANY_KEY))
+            for part in ((ALL,) if key is None else (key, OF_ANY_KEY))
         }
         for key in self.keys(root, steps):
             sources |= {Source("state", key)}
@@ -231,7 +133,7 @@ class Expressions(Names):
             if position in self.ran.ops:
                 self.add("op", position, sources)
                 sources = self.control
-            if isinstance(key, ast.Constant) and key.value in _SETTINGS:
+            if isinstance(key, ast.Constant) and key.value in SETTINGS:
                 self.add("setting", position, sources)
             self._set_by_functions(position, sources)
         self._store(target, sources)
@@ -258,7 +160,7 @@ class Expressions(Names):
             if key[0] == "module":
                 self.add("setting", span_of(self.code, target), sources)
         for number in self.shared(root) if steps or in_place else ():
-            for part in (_key_of(steps) or _OF_ANY_KEY, _ALL):
+            for part in (key_of_steps(steps) or OF_ANY_KEY, ALL):
                 self.add("state", ("contents", number, part), sources)
         if root in self.locals:
             if isinstance(target, ast.Name):
@@ -266,17 +168,17 @@ class Expressions(Names):
                     del self.names[name]
                 self.names[root] = sources
             elif not self.keys(root, steps):
-                name = _part(chain) or root
+                name = named_part(chain) or root
                 self.names[name] = self.names.get(name, NOTHING) | sources
 
     def _change(self, container: ast.expr, sources: Sources, *, adds: bool = False) -> None:
-        """A method changes a container. ``adds``: as of ``_ADDS``."""
+        """A method changes a container. ``adds``: as of ``ADDS``."""
         sources |= self.control
         self._store(container, sources, in_place=True)
         root, steps = name_chain(container) or ("", ())
         watched = self.watched(root, steps, in_place=True)
         own = frozenset(Source("state", key) for key in self.keys(root, steps, in_place=True))
-        sources |= _items(own, SIZE) if adds else own
+        sources |= of_items(own, SIZE) if adds else own
         for value in (each.look_up() for each in watched):
             if isinstance(value, CONTAINERS):
                 self.add("state", ("contents", id(value)), sources)
@@ -345,8 +247,8 @@ class Expressions(Names):
 
     def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
         sources = self._part_of(node)
-        if isinstance(node, ast.Attribute) and node.attr in _OF_NO_ELEMENT:
-            return _of_no_element(sources)
+        if isinstance(node, ast.Attribute) and node.attr in KINDS:
+            return of_no_element(sources)
         return sources
 
     def _part_of(self, node: ast.Attribute | ast.Subscript) -> Sources:
@@ -402,13 +304,13 @@ class Expressions(Names):
             keys = self.keys(*(name_chain(container) or ("", ()))) if key == PRESENCE else ()
             own = frozenset(Source("state", each) for each in keys)
             sources = self.evaluate(container)
-            sources = _items(sources - own, key) | _items(sources & own, ITSELF)
+            sources = of_items(sources - own, key) | of_items(sources & own, ITSELF)
             if container is not node.left:
                 sources |= self.evaluate(node.left) | self._presence(container, node.left)
         else:
             sources = self.children(node)
         if all(isinstance(each, ast.Is | ast.IsNot) for each in node.ops):
-            sources = _of_no_element(sources)
+            sources = of_no_element(sources)
         return self.consume(node, sources)
 
     def _compared_with_last(self, node: ast.Compare) -> Sources | None:
@@ -437,7 +339,7 @@ class Expressions(Names):
             Source("state", ("item", id(watched.look_up()), key.value))
             for watched in self.watched(root, steps, in_place=True)
         )
-        return _items(places, PRESENCE)
+        return of_items(places, PRESENCE)
 
     def _NamedExpr(self, node: ast.NamedExpr) -> Sources:  # noqa: N802
         sources = self.evaluate(node.value)
@@ -499,22 +401,22 @@ class Expressions(Names):
         if position in self.ran.seeds:
             self.add("seed", position, NOTHING.union(*arguments, *named.values()))
         if name == "len":
-            everything = _items(everything, SIZE)
-        elif name in _OF_NO_ELEMENT:
-            chosen, everything = map(_of_no_element, (chosen, everything))
-            arguments = [*map(_of_no_element, arguments)]
+            everything = of_items(everything, SIZE)
+        elif name in ASK_KINDS and position not in self.ran.called:
+            chosen, everything = map(of_no_element, (chosen, everything))
+            arguments = [*map(of_no_element, arguments)]
         kind = self.ran.drawn.get(position)
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
         key = values[0].value if values and isinstance(values[0], ast.Constant) else None
         if name == "get" and isinstance(key, str) and position not in self.ran.called:
-            chosen = _items(chosen, key)
+            chosen = of_items(chosen, key)
             everything = chosen.union(*arguments, *named.values())
-        updated = _updates(node)
+        updated = items_updated(node)
         if updated is not None and isinstance(function, ast.Attribute):
             self.update(function.value, updated)
         elif isinstance(function, ast.Attribute) and (name in CHANGES or self.sets_event(function)):
-            adds = name in _ADDS
-            receiver = _items(chosen, SIZE) if adds else chosen
+            adds = name in ADDS
+            receiver = of_items(chosen, SIZE) if adds else chosen
             changed = receiver.union(*arguments, *named.values())
             self._change(function.value, changed, adds=adds)
             popped = popped_by(node)
@@ -530,8 +432,8 @@ class Expressions(Names):
             drawn |= self._apply(number, dict.fromkeys(names, everything))
         called = self.ran.called.get(position)
         runs_ops = position in self.ran.ops
-        is_resumed = name in _RESUMING and any(
-            self.ran.codes[number].co_flags & _SUSPENDED for number in called or ()
+        is_resumed = name in RESUMING and any(
+            self.ran.codes[number].co_flags & SUSPENDED for number in called or ()
         )
         if not is_resumed and (called or (runs_ops and not isinstance(function, ast.Attribute))):
             # The value is a function or a module. What a loop chooses is chosen by the loop.
@@ -550,16 +452,16 @@ class Expressions(Names):
                 if each not in template and not self.is_tensor(each)
             ]
             self.add("op", position, NOTHING.union(*numbers, () if is_method else chosen))
-        elif runs_ops or (is_method and name in _MAY_COPY):
+        elif runs_ops or (is_method and name in MAY_COPY):
             self.add("op", position, everything)
-        if is_method and name in _SIZES:
+        if is_method and name in SIZES:
             return everything | drawn
         if not called:
             if runs_ops or self.is_tensor(function):
                 return drawn
             if (
                 isinstance(function, ast.Name)
-                and function.id not in _MAKE
+                and function.id not in MAKE_OBJECTS
                 and hasattr(builtins, function.id)
             ):
                 return everything | drawn
@@ -574,13 +476,13 @@ class Expressions(Names):
         spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
         for number, direct in called.items():
             code = self.ran.codes[number]
-            if code.co_flags & inspect.CO_GENERATOR or _is_special(code, name):
+            if code.co_flags & inspect.CO_GENERATOR or is_special(code, name):
                 result |= everything
             if name != code.co_name and "-packages/" in code.co_filename:
                 # A method in C has called it: NumPy's `max` calls `_amax(a, axis, ...)`.
                 passed = dict.fromkeys(parameters_of(code), everything | chosen)
             elif direct and not spread:
-                passed = _passed(code, arguments, named)
+                passed = passed_to(code, arguments, named)
             else:
                 passed = dict.fromkeys(parameters_of(code), everything)
             is_own = isinstance(function, ast.Attribute) and self.is_made_here(function.value)
@@ -628,7 +530,7 @@ class Expressions(Names):
         those of the object whose method it is, if that has no place with keys of its own."""
         result: Sources = NOTHING
         for fact, sources in list(self.flows.summaries[number].items()):
-            passed = NOTHING.union(*(_given(each, arguments, receiver) for each in list(sources)))
+            passed = NOTHING.union(*(given_by(each, arguments, receiver) for each in list(sources)))
             if fact[0] == "return":
                 result |= passed
             elif passed:
@@ -644,7 +546,7 @@ class Expressions(Names):
             return NOTHING
         asked = test.operand if isinstance(test, ast.UnaryOp) else test
         if not loops and isinstance(asked, ast.Name):
-            sources = _items(sources, SIZE)
+            sources = of_items(sources, SIZE)
         sources |= self.implicit
         position = span_of(self.code, test)
         if loops and position in self.ran.ops:

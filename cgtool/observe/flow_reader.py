@@ -14,7 +14,8 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
-from cgtool.observe.flow_expressions import Expressions, items_written
+from cgtool.observe.flow_calls import items_written
+from cgtool.observe.flow_expressions import Expressions
 from cgtool.observe.flow_names import span_of
 from cgtool.observe.flows import NOTHING, Flows, Ran, Sources
 from cgtool.observe.host_reads import HostReads

@@ -7,7 +7,6 @@ replay but the first. Needs no GPU.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import linecache
 import textwrap
@@ -29,20 +28,19 @@ from cgtool.detectors.frozen_values import (
     RNG_FROZEN_SEED,
     FrozenValues,
 )
+from cgtool.detectors.outside_tensors import OutsideTensors, is_tensor_at, places_of
 from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of, position_of
-from cgtool.observe.host_reads import Change, HostReads, Watched
-from cgtool.observe.host_values import SIZE, Value
+from cgtool.observe.host_reads import Change, HostReads
+from cgtool.observe.host_values import SIZE
 from cgtool.observe.iteration import Iteration, observe
-from cgtool.observe.kept_ops import Op, OutsideTensor, storages_in
+from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line, statement_start
-from cgtool.observe.tensors import has_memory, tensors_in
-from cgtool.observe.uses import memory_set_in
 from cgtool.torch_compat.private import schema
 
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
@@ -178,6 +176,7 @@ class _Comparison:
         self.first, self.second = first, second
         self.reads, self.changes = reads, changes
         self.frozen = FrozenValues(first, second, reads, changes)
+        self.tensors = OutsideTensors(first, second, reads, changes)
         self.branches_unexplained = False
         """Whether the second iteration ran other ops for no known reason."""
         self.unexplained: list[Finding] = []
@@ -390,7 +389,9 @@ class _Comparison:
             is_short_lived = new.storage not in self.first.storages and not self.second.outlived(
                 new.storage
             )
-            if is_short_lived and (after.call.name.startswith(_INDEXES) or not self._was_held(new)):
+            if is_short_lived and (
+                after.call.name.startswith(_INDEXES) or not self.tensors.was_held(new)
+            ):
                 # It existed neither before nor after: PyTorch created it in C++ for this call.
                 continue
             shown = (
@@ -400,7 +401,7 @@ class _Comparison:
             if after.in_optimizer and new.storage in self._explained:
                 # It has a gradient because of what was reported there.
                 continue
-            is_named = any(_is(change.after, new) for change in self.changes)
+            is_named = any(is_tensor_at(change.after, new) for change in self.changes)
             replaced = [] if is_named else self.frozen.explain_object(after.call)
             if replaced:
                 self._explained.add(new.storage)
@@ -423,18 +424,18 @@ class _Comparison:
             # A parameter that other ops read as well was not rebound, nor was one of several that
             # there are all the time: another one is chosen.
             is_rebound = new.parameter is not None and new.storage not in self.first.storages
-            is_rebound &= new.storage in self._given or not self.first.outlived(old.storage)
+            is_rebound &= new.storage in self.tensors.given or not self.first.outlived(old.storage)
             if is_rebound:
                 self._rebound.add(new.storage)
             elif new.storage in self._rebound:
                 # A view of the parameter: `t` in `linear`.
                 continue
             is_chosen = False
-            changed = self._memory_set() if is_rebound else self._memory_set_of(new)
+            changed = self.tensors.memory_set() if is_rebound else self.tensors.memory_set_of(new)
             fix = _FIX_OF_ASSIGNMENT if changed and not is_rebound else None
             if not changed and not is_rebound:
-                holding = self._changed_at(new.address)
-                changed = _places(
+                holding = self.tensors.changed_at(new.address)
+                changed = places_of(
                     (each.use.text, each.frame.file, each.use.line, each.use.by) for each in holding
                 )
                 if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
@@ -449,14 +450,15 @@ class _Comparison:
                 if choosing == []:
                     self._explained.add(new.storage)
                     continue
-                changed = choosing or self._memory_set()
+                changed = choosing or self.tensors.memory_set()
                 is_chosen = choosing is not None
-                if not is_chosen and new.storage in self._made:
+                if not is_chosen and new.storage in self.tensors.made:
                     fix = _FIX_OF_ASSIGNMENT
+            name = self.tensors.name_of(new) or "a tensor that this line reads"
             finding = self._at(
                 after.call,
                 PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
-                f"{self._name_of(new) or 'a tensor that this line reads'} is a different tensor in "
+                f"{name} is a different tensor in "
                 "the next call; a graph always reads the tensor of the capture",
                 shown,
                 *changed,
@@ -466,89 +468,6 @@ class _Comparison:
                 self._chosen.append(finding)
             else:
                 yield finding if fix is None else replace(finding, fix=fix)
-
-    @functools.cached_property
-    def _made(self) -> set[int]:
-        """The storages that the first iteration created, and that outlive it."""
-        before = {tensor.storage for op in self.first.ops for tensor in op.outside}
-        return {each for each in self.first.storages if each not in before}
-
-    @functools.cached_property
-    def _given(self) -> set[int]:
-        """The storages that the first iteration gave to parameters."""
-        before, after = (
-            {(tensor.parameter, tensor.storage) for op in ops for tensor in op.outside}
-            for ops in (self.first.ops, self.second.ops)
-        )
-        known = {parameter for parameter, _ in before}
-        return {
-            storage
-            for parameter, storage in after - before
-            if parameter is not None and parameter in known
-        }
-
-    def _name_of(self, tensor: OutsideTensor) -> str | None:
-        """The name that changes and that it had before the second iteration, or else after it; or
-        that of the generator whose frame held it."""
-        names = self._names_of(tensor)
-        if names:
-            return f"`{names[0]}`"
-        suspended = (
-            f"a tensor that `{self.reads.watched[number].use.text}` holds where it is suspended"
-            for number, value in self.first.state.items()
-            if value.kind == "iterator" and tensor.address in value.addresses
-        )
-        return next(suspended, None)
-
-    def _names_of(self, tensor: OutsideTensor) -> list[str]:
-        held = [change for change in self.changes if _is(change.before, tensor)]
-        held += [change for change in self.changes if _is(change.after, tensor)]
-        return [change.watched.use.text for change in held]
-
-    def _was_held(self, tensor: OutsideTensor) -> bool:
-        """Whether a name led to it before the second iteration."""
-        return any(tensor.address in value.addresses for value in self.first.state.values())
-
-    def _changed_at(self, address: int) -> list[Watched]:
-        """Where the code changes a name, a container, or the attributes of an object, behind which
-        a tensor is."""
-        written = {
-            number: watched
-            for number, watched in enumerate(self.reads.watched)
-            if watched.use.written
-        }
-        # What the first iteration left is what the second one reads.
-        left = [
-            watched
-            for number, watched in written.items()
-            if number in self.first.state and address in self.first.state[number].addresses
-        ]
-        return left or [
-            watched
-            for watched in written.values()
-            if any(
-                has_memory(tensor) and tensor.data_ptr() == address
-                for tensor in tensors_in(watched.look_up())
-            )
-        ]
-
-    def _memory_set(self) -> list[str]:
-        """The lines that give a tensor other memory."""
-        return _places(
-            (text, code_object.co_filename, line, "")
-            for code_object in self.second.ran.codes.values()
-            for text, line in memory_set_in(code_object)
-        )
-
-    def _memory_set_of(self, tensor: OutsideTensor) -> list[str]:
-        """Those of them that give it to a parameter, or to a tensor that they name: a container
-        that also has the tensor is not the reason then."""
-        places = self._memory_set()
-        if tensor.storage in self._given:
-            return places
-        names = self._names_of(tensor)
-        named = tuple(f"`{name}{part}` " for name in names for part in ("", ".data"))
-        return [place for place in places if place.startswith(named)]
 
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:
@@ -596,18 +515,6 @@ class _Comparison:
                     evidence=(change.text,),
                     severity=WARNING,
                 )
-
-
-def _is(value: Value, tensor: OutsideTensor) -> bool:
-    return value.kind == "tensor" and value.content[:2] == (tensor.shape, tensor.address)
-
-
-def _places(changed: Iterable[tuple[str, str, int, str]]) -> list[str]:
-    """The files and lines at which names are changed, each once; by which function, if by one."""
-    texts = (
-        f"`{text}` is changed{how} at {Path(file).name}:{line}" for text, file, line, how in changed
-    )
-    return list(dict.fromkeys(texts))
 
 
 def _each_change_once(

@@ -31,7 +31,7 @@ from cgtool.observe.host_values import runs_the_same
 from cgtool.observe.iteration import Iteration
 from cgtool.observe.kept_ops import COPIES
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Position, text_at
+from cgtool.observe.source import Position, conditions_around, statement_lines, text_at
 from cgtool.observe.uses import changed_by
 from cgtool.torch_compat.private import storage_address
 
@@ -434,7 +434,8 @@ class FrozenValues:
                     yield self._value(source, chain, name, key), self.causes[source]
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key), self.causes[source]
-            if kind == "decision" and changing and self._decides_ops(key):
+            # The iterations may have run other ops for it.
+            if kind == "decision" and changing and (key in self.observed or self._decides_ops(key)):
                 decisions[key] = None
         for position in decisions:
             yield self._decision(position), None
@@ -461,6 +462,8 @@ class FrozenValues:
                 self.flows.branches[each.key].reads or self._decides_ops(each.key, True)
             ):
                 positions[each.key] = None
+            elif each.kind == "decision":
+                waiting += self._changing("decision", each.key)
             elif each.kind in ("state", "whole") and each not in self._rank:
                 waiting += self.flows.facts.get(("state", each.key), ())
             else:
@@ -470,7 +473,7 @@ class FrozenValues:
     def _decides_ops(self, position: Position, result_is_used: bool = False) -> bool:
         """Whether a condition decides which ops run, and not only which numbers they get."""
         branch = self.flows.branches[position]
-        ran = self.second.ran.around
+        ran = self.first.ran.around | self.second.ran.around
         return (
             branch.effects
             or (result_is_used and branch.selects)
@@ -527,15 +530,24 @@ class FrozenValues:
 
     def _written(self, cause: Source) -> list[Watched]:
         """Where the code writes a value, or an object that it is a field of, if nothing writes the
-        field; a line that sets it back if no other writes it."""
+        field; a line that sets it back, or one that is not known to have run, if no other does."""
         return sorted(
             (
                 each
                 for each in self.reads.watched
                 if each.use.written and each.key and each.key == cause.key[: len(each.key)]
             ),
-            key=lambda each: (each.key != cause.key, each.use.resets),
+            key=lambda each: (each.key != cause.key, each.use.resets, *self._may_not_run(each)),
         )
+
+    def _may_not_run(self, watched: Watched) -> tuple[bool, int]:
+        """Whether a line calls a method that changes a container, but not in these iterations; and
+        how many conditions it depends on."""
+        file, used = watched.frame.file, watched.use.line
+        lines = statement_lines(file, used)
+        changing = self.first.ran.changing | self.second.ran.changing
+        is_idle = bool(watched.use.method) and not any((file, line) in changing for line in lines)
+        return is_idle, conditions_around(file, used)
 
     def _in_words(self, cause: Source) -> str:
         if cause.kind in _DRAWS:

@@ -341,8 +341,13 @@ class Names:
 
     def uses_tensors(self, statement: ast.AST) -> bool:
         names = self.ran.tensors.get(id(self.code), ())
+        kinds: tuple[type[ast.expr], ...] = (ast.Name,)
+        if not all(map(str.isidentifier, names)):
+            kinds = ast.Name, ast.Attribute, ast.Subscript
         return not isinstance(statement, ast.Expr) and any(
-            isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+            isinstance(node, kinds)
+            and isinstance(getattr(node, "ctx", None), ast.Load)
+            and ast.unparse(node) in names
             for node in (statement, *inner_nodes(statement))
         )
 

@@ -100,6 +100,8 @@ class _Reader(Expressions):
             return
         sources = self.evaluate(value)
         self.add("return", id(self.code), sources | self.control)
+        if id(self.code) in self.ran.answering and self.reads_tensors(value):
+            self.add("output", id(self.code), sources | self.control)
         with_tensors = self.ran.outputs.get(id(self.code))
         if with_tensors is None:
             return

@@ -123,6 +123,11 @@ class Ran:
     replacing: dict[int, CodeType] = field(default_factory=dict)
     """By id, functions that PyTorch called (hooks), and that returned other tensors than they were
     given, or wrote into those."""
+    changing: set[tuple[str, int]] = field(default_factory=set)
+    """The files and lines where methods in C changed containers."""
+    answering: set[int] = field(default_factory=set)
+    """Ids of functions that PyTorch called for what they return: hooks, and functions of autograd,
+    but not `forward` of a module, whose caller gets the result."""
     hidden: set[int] = field(default_factory=set)
     """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
     blocks: dict[int, ast.With] = field(default_factory=dict)

@@ -53,7 +53,7 @@ from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
 from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at
 from cgtool.observe.tensors import on_host, tensors_in
-from cgtool.observe.uses import reads_of
+from cgtool.observe.uses import CHANGES, reads_of
 from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import set_profile, without_collector
 from cgtool.torch_compat.private import (
@@ -173,6 +173,8 @@ class CallProfile(FollowingProfile):
                 self._note_call(frame)
                 if frame.f_back is not None and package_part(frame.f_back.f_code.co_filename):
                     self._given_to[id(frame)] = _versions_of(frame)
+                    if not _passes_result_on(frame):
+                        self.ran.answering.add(id(frame.f_code))
             elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
                 self._draw("host", _caller_of(frame), frame.f_locals.get("self"))
             elif code.co_filename.endswith(_GIVEN_IN_LIBRARIES.get(code.co_name, ())):
@@ -207,6 +209,9 @@ class CallProfile(FollowingProfile):
                     self._note_seed(frame)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
+            elif isinstance(owner, CONTAINERS):
+                if argument.__name__ in CHANGES and not is_internal(code):
+                    self.ran.changing.add((code.co_filename, frame.f_lineno))
             elif isinstance(owner, Context) and argument.__name__ == "run":
                 running.contexts += 1
             elif running.contexts > 0 and isinstance(owner, ContextVar):
@@ -433,6 +438,16 @@ def _versions_of(frame: types.FrameType) -> list[tuple[torch.Tensor, int]]:
             for tensor in (own, own.grad if own.is_leaf else None)
             if tensor is not None
         ]
+
+
+def _passes_result_on(frame: types.FrameType) -> bool:
+    """Whether the result of a function that PyTorch calls is that of what the user's code calls:
+    `forward` of a module, or a function behind `torch.no_grad()`."""
+    code, caller = frame.f_code, frame.f_back
+    if caller is not None and caller.f_code.co_name == "decorate_context":
+        return True
+    owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    return code.co_name == "forward" and isinstance(owner, torch.nn.Module)
 
 
 def _is_changed(given: list[tuple[torch.Tensor, int]], returned: Any) -> bool:

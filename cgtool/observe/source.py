@@ -80,12 +80,28 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 @cache
 def statement_start(file: str, line: int) -> int:
     """The first line of the innermost statement at a line."""
-    starts = [
-        node.lineno
+    return statement_lines(file, line).start
+
+
+def conditions_around(file: str, line: int) -> int:
+    """How many conditions decide whether a line runs."""
+    kinds = (ast.If, ast.While, ast.match_case, ast.ExceptHandler)
+    return sum(
+        any(each.lineno <= line <= (each.end_lineno or 0) for each in guarded)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, kinds)
+        for guarded in (node.body, getattr(node, "orelse", []))
+    )
+
+
+def statement_lines(file: str, line: int) -> range:
+    """The lines of the innermost statement at a line."""
+    around = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    return max(starts, default=line)
+    return max(around, key=lambda lines: lines.start, default=range(line, line + 1))
 
 
 def returns_of(code: CodeType) -> list[int]:

@@ -68,6 +68,8 @@ class Use:
     """Of an attribute whose name is computed: how it is written, ``f"tap{k}"``."""
     setter: str = field(default="", compare=False)
     """The function that assigns to it, or removes it: ``setattr``, ``delattr``."""
+    method: str = field(default="", compare=False)
+    """Its method that changes it: ``append``."""
 
     @property
     def by(self) -> str:
@@ -347,7 +349,7 @@ class _Uses(ast.NodeVisitor):
         self.code, self.aliases = code, aliases_of(code)
         self.uses: list[Use] = []
         self.tested = self.computed = self.resets = self.rises = self.removes = False
-        self.setter = ""
+        self.setter = self.method = ""
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -431,7 +433,10 @@ class _Uses(ast.NodeVisitor):
         resets, rises, removes = (written and x for x in (self.resets, self.rises, self.removes))
         how = written, self.tested, self.computed, called, resets, rises, removes, counted
         setter = self.setter if written else ""
-        self.uses.append(Use(root, scope, steps, line, *how, name=name, setter=setter))
+        method = self.method if written else ""
+        self.uses.append(
+            Use(root, scope, steps, line, *how, name=name, setter=setter, method=method)
+        )
 
     def _count(self, nodes: Iterable[ast.expr], counted: str) -> None:
         """Note the containers among expressions, whose number of items is asked."""
@@ -509,9 +514,9 @@ class _Uses(ast.NodeVisitor):
                 self.visit(argument)
             return
         if isinstance(function, ast.Attribute) and function.attr in CHANGES:
-            self.resets = function.attr == "clear"
+            self.resets, self.method = function.attr == "clear", function.attr
             self._change(function.value)
-            self.resets = False
+            self.resets, self.method = False, ""
             popped = popped_by(node)
             if popped is not None:
                 self._removal(popped)

@@ -188,6 +188,108 @@ def two_draws_of_one_generator(device):
     return Augments(), (rows(device),)
 
 
+def _hooked(device, hook):
+    model = nn.Sequential(nn.Linear(8, 8)).to(device)
+    model[0].register_forward_pre_hook(hook)
+    return model, (rows(device),)
+
+
+def hook_returns_another_input_in_even_calls(device):
+    calls = {"n": 0}
+
+    def hook(module, args):  # <- child-module-hooks-captured
+        calls["n"] += 1
+        if calls["n"] % 2 == 0:  # <- control-flow-frozen
+            return (args[0] + 1,)
+        return None
+
+    return _hooked(device, hook)
+
+
+def hook_returns_another_input_in_odd_calls(device):
+    calls = {"n": 0}
+
+    def hook(module, args):  # <- child-module-hooks-captured
+        calls["n"] += 1
+        if calls["n"] % 2 == 1:  # <- control-flow-frozen
+            return (args[0] + 1,)
+        return None
+
+    return _hooked(device, hook)
+
+
+def hook_begins_after_many_calls(device):
+    calls = {"n": 0}
+
+    def hook(module, args):  # <- child-module-hooks-captured
+        calls["n"] += 1
+        x = args[0]
+        if calls["n"] > 40:  # <- control-flow-frozen
+            return (x * 2,)
+        return None
+
+    return _hooked(device, hook)
+
+
+def _gradients_in(device, parity):
+    weight = nn.Parameter(torch.randn(8, device=device))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    calls = {"n": 0}
+
+    def step():
+        calls["n"] += 1
+        weight.grad = None
+        loss = weight.square().sum()
+        loss.backward()
+        if calls["n"] % 2 == parity:  # <- control-flow-frozen
+            weight.grad = weight.grad * 0.5
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def gradients_are_scaled_in_even_calls(device):
+    return _gradients_in(device, 0)
+
+
+def gradients_are_scaled_in_odd_calls(device):
+    return _gradients_in(device, 1)
+
+
+def helper_decides_for_its_caller(device):
+    calls = {"n": 0}
+    layer = nn.Linear(8, 8).to(device)
+
+    def scaled(x):  # noqa: RET503
+        calls["n"] += 1
+        if calls["n"] % 2 == 0:  # <- control-flow-frozen
+            return (x + 1,)
+
+    def forward(x):
+        result = scaled(x)
+        if result is not None:
+            x = result[0]
+        return layer(x)
+
+    return forward, (rows(device),)
+
+
+def blocks_come_back_when_none_is_free(device):
+    table = torch.zeros(12, 8, device=device)
+    free, used = collections.deque(range(12)), collections.deque()
+
+    def write(x):
+        if not free:
+            free.append(used.popleft())
+        block = free.popleft()  # <- cpu-state-step-counter
+        used.append(block)
+        table[block] = x[0]
+        return table.sum()
+
+    return write, (rows(device),)
+
+
 class Scales:
     def __init__(self):
         self.gain, self.shift = 1.0, 0.5
@@ -3076,3 +3178,18 @@ def momentum_that_decays(device):
         return norm(x)  # <- python-scalar-frozen
 
     return forward, (rows(device),)
+
+
+class Positions:
+    def __init__(self):
+        self.at, self.limit, self.wraps = 0, 100, False
+
+    def __call__(self, x):
+        if self.at >= self.limit and self.wraps:
+            self.at = self.limit - 2
+        self.at += 1  # <- cpu-state-step-counter
+        return x * self.at
+
+
+def position_that_never_wraps(device):
+    return Positions(), (rows(device),)

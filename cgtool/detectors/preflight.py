@@ -89,6 +89,12 @@ def findings_of(options: CaptureOptions) -> Iterator[Finding]:
         )
 
 
+_FIX_OF_HARMLESS = (
+    "nothing needs to change if the hook only runs ops on the device, which the graph repeats; "
+    "call the rest of it after each replay"
+)
+
+
 def of_modules(workload: Workload, known: Sequence[Finding]) -> Iterator[Finding]:
     """Findings about modules as the first calls have left them: lazy modules, and hooks that run
     once, have removed their hooks.
@@ -103,7 +109,10 @@ def of_modules(workload: Workload, known: Sequence[Finding]) -> Iterator[Finding
                 places = {(frame.file, frame.function) for frame in finding.frames}
                 is_hook = finding.code == CHILD_MODULE_HOOKS_CAPTURED
                 harmless = is_hook and places and not places & hazardous
-                yield replace(finding, severity=NOTE) if harmless else finding
+                if harmless:
+                    yield replace(finding, severity=NOTE, fix=_FIX_OF_HARMLESS)
+                else:
+                    yield finding
 
 
 def _module(prefix: str, module: torch.nn.Module) -> Iterator[Finding]:

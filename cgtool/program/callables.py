@@ -138,10 +138,9 @@ _LONGEST = 200
 
 
 def _name_of(function: Any) -> str:
+    function = unwrapped(function)
     if is_a(function, torch.nn.Module):
         return type_name(real_module(function))
-    if is_a(function, functools.partial):
-        return _name_of(function.func)
     name = attribute(function, "__name__")
     if not is_a(name, str) or not name:
         return type_name(function)

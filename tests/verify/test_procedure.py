@@ -155,7 +155,7 @@ def test_a_memo_keeps_no_tensor_in_every_call(verified, tmp_path):
         "    return step, (torch.ones(4, device=device),)\n"
     )
     codes = {finding.code for finding in verified(f"{file}:build").findings}
-    assert codes == {"python-scalar-frozen"}
+    assert codes == {"control-flow-frozen", "python-scalar-frozen"}
 
 
 def test_ops_after_the_last_one_of_the_capture_are_named(verified, tmp_path):

@@ -414,6 +414,8 @@ class FrozenValues:
                 if position not in calls or is_view(calls[position].name):
                     calls[position] = op.call
         decisions: dict[Position, None] = {}
+        modes: list[tuple[Source, Position]] = []
+        told: set[Source] = set()
         for kind, key in self.flows.facts:
             changing = self._reported(kind, key)
             chosen = self._chosen_by(changing) if kind == "op" else {}
@@ -423,6 +425,8 @@ class FrozenValues:
                     decisions[source.key] = None
                 elif source in chosen:
                     decisions |= dict.fromkeys(chosen[source])
+                elif kind == "mode":
+                    modes.append((source, key))
                 elif kind == "op":
                     call = calls.get(key)
                     is_filled = self.causes[source].kind == "copied"
@@ -431,6 +435,7 @@ class FrozenValues:
                         continue
                     chain, name = (call.chain, call.name) if call else ((), "an op")
                     name = self._targets.get(key) or self._got.get(key) or name
+                    told.add(self.causes[source])
                     yield self._value(source, chain, name, key), self.causes[source]
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key), self.causes[source]
@@ -438,7 +443,12 @@ class FrozenValues:
             if kind == "decision" and changing and (key in self.observed or self._decides_ops(key)):
                 decisions[key] = None
         for position in decisions:
+            told.update(self.causes[source] for source in self._changing("decision", position))
             yield self._decision(position), None
+        for source, position in modes:
+            if self.causes[source] not in told:
+                target = f"`{text_at(position)}`"
+                yield self._value(source, (), target, position), self.causes[source]
 
     def _chosen_by(self, sources: Sequence[Source]) -> dict[Source, list[Position]]:
         """For values that are kept: the conditions that decide which ops compute them, if what

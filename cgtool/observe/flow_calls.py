@@ -13,7 +13,12 @@ from cgtool.observe.uses import Step
 SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
 MAKE_OBJECTS = frozenset(("dict", "enumerate", "list", "set", "tuple", "zip"))
 """Functions of Python that make an object of their arguments."""
-MAY_COPY = frozenset(("to", "type", "contiguous"))
+MAY_COPY = frozenset(
+    (
+        "bfloat16", "bool", "contiguous", "cuda", "double", "float", "half", "int", "long", "to",
+        "type",
+    )
+)  # fmt: skip
 """Methods of a tensor that run an op, or none if there is nothing to do."""
 KINDS = frozenset(
     (
@@ -30,6 +35,8 @@ ASK_KINDS = frozenset(
     )
 )  # fmt: skip
 """Methods and functions that do."""
+SET_MODES = frozenset(("train", "requires_grad_"))
+"""Methods of modules and tensors whose argument says what later ops do."""
 SIZES = frozenset(("size", "stride"))
 """Methods of a tensor that return numbers."""
 RESUMING = frozenset(("send", "asend", "__next__", "__anext__"))

@@ -17,6 +17,7 @@ from cgtool.observe.flow_calls import (
     MAY_COPY,
     OF_ANY_KEY,
     RESUMING,
+    SET_MODES,
     SETTINGS,
     SIZES,
     SUSPENDED,
@@ -135,6 +136,8 @@ class Expressions(Names):
                 sources = self.control
             if isinstance(key, ast.Constant) and key.value in SETTINGS:
                 self.add("setting", position, sources)
+            elif getattr(target, "attr", "") == "requires_grad":
+                self.add("mode", position, sources)
             self._set_by_functions(position, sources)
         self._store(target, sources)
 
@@ -400,6 +403,8 @@ class Expressions(Names):
         name = getattr(function, "attr", None) or getattr(function, "id", "")
         if position in self.ran.seeds:
             self.add("seed", position, NOTHING.union(*arguments, *named.values()))
+        if name in SET_MODES and position not in self.ran.called:
+            self.add("mode", position, NOTHING.union(*arguments, *named.values()))
         if name == "len":
             everything = of_items(everything, SIZE)
         elif name in ASK_KINDS and position not in self.ran.called:

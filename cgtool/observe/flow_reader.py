@@ -22,7 +22,12 @@ from cgtool.observe.host_reads import HostReads
 from cgtool.observe.source import function_of, inner_nodes
 from cgtool.observe.uses import assigned_parts
 
-_MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
+_MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode", "no_grad", "enable_grad"))
+
+
+def _is_mode(node: ast.AST) -> bool:
+    function = node.func if isinstance(node, ast.Call) else None
+    return (getattr(function, "attr", None) or getattr(function, "id", "")) in _MODES
 
 
 def read_flows(ran: Ran, reads: HostReads) -> Flows:
@@ -190,10 +195,9 @@ class _Reader(Expressions):
     def _do_With(self, node: ast.With | ast.AsyncWith) -> None:  # noqa: N802
         for item in node.items:
             sources = self.evaluate(item.context_expr) | self.implicit
-            call = item.context_expr
-            function = call.func if isinstance(call, ast.Call) else None
-            if (getattr(function, "attr", None) or getattr(function, "id", "")) in _MODES:
-                self.branch(call, list(node.body), sources)
+            # One of several may be chosen: `autocast(...) if self.half else nullcontext()`.
+            if any(map(_is_mode, ast.walk(item.context_expr))):
+                self.branch(item.context_expr, list(node.body), sources)
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, sources)
         self._block(node.body)

@@ -300,6 +300,8 @@ class Flows:
         written = target.value if isinstance(target, ast.Subscript) else target
         if isinstance(written, ast.Attribute) and written.attr == "data":
             return True
+        if isinstance(target, ast.Attribute) and target.attr == "grad":
+            return self.is_on_device(code, target.value)
         is_in_place = written is not target or isinstance(node, ast.AugAssign)
         return is_in_place and self.is_on_device(code, written)
 
@@ -351,6 +353,13 @@ class Flows:
         if isinstance(function, ast.Attribute):
             name, owners = function.attr, self._values(code, function.value)
             if name in _CHANGES_TENSORS:
+                return True
+            if name in ("eval", "train") and any(
+                module.training is (name == "eval")
+                for owner in owners
+                if isinstance(owner, torch.nn.Module)
+                for module in owner.modules()
+            ):
                 return True
             if _is_in_place(name):
                 return not any(isinstance(each, torch.Tensor) and on_host(each) for each in owners)

@@ -3193,3 +3193,80 @@ class Positions:
 
 def position_that_never_wraps(device):
     return Positions(), (rows(device),)
+
+
+def _late(device, run):
+    """What runs differently once in many calls."""
+    calls = {"n": 0}
+    return functools.partial(run, calls), (rows(device),)
+
+
+def precision_is_chosen_late(device):
+    weight, half, whole = torch.randn(8, 8, device=device), torch.bfloat16, contextlib.nullcontext()
+
+    def run(calls, x):
+        calls["n"] += 1
+        with torch.autocast("cuda", half) if calls["n"] > 40 else whole:  # <- control-flow-frozen
+            return x @ weight
+
+    return _late(device, run)
+
+
+def gradient_is_dropped_late(device):
+    weight = nn.Parameter(torch.randn(8, device=device))
+    weight.grad = torch.zeros_like(weight)
+
+    def run(calls, x):
+        calls["n"] += 1
+        if calls["n"] > 40:  # <- control-flow-frozen
+            weight.grad = None
+        loss = (x * weight).sum()
+        loss.backward()
+        return loss.detach()
+
+    return _late(device, run)
+
+
+def dropout_ends_late(device):
+    layer = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).to(device)
+
+    def run(calls, x):
+        calls["n"] += 1  # <- cpu-state-step-counter
+        layer.train(calls["n"] < 40)
+        return layer(x)
+
+    return _late(device, run)
+
+
+def layers_are_evaluated_late(device):
+    layer = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).to(device)
+
+    def run(calls, x):
+        calls["n"] += 1
+        if calls["n"] > 40:  # <- control-flow-frozen
+            layer.eval()
+        return layer(x)
+
+    return _late(device, run)
+
+
+def parameter_is_frozen_late(device):
+    first, second = (nn.Parameter(torch.randn(8, device=device)) for _ in range(2))
+
+    def run(calls, x):
+        calls["n"] += 1  # <- cpu-state-step-counter
+        first.requires_grad_(calls["n"] < 40)
+        return (x * first).sum() + (x * second).sum()
+
+    return _late(device, run)
+
+
+def input_is_cast_late(device):
+    weight = torch.randn(8, 8, device=device)
+
+    def run(calls, x):
+        calls["n"] += 1
+        x = x.half() if calls["n"] > 40 else x.float()  # <- control-flow-frozen
+        return x.float() @ weight
+
+    return _late(device, run)

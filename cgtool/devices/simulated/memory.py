@@ -67,17 +67,17 @@ def predict(
         )
         return block
 
-    events = [(life.born, index, False) for index, life in enumerate(lifetimes.lives)]
+    # A call that is not like the next one may run a backward that the capture does not.
+    lives = [life for life in lifetimes.lives if life.graph < len(graphs)]
+    events = [(life.born, index, False) for index, life in enumerate(lives)]
     events += [
-        (life.died, index, True)
-        for index, life in enumerate(lifetimes.lives)
-        if life.died is not None
+        (life.died, index, True) for index, life in enumerate(lives) if life.died is not None
     ]
     placed: dict[int, tuple[PoolBlock, int]] = {}
     """By life: its block, and the index of its allocation."""
     workspaces: set[tuple[int, bool, int]] = set()
     for _, index, frees in sorted(events):
-        life = lifetimes.lives[index]
+        life = lives[index]
         if frees:
             block, position = placed.pop(index)
             pools[pool_of(life)].free(block)

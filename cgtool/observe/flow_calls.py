@@ -8,6 +8,7 @@ from types import CodeType
 
 from cgtool.observe.flow_names import RECEIVERS, parameters_of
 from cgtool.observe.flows import NOTHING, Source, Sources, beside, of_tensor
+from cgtool.observe.host_values import ORDER
 from cgtool.observe.uses import Step
 
 SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
@@ -76,6 +77,12 @@ def of_items(sources: Sources, key: str) -> Sources:
         return source
 
     return frozenset(map(item, sources))
+
+
+def in_order(sources: Sources) -> Sources:
+    """For containers among the sources, only which items they have, in which order."""
+    states = frozenset(each for each in sources if each.kind == "state")
+    return sources - states | of_items(states, ORDER)
 
 
 def passed_to(

@@ -22,6 +22,7 @@ from cgtool.observe.flow_calls import (
     SIZES,
     SUSPENDED,
     given_by,
+    in_order,
     is_special,
     items_updated,
     key_of_steps,
@@ -41,7 +42,7 @@ from cgtool.observe.flows import (
     of_tensor,
     without_steps,
 )
-from cgtool.observe.host_values import CONTAINERS, ITSELF, PRESENCE, SIZE
+from cgtool.observe.host_values import CONTAINERS, ITSELF, ORDER, PRESENCE, SIZE
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import Position
 from cgtool.observe.uses import (
@@ -114,6 +115,14 @@ class Expressions(Names):
             parts = [(x, beside(held) if self.is_number(x) else held) for x, held in parts]
         return NOTHING.union(*(held for _, held in parts))
 
+    def bind_item(self, target: ast.AST, sources: Sources) -> None:
+        """Bind what a loop takes out of a container. Which tensor that is does not depend on what
+        changes in the other items."""
+        self.bind(target, sources)
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(self.code), ()):
+                self.names[node.id] = in_order(self.names.get(node.id, NOTHING))
+
     def bind(self, target: ast.AST, sources: Sources) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             sources |= self.results(target, sources)
@@ -153,11 +162,15 @@ class Expressions(Names):
             # It may be read after the replay.
             self.add("output", id(self.code), sources)
         chain = name_chain(target)
-        if (chain is None or ONE in chain[1]) and isinstance(target, ast.Attribute | ast.Subscript):
+        root, steps = chain or ("", ())
+        # With a key that is not known, it is a part of the container; behind one (`rows[i]["n"]`),
+        # only of what has that name in its items.
+        is_in_some_item = ONE in steps[:-1] and bool(self.keys(root, steps, in_place=in_place))
+        is_some_item = chain is None or (ONE in steps and not is_in_some_item)
+        if is_some_item and isinstance(target, ast.Attribute | ast.Subscript):
             self._store(target.value, sources, in_place=True)
         if chain is None:
             return
-        root, steps = chain
         for key in self.keys(root, steps, in_place=in_place):
             self.add("state", key, sources)
             if key[0] == "module":
@@ -262,6 +275,9 @@ class Expressions(Names):
                 node, of_tensor(sources) if self.is_tensor_of_result(node) else sources
             )
         sources = self.children(node) if ONE in chain[1] else NOTHING
+        if ONE in chain[1][:-1] and self.keys(*chain):
+            # Of `rows[i]["w"]`, the items of that name are known; `i` and the rows choose one.
+            sources = in_order(sources)
         return sources | self._load(node, chain)
 
     _Subscript = _Attribute
@@ -362,7 +378,7 @@ class Expressions(Names):
         sources: Sources = NOTHING
         for loop in node.generators:
             decision = self.decide(loop.iter, [node], loops=True)
-            self.bind(loop.target, self.evaluate(loop.iter))
+            self.bind_item(loop.target, self.evaluate(loop.iter))
             sources |= decision
             for test in loop.ifs:
                 sources |= self.decide(test, [node])
@@ -526,7 +542,10 @@ class Expressions(Names):
         for decision in self.control:
             for table in (self.flows.facts, self.flows.summaries[id(self.code)]):
                 sources |= table.get(("decision", decision.key), set())
-        return frozenset(sources)
+        ordered = {
+            each.key[0] for each in sources if each.kind == "item" and each.key[1] == (ORDER,)
+        }
+        return frozenset(sources | ordered)
 
     def _apply(
         self, number: int, arguments: dict[str, Sources], receiver: Sources = NOTHING
@@ -559,6 +578,8 @@ class Expressions(Names):
         if loops and name_chain(test) is not None:
             # How many items a container has does not depend on the numbers in them.
             sources = frozenset(each for each in sources if each.kind != "beside")
+        if loops:
+            sources = in_order(sources)
         if position in self.ran.reads:
             sources |= {Source("read", position)}
         return self.branch(test, guarded, sources, loops=loops)

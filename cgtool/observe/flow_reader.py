@@ -167,7 +167,7 @@ class _Reader(Expressions):
             names = dict(self.names)
             self.control = before | decision
             if target is not None:
-                self.bind(node.target, target)
+                self.bind_item(node.target, target)
             self._block(node.body)
             for name, sources in names.items():
                 self.names[name] = self.names.get(name, NOTHING) | sources

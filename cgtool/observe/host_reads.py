@@ -33,6 +33,7 @@ from cgtool.observe.host_values import (
     CONTAINERS,
     ITSELF,
     KEYS,
+    ORDER,
     PRESENCE,
     SHARED,
     SIZE,
@@ -134,6 +135,8 @@ class Change:
         if key == SIZE and self.after.kind == "random":
             return True
         before, after = self.before.content, self.after.content
+        if key == ORDER:
+            return self.after.order is not None and self.before.order == self.after.order
         if key == ITSELF:
             return (before is None) == (after is None)
         if key == PRESENCE and self.after.kind == "number":

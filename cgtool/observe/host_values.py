@@ -20,7 +20,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -67,6 +67,8 @@ PRESENCE = "\0presence"
 """Stands there for what is None: a value, or an item of it."""
 ITSELF = "\0itself"
 """The same for the value that is compared with None itself, and nothing in it."""
+ORDER = "\0order"
+"""Stands there for which things are in a container, in which order, whatever changes in these."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Value:
     """Whether it is a container with tensors in it."""
     addresses: tuple[int, ...] = ()
     """Of the tensor on the device that it is, or of those that it holds, in order."""
+    order: tuple[Any, ...] | None = field(default=None, compare=False)
+    """Of a container: its items in order, those that can change by identity."""
     lasts: bool = True
     """Of an iterator: whether it returns the same each time, as far as it shows."""
 
@@ -399,7 +403,18 @@ def _container(value: Any, depth: int) -> Value:
     )
     values = (part for _, part in items[:_MANY])
     held = _addresses_of(_tensors_of(values, depth)) if has_tensors else ()
-    return Value("container", content, f"{len(items)} items", has_tensors, held)
+    order = tuple(
+        (key, None if type(key) is str and type(part) in NUMBERS else _own(part))
+        for key, part in items[:_MANY]
+    )
+    return Value("container", content, f"{len(items)} items", has_tensors, held, order)
+
+
+def _own(part: Any) -> Any:
+    if type(part) in NUMBERS:
+        return _comparable(part)
+    is_changed_in_place = not isinstance(part, tuple | frozenset)
+    return id(part) if is_changed_in_place else _part(part, 1)
 
 
 def _tensors_of(parts: Iterable[Any], depth: int) -> Iterator[torch.Tensor]:

@@ -3270,3 +3270,68 @@ def input_is_cast_late(device):
         return x.float() @ weight
 
     return _late(device, run)
+
+
+def _rows(device, count=2):
+    return [{"weight": rows(device), "calls": 0} for _ in range(count)]
+
+
+def count_in_rows_that_are_looped_over(device):
+    kept = _rows(device)
+
+    def run(x):
+        for row in kept:
+            row["calls"] += 1  # <- cpu-state-step-counter
+            x = x * (1 + row["calls"] // 100)
+        return x
+
+    return run, (rows(device),)
+
+
+def count_in_rows_by_index(device):
+    kept = _rows(device)
+
+    def run(x):
+        for i in range(2):
+            kept[i]["calls"] += 1  # <- cpu-state-step-counter
+            x = x * (1 + kept[i]["calls"] // 100)
+        return x
+
+    return run, (rows(device),)
+
+
+def rows_change_places(device):
+    kept = _rows(device)
+
+    def run(x):
+        kept.append(kept.pop(0))
+        for row in kept:
+            x = x * row["weight"] + 1  # <- metadata-address-changed
+        return x
+
+    return run, (rows(device),)
+
+
+def rows_with_numbers_are_reversed(device):
+    kept = [{"gain": 1.0}, {"gain": 2.0}]
+
+    def run(x):
+        kept.reverse()  # <- python-side-effects-skipped
+        for row in kept:  # <- control-flow-frozen
+            x = x * row["gain"] + 1
+        return x
+
+    return run, (rows(device),)
+
+
+def list_in_a_row_grows(device):
+    kept = [{"parts": []}]
+
+    def run(x):
+        kept[0]["parts"].append(1)
+        for row in kept:
+            for _ in row["parts"]:  # <- control-flow-frozen
+                x = x * 1.5
+        return x
+
+    return run, (rows(device),)

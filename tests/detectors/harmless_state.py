@@ -1640,3 +1640,93 @@ def kind_of_a_copy_on_the_host(device):
         return y, host
 
     return forward, (rows(device),)
+
+
+def _rows(device, count=2):
+    return [{"weight": rows(device), "calls": 0} for _ in range(count)]
+
+
+def counts_in_rows_that_are_looped_over(device):
+    kept = _rows(device)
+
+    def run(x):
+        for row in kept:
+            x = x * row["weight"]
+            row["calls"] += 1
+        return x
+
+    return run, (rows(device),)
+
+
+def counts_in_rows_by_index(device):
+    kept = _rows(device)
+
+    def run(x):
+        for i in range(len(kept)):
+            x = x * kept[i]["weight"]
+            kept[i]["calls"] += 1
+        return x
+
+    return run, (rows(device),)
+
+
+def counts_in_a_table(device):
+    kept = {"first": _rows(device)[0]}
+
+    def run(x):
+        for _name, row in kept.items():
+            x = x * row["weight"]
+            row["calls"] += 1
+        return x
+
+    return run, (rows(device),)
+
+
+def counts_beside_the_weights(device):
+    weights, counts = [rows(device) for _ in range(2)], [{"n": 0}, {"n": 0}]
+
+    def run(x):
+        for weight, count in zip(weights, counts, strict=True):
+            x = x * weight
+            count["n"] += 1
+        return x
+
+    return run, (rows(device),)
+
+
+def log_of_each_layer(device):
+    kept = [(rows(device), []) for _ in range(2)]
+
+    def run(x):
+        for number, (weight, log) in enumerate(kept):
+            x = x * weight
+            log.append(number)
+        return x
+
+    return run, (rows(device),)
+
+
+class Counts(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1, "calls": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["calls"] += 1
+            for each in group["params"]:
+                each.add_(each.grad, alpha=-0.1)
+
+
+def optimizer_that_counts_its_calls(device):
+    weight = nn.Parameter(rows(device))
+    optimizer = Counts([weight])
+
+    def step():
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step

@@ -133,6 +133,7 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
     """The hooks of one module, which a graph leaves out."""
     for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
         for table in names:
+            part = "pre-" if "pre" in table else ""
             for hook in (getattr(module, table, None) or {}).values():
                 function = _function_of(hook)
                 if package_part(getattr(getattr(function, "__code__", None), "co_filename", "")):
@@ -141,8 +142,8 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
                 name = f"`{path}`" if path else "the module"
                 yield Finding(
                     CHILD_MODULE_HOOKS_CAPTURED,
-                    f"{name} ({type(module).__name__}) has a {kind} hook, whose "
-                    "Python code does not run in a replay",
+                    f"{name} ({type(module).__name__}) has a {kind} {part}hook, whose Python code "
+                    "does not run in a replay",
                     _definition(function),
                     module=path,
                 )

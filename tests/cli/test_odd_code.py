@@ -278,3 +278,19 @@ def test_a_program_may_run_under_cprofile(command, tmp_path):
     (tmp_path / "profiled.py").write_text(code)
     done = run_fresh_cgtool(command, "profiled.py:make", "--device", "simulated", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("warmup", ["3", "4"])
+def test_a_backward_that_only_some_calls_have(warmup, tmp_path):
+    body = (
+        "def make(device):\n"
+        "    weight = torch.nn.Parameter(torch.ones(4, device=device))\n"
+        "    calls = [0]\n"
+        "    def f(x):\n"
+        "        calls[0] += 1\n"
+        "        weight.requires_grad_(calls[0] % 2 == 0)\n"
+        "        return x * weight\n"
+        "    return f, (torch.ones(4, device=device),)\n"
+    )
+    done = attempt(tmp_path, body, "--warmup-iters", warmup, name="make")
+    assert done.returncode == 0, done.stderr

@@ -404,13 +404,14 @@ def _container(value: Any, depth: int) -> Value:
     values = (part for _, part in items[:_MANY])
     held = _addresses_of(_tensors_of(values, depth)) if has_tensors else ()
     order = tuple(
-        (key, None if type(key) is str and type(part) in NUMBERS else _own(part))
+        (_own(key), None if type(key) is str and type(part) in NUMBERS else _own(part))
         for key, part in items[:_MANY]
     )
     return Value("container", content, f"{len(items)} items", has_tensors, held, order)
 
 
 def _own(part: Any) -> Any:
+    """What tells an item from others, whatever changes in it, without a call of its ``__eq__``."""
     if type(part) in NUMBERS:
         return _comparable(part)
     is_changed_in_place = not isinstance(part, tuple | frozenset)

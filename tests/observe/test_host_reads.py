@@ -123,3 +123,18 @@ def test_a_tensor_that_takes_the_address_of_a_dead_one_is_another(monkeypatch):
             break
     assert other.data_ptr() == address
     assert value_of(other) != before
+
+
+def test_the_order_of_items_does_not_compare_what_they_are():
+    """A tensor with several elements has no truth value, nor has its comparison with another."""
+    row = {"calls": 0}
+    tables = [{torch.ones(2): row} for _ in range(2)]
+    before, after = map(value_of, tables)
+    assert before is not None and after is not None
+    assert before.order != after.order
+    rows = [row, {"calls": 0}]
+    before = value_of(rows)
+    row["calls"] += 1
+    assert value_of(rows).order == before.order
+    rows.reverse()
+    assert value_of(rows).order != before.order

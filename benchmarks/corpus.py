@@ -108,6 +108,8 @@ def main() -> None:
     chosen = entries(*options.wanted)
     if not chosen:
         parser.error(f"nothing in the corpus is called {', '.join(options.wanted)}")
+    if options.sample is not None and options.sample < 1:
+        parser.error("--sample takes a number of programs, 1 or more")
     if options.sample is not None:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     if options.as_scripts and (options.truth or options.record):

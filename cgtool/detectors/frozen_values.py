@@ -415,7 +415,7 @@ class FrozenValues:
                     calls[position] = op.call
         decisions: dict[Position, None] = {}
         modes: list[tuple[Source, Position]] = []
-        told: set[Source] = set()
+        found: set[Source] = set()
         for kind, key in self.flows.facts:
             changing = self._reported(kind, key)
             chosen = self._chosen_by(changing) if kind == "op" else {}
@@ -435,7 +435,7 @@ class FrozenValues:
                         continue
                     chain, name = (call.chain, call.name) if call else ((), "an op")
                     name = self._targets.get(key) or self._got.get(key) or name
-                    told.add(self.causes[source])
+                    found.add(self.causes[source])
                     yield self._value(source, chain, name, key), self.causes[source]
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key), self.causes[source]
@@ -443,10 +443,10 @@ class FrozenValues:
             if kind == "decision" and changing and (key in self.observed or self._decides_ops(key)):
                 decisions[key] = None
         for position in decisions:
-            told.update(self.causes[source] for source in self._changing("decision", position))
+            found.update(self.causes[source] for source in self._changing("decision", position))
             yield self._decision(position), None
         for source, position in modes:
-            if self.causes[source] not in told:
+            if self.causes[source] not in found:
                 target = f"`{text_at(position)}`"
                 yield self._value(source, (), target, position), self.causes[source]
 

@@ -98,17 +98,17 @@ class FindingLog:
 
 def with_names_of(finding: Finding, other: Finding) -> Finding:
     """The finding, with a note of what another one of its code and line says of something else."""
-    told = " ".join((finding.reason, *finding.evidence))
-    names = [name for name in dict.fromkeys(_NAMES.findall(other.reason)) if name not in told]
+    text = " ".join((finding.reason, *finding.evidence))
+    names = [name for name in dict.fromkeys(_NAMES.findall(other.reason)) if name not in text]
     if not names:
         return finding
-    notes = [text for text in finding.evidence if text.startswith(_ALSO)]
+    notes = [note for note in finding.evidence if note.startswith(_ALSO)]
     names = [*_NAMES.findall("".join(notes)), *names]
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES], "others"]
     *first, last = names
     also = f"{_ALSO}{', '.join(first)} and {last}" if first else _ALSO + last
-    evidence = [text for text in finding.evidence if text not in notes]
+    evidence = [note for note in finding.evidence if note not in notes]
     return replace(finding, evidence=(*evidence, also))
 
 
@@ -360,8 +360,8 @@ class Detector:
         graphs: Sequence[WatchedGraph] = (),
     ) -> None:
         """Add a finding; without ``frames`` it is at the line of the script that runs now.
-        ``graphs``: those that ``reason`` names; where the script has several, the reader must be
-        told which is which."""
+        ``graphs``: those that ``reason`` names. If the script has several, the finding says where
+        each of them was captured."""
         chain = self.script.chain() if frames is None else ()
         if len(self.script.graphs) > 1:
             evidence += tuple(map(self._captured_at, graphs))

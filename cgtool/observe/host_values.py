@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from cgtool.observe.frames import SUSPENDED, locals_of, suspended_frame
-from cgtool.observe.lookup import MISSING, Identity, attribute_of, resolve
+from cgtool.observe.lookup import MISSING, Identity, attribute_of, is_gone, resolve
 from cgtool.observe.suspended import comes_back, names_read_later
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.observe.uses import ATTRIBUTES, Use, uses_of
@@ -150,6 +150,8 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
 
     ``depth`` limits how deep containers are compared.
     """
+    if is_gone(value):
+        return None
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return Value("number", _comparable(value), _short(value))
     if isinstance(value, torch.Tensor):
@@ -199,7 +201,13 @@ def numbers_of(values: Any) -> Value | None:
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """A value, and what it holds as items or attributes, each with how it is written behind a name;
-    of a module nothing but itself."""
+    of a module nothing but itself. Weak proxies of what is gone are left out."""
+    if is_gone(value):
+        return iter(())
+    return (pair for pair in _parts_of(value) if not is_gone(pair[1]))
+
+
+def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     yield "", value
     if isinstance(value, torch.Tensor | torch.nn.Module | type | types.ModuleType):
         return
@@ -414,13 +422,15 @@ def _own(part: Any) -> Any:
     """What tells an item from others, whatever changes in it, without a call of its ``__eq__``."""
     if type(part) in NUMBERS:
         return _comparable(part)
-    is_changed_in_place = not isinstance(part, tuple | frozenset)
+    is_changed_in_place = not issubclass(type(part), tuple | frozenset)
     return id(part) if is_changed_in_place else _part(part, 1)
 
 
 def _tensors_of(parts: Iterable[Any], depth: int) -> Iterator[torch.Tensor]:
     """The tensors among the parts of a container, and in containers among them."""
     for part in parts:
+        if is_gone(part):
+            continue
         if isinstance(part, torch.Tensor):
             yield part
         elif depth > 0 and isinstance(part, CONTAINERS):

@@ -189,14 +189,20 @@ def _items_of(value: Any) -> list[Any]:
 def behind(value: Any) -> Any:
     """What stands behind a view of a dict (`types.MappingProxyType`) or a `weakref.proxy`; anything
     else is itself."""
-    if isinstance(value, types.MappingProxyType):
-        return gc.get_referents(value)[0]
     if type(value) in weakref.ProxyTypes:
+        # `isinstance` asks the object, which may be gone.
         try:
             return value.__repr__.__self__
         except (ReferenceError, AttributeError):
             return MISSING
+    if isinstance(value, types.MappingProxyType):
+        return gc.get_referents(value)[0]
     return value
+
+
+def is_gone(value: Any) -> bool:
+    """Whether it is a weak proxy of an object that is gone: even `isinstance` raises for it."""
+    return type(value) in weakref.ProxyTypes and behind(value) is MISSING
 
 
 def holder_of_attributes(owner: Any) -> Any:

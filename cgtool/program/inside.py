@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
+from cgtool.observe.lookup import is_gone
 from cgtool.observe.suspended import names_assigned_later, names_read_later
 from cgtool.observe.tensors import has_shape, is_leaf, whole_or_parts
 from cgtool.program.objects import attribute, is_a
@@ -461,9 +462,10 @@ def _joined(path: str, key: Any) -> str:
 
 def is_data(value: Any) -> bool:
     """Whether there is nothing to find in it, or it is of no use: a wrapper of functorch that has
-    outlived its transform."""
+    outlived its transform, a weak proxy of an object that is gone."""
     return (
         type(value) in (type(None), bool, int, float, complex, str, bytes)
         or is_a(value, types.CodeType)
         or (type(value) is torch.Tensor and is_functorch_tensor(value))
+        or is_gone(value)
     )

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -1730,3 +1731,21 @@ def optimizer_that_counts_its_calls(device):
         return loss.detach()
 
     return step
+
+
+class Owner:
+    pass
+
+
+def proxy_of_an_owner_that_is_gone(device):
+    owner = Owner()
+    kept = [weakref.proxy(owner), {"calls": 0}]
+    del owner
+
+    def run(x):
+        for _each in kept:
+            x = x * 2
+        kept[1]["calls"] += 1
+        return x
+
+    return run, (rows(device),)

@@ -7,6 +7,7 @@ Runs the wrong and the right example of every page of docs/findings by the page'
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -23,7 +24,12 @@ from tests.findings.suite import pages_for, run  # noqa: E402
 def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, object]]:
     """By code: whether the mark was found, what else, and whether the right one is innocent."""
     wanted = [code for code in pages_for(device) if not only or code in only]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+    pool, outcomes = ThreadPoolExecutor(jobs), {}
+    # As `on_gpu.py` ends a job in time: what is known by then counts.
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+    ):
 
         def run_example(code: str, example: str):
             place = Path(folder) / f"{code}-{example}"
@@ -34,7 +40,6 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
             code: [pool.submit(run_example, code, example) for example in ("wrong", "right")]
             for code in wanted
         }
-        outcomes = {}
         for code, (wrong, right) in running.items():
             a, b = wrong.result(), right.result()
             outcomes[code] = {
@@ -45,6 +50,9 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
                 "seen_in_right": list(b.findings),
                 "error": a.error or b.error,
             }
+    pool.shutdown(wait=False, cancel_futures=True)
+    if len(outcomes) < len(wanted):
+        print(f"stopped after {len(outcomes)} of {len(wanted)}")
     return outcomes
 
 
@@ -75,6 +83,7 @@ def main() -> None:
     if given.save:
         given.save.write_text(json.dumps(outcomes, indent=1))
     show(outcomes, given.device)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

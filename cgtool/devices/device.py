@@ -38,6 +38,8 @@ from cgtool.program.workload import Workload, WorkloadPart, inputs_of
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 EMPTY_GRAPH = code("empty-graph")
+FREE_BYTE = 0xFF
+"""NaN in every floating-point type, -1 in every signed one."""
 
 CaptureWithDot = tuple[Capture, dict[str, str]]
 """A capture, and the driver's DOT texts by part name."""
@@ -133,7 +135,7 @@ class Device(ABC):
 
     @abstractmethod
     def overwrite_free_memory(self) -> None:
-        """Overwrite the device memory that the allocator holds and no tensor uses."""
+        """Write ``FREE_BYTE`` to the device memory that the allocator holds and no tensor uses."""
 
 
 @dataclass

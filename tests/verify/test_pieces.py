@@ -361,7 +361,7 @@ def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
     skipped = subject.session.graphs[-1].graph
     monkeypatch.setattr(type(skipped), "replay", lambda self: None)
     run = stage.replay(Trial("one"))
-    assert "first: output" in run.unwritten
+    assert ("output", "first: output") in run.unwritten
 
 
 def test_incoming_gradients_are_inputs(target):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.cuda.environment import environment
-from cgtool.devices.device import CaptureWithDot, Checked, Device, VerifyTarget
+from cgtool.devices.device import FREE_BYTE, CaptureWithDot, Checked, Device, VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
@@ -122,7 +122,6 @@ class CudaDevice(Device):
                     stream = torch.cuda.ExternalStream(handle, self.index)
                 with torch.cuda.stream(stream):
                     block = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
-                    # NaN in every floating-point type, -1 in every signed one.
-                    block.fill_(0xFF)
+                    block.fill_(FREE_BYTE)
                     held.append(block)
         self.synchronize()

@@ -61,7 +61,7 @@ class Run:
     """Consecutive eager iterations, or as many replays."""
 
     iterations: tuple[Iteration, ...]
-    unwritten: tuple[str, ...] = ()
+    unwritten: tuple[Key, ...] = ()
     """Results that still have the sentinel after the first replay."""
 
     def first_not_finite(self) -> int | None:
@@ -82,6 +82,8 @@ class EagerFacts:
     """The numbers that the host changes from run to run: then eager does not differ by chance."""
     random: frozenset[Key] = frozenset()
     """Random results for which a replay draws other numbers of the same distribution."""
+    uninitialized: frozenset[Key] = frozenset()
+    """Results that eager does not write either."""
     counts: frozenset[Key] = frozenset()
     """State that is changed on the host, and that no op uses."""
 

@@ -187,7 +187,7 @@ def _unwritten(replay: Run) -> list[Finding]:
             phase="replay",
             evidence=("it was overwritten before the replay, and the replay did not change it",),
         )
-        for name in replay.unwritten[:1]
+        for _, name in replay.unwritten[:1]
     ]
 
 

@@ -49,6 +49,7 @@ _ANOTHER_SEED = 1_000_003
 _CHANGED = 1 - 1 / 64
 """Towards zero, so that probabilities stay below one."""
 REFUSED_VALUES = "refused-values"
+UNINITIALIZED_RESULTS = "uninitialized-results"
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,9 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
     log.progress("replays back to back, and eager from the same state")
     counts = frozenset(("state", name) for name in subject.liveness.counts)
     facts = EagerFacts(counts=counts)
-    verdict = _examine(subject, trial, facts, *(subject.runner.eager(trial) for _ in range(2)))
+    verdict = _without_uninitialized(
+        subject, _examine(subject, trial, facts, *(subject.runner.eager(trial) for _ in range(2)))
+    )
     evidence = verdict.evidence
     random = frozenset((each.comparison.kind, each.comparison.name) for each in verdict.differing)
     if (
@@ -188,6 +191,27 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
         f"state, eager {len(evidence.eager)} times"
     )
     return verdict
+
+
+def _without_uninitialized(subject: Subject, verdict: Verdict) -> Verdict:
+    """The verdict without results that no replay writes, if eager does not write them either."""
+    evidence = verdict.evidence
+    unwritten = set(evidence.replay.unwritten)
+    if not any(
+        (each.comparison.kind, each.comparison.name) in unwritten for each in verdict.differing
+    ):
+        return verdict
+    first = evidence.eager[0].iterations[0].after
+    written = {key: first[key] for key in unwritten & first.keys()}
+    found = subject.runner.uninitialized(evidence.trial, written)
+    if not found:
+        return verdict
+    names = names_text(sorted(name for _, name in found), _SHOWN)
+    subject.log.note(
+        UNINITIALIZED_RESULTS,
+        f"not compared: {names}; neither eager code nor a replay writes this memory",
+    )
+    return judge(replace(evidence, facts=replace(evidence.facts, uninitialized=found)))
 
 
 def _examine(subject: Subject, trial: Trial, facts: EagerFacts, *runs: Run) -> Verdict:

@@ -19,6 +19,7 @@ from cgtool.jobs.verify.raw_tensors import (
     copies,
     fill_sentinel,
     holds_sentinel,
+    is_overwritten,
     raw,
     unchanged,
     write,
@@ -262,7 +263,7 @@ class TrialRunner:
         """Run ``trial.iterations`` replays back to back."""
         values = self.begin_replay(trial)
         iterations: list[Iteration] = []
-        unwritten: Sequence[str] = ()
+        unwritten: Sequence[Key] = ()
         for number in range(trial.iterations):
             if number:
                 values = self.write_inputs(trial, number, values)
@@ -271,12 +272,25 @@ class TrialRunner:
             if number == 0:
                 graph_tensors = set(map(id, self._graph_tensors))
                 unwritten = [
-                    name
-                    for (_, name), tensor in results.items()
+                    key
+                    for key, tensor in results.items()
                     if id(tensor) in graph_tensors and holds_sentinel(tensor)
                 ]
             iterations.append(self._iteration(values, results, copies))
         return Run(tuple(iterations), tuple(unwritten))
+
+    def uninitialized(self, trial: Trial, written: Results) -> frozenset[Key]:
+        """Results that hold what was in free memory before an eager iteration. ``written``: those
+        in question, of another eager run."""
+        self.begin_eager(trial)
+        self.target.device.overwrite_free_memory()
+        results = eager_iteration(self.target)
+        self.target.device.synchronize()
+        return frozenset(
+            key
+            for key, before in written.items()
+            if key in results and is_overwritten(results[key]) and not is_overwritten(before)
+        )
 
     def _iteration(
         self, values: Values, results: Results, copy: Callable[[Results], Results]

@@ -20,6 +20,7 @@ import torch
 from msgspec import structs
 
 from cgtool.detectors.host_read_rules import read_by_library
+from cgtool.detectors.op_rules import Refusal
 from cgtool.findings import code, page
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
@@ -38,6 +39,18 @@ INSIDE_ANOTHER = "a capture cannot begin while its thread is capturing another g
 NOT_NESTED = (
     "do not nest captures: capture the inner graph before the outer one, and let the code inside "
     "the outer one run without a graph"
+)
+IN_A_CAPTURE = "a graph is replayed while a stream is capturing"
+NOT_REPLAYED = (
+    "replay it outside the capture; what is captured must call the code itself, and not a graph of "
+    "it"
+)
+COMPILED_IN_A_CAPTURE = (
+    "code of `torch.compile` replays a graph of its own while a stream is capturing"
+)
+WITHOUT_OWN_GRAPHS = (
+    'compile without CUDA graphs (`mode="max-autotune-no-cudagraphs"`, or no mode), or let '
+    "`torch.compile` capture, and capture nothing around it"
 )
 ONE_BY_ONE = "capture the graphs one after the other, for example under one lock"
 FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
@@ -76,6 +89,15 @@ class CaptureError:
         """``torch.cuda.graph`` was refused to synchronize the device, which it does first."""
         callers = (file for file in self.files if file not in _SYNCHRONIZES)
         return next((file for file in callers if not file.startswith("/cgtool/")), "") == _GRAPHS
+
+    @property
+    def replays(self) -> bool:
+        """``CUDAGraph.replay`` was refused: by PyTorch, which sets the random state first, or by
+        CUDA."""
+        places = zip(self.files, self.lines, strict=True)
+        own = ((file, line) for file, line in places if not file.startswith("/cgtool/"))
+        file, line = next(own, ("", ""))
+        return _REPLAYED in self.text or (file == _GRAPHS and "replay(" in line)
 
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
@@ -119,12 +141,13 @@ def explain(
     capturing: Iterable[str] = (),
     *,
     has_nested: bool = False,
+    refused: Refusal | None = None,
 ) -> Finding | None:
     """The finding behind an exception, without frames, which the caller knows.
 
     None when the exception is not about a capture. ``phase``: ``capture forward``, ``warm-up``, ...
     ``ended``: threads that have ended since the capture began; ``capturing`` and ``has_nested``: as
-    of ``CaptureError``.
+    of ``CaptureError``. ``refused``: what is known of the call, if CUDA refused one.
     """
     error = replace(
         _read(exception, phase, ended), capturing=tuple(capturing), has_nested=has_nested
@@ -132,19 +155,24 @@ def explain(
     rule = _rule_of(error)
     if rule is None:
         return None
-    # With lines to choose from, the library that ran is a better answer.
-    library = read_by_library(error.files) if rule.lines else None
-    rule_code = library.code if library else _code_of_line(rule.lines, error) or rule.code
-    explanation = page(rule_code)
     threads = ", ".join(thread.name for thread in error.threads[:5])
+    reason = rule.reason.format(threads=threads, capturing=", ".join(error.capturing[:5]))
+    rule_code, fix = rule.code, rule.fix
+    if rule.lines and refused is not None:
+        rule_code, fix = refused.code, refused.fix
+        reason = f"{refused.subject} is not permitted when a stream is capturing (900)"
+    elif rule.lines:
+        # With lines to choose from, the library that ran is a better answer.
+        library = read_by_library(error.files)
+        rule_code = library.code if library else _code_of_line(rule.lines, error) or rule.code
+        fix = (library and library.fix) or rule.fix
+    explanation = page(rule_code)
     first_line = next(iter(error.text.strip().splitlines()), "")
     return Finding(
         rule_code,
-        rule.reason.format(threads=threads, capturing=", ".join(error.capturing[:5])),
+        reason,
         phase=phase,
-        fix=(library and library.fix)
-        or rule.fix
-        or (explanation.head.fix if explanation else None),
+        fix=fix or (explanation.head.fix if explanation else None),
         evidence=(f"{error.type.__name__}: {first_line}",),
     )
 
@@ -289,6 +317,7 @@ _COMPILES = (
 packages is also behind compiled code, and behind each custom op of Python."""
 _REFUSED = "operation not permitted when stream is capturing"
 _COPY = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
+_REPLAYED = "Cannot prepare for replay during capturing stage"
 _INVALIDATED = "previous error during capture"
 
 # In order: the first rule that matches is the answer.
@@ -435,6 +464,20 @@ RULES = (
         r"keep_graph=true|keep_graph=True|must have been called before calling|"
         r"CUDA Graphs debug not enabled",
         "methods of `CUDAGraph` were called in the wrong order",
+    ),
+    Rule(
+        API_ORDER_MISUSE,
+        rf"{_REPLAYED}|{_REFUSED}",
+        COMPILED_IN_A_CAPTURE,
+        WITHOUT_OWN_GRAPHS,
+        when=lambda error: error.replays and error.ran("/torch/_inductor/cudagraph_trees.py"),
+    ),
+    Rule(
+        API_ORDER_MISUSE,
+        rf"{_REPLAYED}|{_REFUSED}",
+        IN_A_CAPTURE,
+        NOT_REPLAYED,
+        when=lambda error: error.replays,
     ),
     Rule(
         code("first-compile-in-capture"),

@@ -14,6 +14,7 @@ import torch
 from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import (
     HIDDEN_SYNC_IN_STOCK_MODULE,
+    READ,
     inside_python,
     library_function,
     read_by_code,
@@ -33,7 +34,7 @@ from cgtool.detectors.op_rules import (
 from cgtool.detectors.replacements import instead_of
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.observe.frames import position_of
-from cgtool.observe.ops import OpCall, is_node_of, op_name
+from cgtool.observe.ops import OpCall, Record, is_node_of, op_name
 from cgtool.observe.source import called_at
 from cgtool.observe.tensors import listed_tensors, on_host, runs_on_the_cpu
 from cgtool.torch_compat import op_key
@@ -112,6 +113,15 @@ def run_checked(
                 region.refuse(refusal.code, refusal.subject, refusal.fix)
                 break
     return output
+
+
+def reason_for(call: OpCall, record: Record, args: Sequence[Any], kwargs: Kwargs) -> Refusal | None:
+    """Why CUDA has just refused an op, which is still running; None if its rules say no more than
+    the error does: a value was read, or copied."""
+    region = CapturedRegion()
+    region.record = record
+    refusal = _refusal_of(region, call, call.name, args, kwargs)
+    return None if refusal is None or refusal.subject == READ.subject else refusal
 
 
 def _refuse_op(

@@ -133,7 +133,7 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
     )
 
 
-def _where_it_was_made(finding: Finding, call: OpCall, record: Record) -> Finding:
+def where_it_was_made(finding: Finding, call: OpCall, record: Record) -> Finding:
     """``at_call``, in backward at the forward's line if autograd makes the call itself: that line
     is the one to change, and not the one that runs the backward. The reads of anomaly mode follow
     from no line of the forward."""
@@ -311,7 +311,7 @@ class CapturedRegion:
         if finding.frames:
             return finding
         if self.call is not None and self.record is not None:
-            return _where_it_was_made(finding, self.call, self.record)
+            return where_it_was_made(finding, self.call, self.record)
         chain = chain_or_waiting(sys._getframe(1), self.thread)
         return replace(finding, frames=frames_of(chain), columns=columns_of(chain))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -128,6 +129,47 @@ def test_a_capture_on_the_default_stream_is_not_a_wrong_order():
     assert finding.code == "api-order-misuse"
     assert "default stream" in finding.reason
     assert "torch.cuda.stream" in finding.fix
+
+
+NO_REPLAY = (
+    "Cannot prepare for replay during capturing stage. If you need this call to be captured, "
+    "please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+)
+
+
+@pytest.mark.parametrize("text", [NO_REPLAY, REFUSED])
+def test_a_replay_in_a_capture_is_one(text):
+    graph = {"error": _OF_PYTORCH["error"], "text": text}
+    lines = Path(torch.cuda.graphs.__file__).read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if line.strip() == "super().replay()")
+    source = "\n" * number + "raise error(text)"
+    with pytest.raises(RuntimeError) as caught:
+        exec(compile(source, torch.cuda.graphs.__file__, "exec"), graph)
+    finding = explain(caught.value, "capture forward")
+    assert finding.code == "api-order-misuse"
+    assert "replayed while a stream is capturing" in finding.reason
+
+
+def test_compiled_code_that_replays_its_own_graph_in_a_capture():
+    source = "def run(): raise error(text)"
+    file = str(Path(torch.__file__).parent / "_inductor" / "cudagraph_trees.py")
+    trees = {"error": RuntimeError, "text": NO_REPLAY}
+    exec(compile(source, file, "exec"), trees)
+    with pytest.raises(RuntimeError) as caught:
+        trees["run"]()
+    finding = explain(caught.value, "capture forward")
+    assert finding.code == "api-order-misuse"
+    assert "torch.compile" in finding.reason
+    assert "max-autotune-no-cudagraphs" in finding.fix
+
+
+def test_a_read_in_a_line_that_replays_is_no_replay():
+    def replay(value):
+        return value
+
+    with pytest.raises(Exception, match="not permitted") as caught:
+        replay(PINNED.to(1).item())
+    assert explain(caught.value, "capture forward").code != "api-order-misuse"
 
 
 def test_a_capture_inside_another_is_refused_where_it_synchronizes(monkeypatch):

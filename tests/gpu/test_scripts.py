@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,57 @@ def test_compiled_code_is_captured_as_without_cgtool(tmp_path: Path) -> None:
         losses, captures, counts,
     ], checked.stderr  # fmt: skip
     assert f"{captures} captures" in " ".join(checked.stdout.split())
+
+
+def findings_of(script: Path, code: str) -> list[dict[str, object]]:
+    script.write_text(code)
+    checked = run("-m", "cgtool", "check", str(script), "--json")
+    assert checked.returncode == 1, checked.stderr
+    return [each for each in json.loads(checked.stdout)["findings"] if each["severity"] == "error"]
+
+
+REFUSED_BACKWARD = """
+import torch
+
+weights = torch.randn(6, 5, device="cuda", requires_grad=True)
+
+
+def step():
+    kept = weights.sigmoid()
+    left = (1 - kept).cumprod(-1)
+    left.sum().backward()
+
+
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+"""
+
+
+def test_a_refused_backward_is_at_the_line_of_its_forward(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path / "script.py", REFUSED_BACKWARD)
+    assert finding["code"] == "hidden-sync-in-stock-module"
+    assert finding["line"] == 9
+    assert "CumprodBackward0" in str(finding["reason"])
+    assert any("script.py:10" in each for each in finding["evidence"])
+
+
+REPLAYS_INSIDE = """
+import torch
+
+x = torch.ones(8, device="cuda")
+inner = torch.cuda.CUDAGraph()
+with torch.cuda.graph(inner):
+    y = x * 2
+outer = torch.cuda.CUDAGraph()
+with torch.cuda.graph(outer):
+    inner.replay()
+"""
+
+
+def test_a_replay_inside_a_capture(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path / "script.py", REPLAYS_INSIDE)
+    assert (finding["code"], finding["line"]) == ("api-order-misuse", 10)

@@ -12,8 +12,15 @@ from msgspec.structs import replace
 
 from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.analysis.units import count_text
-from cgtool.detectors.capture_errors import explain
-from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_reported
+from cgtool.detectors.capture_errors import explain, is_refusal
+from cgtool.detectors.refused_ops import reason_for
+from cgtool.detectors.reporting import (
+    Detector,
+    FindingLog,
+    is_reported,
+    mark_reported,
+    where_it_was_made,
+)
 from cgtool.detectors.script import (
     callables,
     capture_misuse,
@@ -91,11 +98,26 @@ class Errors(Detector):
     def on_op_raised(self, event: events.OpRaised) -> None:
         # The script may catch this; the capture fails nevertheless.
         # After the first such op all others of the capture fail too.
-        graph = event.graph
-        # The code of a custom op is not observed: its line is in the traceback alone.
-        place = (*exception_frames(event.error), *self.script.place())
-        if not graph.disturbed and self.explain(event.error, "capture", place):
+        graph, error = event.graph, event.error
+        if graph.disturbed:
+            return
+        if is_reported(error):
             graph.disturbed = True
+            return
+        call, record = event.call, graph.record
+        refused = reason_for(call, record, event.args, event.kwargs) if is_refusal(error) else None
+        finding = explain(error, "capture", refused=refused)
+        if finding is None:
+            return
+        graph.disturbed = True
+        mark_reported(error)
+        # The code of a custom op is not observed: its line is in the traceback alone.
+        inside = exception_frames(error)
+        self.findings.add(
+            replace(finding, frames=(*inside, *self.script.place()))
+            if inside
+            else where_it_was_made(finding, call, record)
+        )
 
     def on_capture_failed(self, event: events.CaptureFailed) -> None:
         graph, inside = event.graph, event.code_error

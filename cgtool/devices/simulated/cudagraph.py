@@ -18,8 +18,10 @@ import torch
 from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
 from cgtool.detectors.capture_errors import (
+    IN_A_CAPTURE,
     INSIDE_ANOTHER,
     NOT_NESTED,
+    NOT_REPLAYED,
     ON_DEFAULT_STREAM,
     ONE_BY_ONE,
     OTHER_STREAM,
@@ -271,8 +273,8 @@ class CUDAGraph:
         if self.device.current_is_capturing:
             self.device.report(
                 API_ORDER_MISUSE,
-                "a graph is replayed while a stream is capturing",
-                fix="replay it outside the capture",
+                IN_A_CAPTURE,
+                fix=NOT_REPLAYED,
             )
         with unobserved(), no_torch_function():
             self._graph.replay()

@@ -113,7 +113,8 @@ class OpObserver:
                 return unprofiled(recorder.observe, op, args, kwargs, run, caller)
             except Exception as error:
                 if script.capture is not None:
-                    script.publish(events.OpRaised(script.capture, error))
+                    call = recorder.record.calls[-1]
+                    script.publish(events.OpRaised(script.capture, error, call, args, kwargs))
                 raise
         if script.capture is None:
             result = call_op(run, args, kwargs)

@@ -15,6 +15,7 @@ import torch
 
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.state import ExternalUse, GraphedCallable, HandedCall, Op, WatchedGraph
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 Event = TypeVar("Event")
 
@@ -74,6 +75,10 @@ class OpRaised(NamedTuple):
 
     graph: WatchedGraph
     error: Exception
+    call: OpCall
+    """The op."""
+    args: Args
+    kwargs: Kwargs
 
 
 class BackwardBegins(NamedTuple):

@@ -231,6 +231,9 @@ def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
     """The read on the host of the running code: ``function`` is the outermost function of PyTorch,
     ``autograd_node`` the node of which it runs the backward."""
     by_library = read_by_library(file for file, _ in _running())
+    if autograd_node is not None and next(_running_frames(), None) is None:
+        # On a GPU, backward runs on a thread that has no frame.
+        by_library = _BACKWARD
     if by_library is None:
         return READS.get(function, READ)
     name = None

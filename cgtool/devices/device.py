@@ -38,8 +38,6 @@ from cgtool.program.workload import Workload, WorkloadPart, inputs_of
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 EMPTY_GRAPH = code("empty-graph")
-FREE_BYTE = 0xFF
-"""NaN in every floating-point type, -1 in every signed one."""
 
 CaptureWithDot = tuple[Capture, dict[str, str]]
 """A capture, and the driver's DOT texts by part name."""
@@ -134,8 +132,9 @@ class Device(ABC):
         device."""
 
     @abstractmethod
-    def overwrite_free_memory(self) -> None:
-        """Write ``FREE_BYTE`` to the device memory that the allocator holds and no tensor uses."""
+    def overwrite_free_memory(self, byte: int = 0xFF) -> None:
+        """Write a byte to all device memory that the allocator holds and no tensor uses. 0xFF is
+        NaN in every floating-point type, -1 in every signed one."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.autograd import Variable
 
 from cgtool.detectors.streams import CaptureInProgress
 from cgtool.torch_compat.op_key import watch_thread
@@ -39,7 +40,7 @@ class _Thread:
                 self._work = None
                 self._done.release()
 
-        _as_pytorch(loop)
+        _without_file(loop)
         _as_pytorch(_Thread.run)
         self._wanted.acquire()
         self._done.acquire()
@@ -72,11 +73,11 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
             device.current = stream
             try:
                 with torch.set_grad_enabled(gradients), force_keys(*keys), watch_thread():
-                    results.append(original(*args, **kwargs))
+                    results.append(Variable._execution_engine.run_backward(*args, **kwargs))
             except BaseException as error:
                 errors.append(error)
 
-        _as_pytorch(work)
+        _without_file(work)
         # A forked process has none of the threads.
         thread = next((each for each in idle if each.process == os.getpid()), None)
         if thread is None:
@@ -102,3 +103,8 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
 def _as_pytorch(function: FunctionType) -> None:
     """Its frames are none of the program's, and look like those of a backward."""
     function.__code__ = function.__code__.replace(co_filename=torch.__file__, co_name=BACKWARD.name)
+
+
+def _without_file(function: FunctionType) -> None:
+    """Its frames count as none: PyTorch's threads have none at all."""
+    function.__code__ = function.__code__.replace(co_filename="<autograd>")

@@ -70,7 +70,7 @@ def test_compiled_code_is_captured_as_without_cgtool(tmp_path: Path) -> None:
 
 def findings_of(script: Path, code: str) -> list[dict[str, object]]:
     script.write_text(code)
-    checked = run("-m", "cgtool", "check", str(script), "--json")
+    checked = run("-m", "cgtool", "check", str(script), "--format", "json")
     assert checked.returncode == 1, checked.stderr
     return [each for each in json.loads(checked.stdout)["findings"] if each["severity"] == "error"]
 

@@ -48,7 +48,7 @@ def custom_op():
 def test_results_that_nobody_writes_are_not_compared(tmp_path: Path, name: str) -> None:
     file = tmp_path / "code.py"
     file.write_text(WITH_SCRATCH)
-    command = [sys.executable, "-m", "cgtool", "verify", f"{file}:{name}", "--json"]
+    command = [sys.executable, "-m", "cgtool", "verify", f"{file}:{name}", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "neither eager code nor a replay writes this memory" in done.stdout

@@ -415,6 +415,36 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
     assert all(output.tolerance > 0 for output in outputs)
 
 
+@pytest.mark.parametrize("overwrites", [True, False])
+def test_results_that_nobody_writes_are_not_compared(target, monkeypatch, overwrites):
+    def leave(session):
+        result, replay = session.outputs[0][1][1], session.graphs[0].graph.replay
+
+        def without_result():
+            kept = result.clone()
+            replay()
+            result.copy_(kept)
+
+        session.graphs[0].graph.replay = without_result
+
+    subject = as_on_a_gpu(target("scratch.py:scratch"), leave)
+    free = subject.workload.parts[0].function.__globals__["FREE"]
+    free.copy_(torch.arange(3))
+
+    def overwrite(byte=0xFF):
+        if overwrites:
+            free.view(torch.uint8).fill_(byte)
+
+    monkeypatch.setattr(subject.device, "overwrite_free_memory", overwrite)
+    outcome = verify(subject, VerifyOptions(), lambda _text: None)
+    codes = [finding.code for finding in outcome.findings]
+    assert ("capture-does-not-execute" in codes) is not overwrites
+    compared = {each.name for each in outcome.comparisons if each.kind == "output"}
+    assert compared == {"output[0]"} if overwrites else {"output[0]", "output[1]"}
+    texts = " ".join(note.text for note in outcome.notes)
+    assert ("neither eager code nor a replay writes this memory" in texts) is overwrites
+
+
 def test_noise_is_not_taken_for_uninitialized_memory(target):
     """Two runs of the sum are equal in one of seven cases: forty looks would find one so."""
     subject = target("innocent.py:sums_as_atomics_do_beside_empty")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.cuda.environment import environment
-from cgtool.devices.device import FREE_BYTE, CaptureWithDot, Checked, Device, VerifyTarget
+from cgtool.devices.device import CaptureWithDot, Checked, Device, VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
@@ -104,7 +104,7 @@ class CudaDevice(Device):
             isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in pytree.tree_leaves(values)
         )
 
-    def overwrite_free_memory(self) -> None:
+    def overwrite_free_memory(self, byte: int = 0xFF) -> None:
         self.synchronize()
         free = [
             (block["size"], segment["stream"])
@@ -122,6 +122,6 @@ class CudaDevice(Device):
                     stream = torch.cuda.ExternalStream(handle, self.index)
                 with torch.cuda.stream(stream):
                     block = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
-                    block.fill_(FREE_BYTE)
+                    block.fill_(byte)
                     held.append(block)
         self.synchronize()

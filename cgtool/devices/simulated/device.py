@@ -178,7 +178,7 @@ class SimulatedDevice(Device):
     def is_host_work(self, values: Any) -> bool:
         return self.model.on_host
 
-    def overwrite_free_memory(self) -> None:
+    def overwrite_free_memory(self, byte: int = 0xFF) -> None:
         """Nothing to do: the record of a graph keeps alive everything that it reads."""
 
 

@@ -82,8 +82,8 @@ class EagerFacts:
     """The numbers that the host changes from run to run: then eager does not differ by chance."""
     random: frozenset[Key] = frozenset()
     """Random results for which a replay draws other numbers of the same distribution."""
-    uninitialized: frozenset[Key] = frozenset()
-    """Results that eager does not write either."""
+    unwritten: frozenset[Key] = frozenset()
+    """Results that no replay writes, which is no fault of the capture."""
     counts: frozenset[Key] = frozenset()
     """State that is changed on the host, and that no op uses."""
 

@@ -104,7 +104,7 @@ def judge(evidence: Evidence) -> Verdict:
         exact = {} if evidence.float64 is None else evidence.float64.iterations[number].changed()
         precision = cache(partial(Precision, expected, exact, eager[0].before.values()))
         for key, values in expected.items():
-            if key in evidence.facts.random | evidence.facts.uninitialized:
+            if key in evidence.facts.random | evidence.facts.unwritten:
                 continue
             kind, name = key
             replayed = replay.after.get(key)

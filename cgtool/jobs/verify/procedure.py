@@ -49,7 +49,7 @@ _ANOTHER_SEED = 1_000_003
 _CHANGED = 1 - 1 / 64
 """Towards zero, so that probabilities stay below one."""
 REFUSED_VALUES = "refused-values"
-UNINITIALIZED_RESULTS = "uninitialized-results"
+UNWRITTEN_RESULTS = "unwritten-results"
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
     log.progress("replays back to back, and eager from the same state")
     counts = frozenset(("state", name) for name in subject.liveness.counts)
     facts = EagerFacts(counts=counts)
-    verdict = _without_uninitialized(
+    verdict = _without_unwritten(
         subject, _examine(subject, trial, facts, *(subject.runner.eager(trial) for _ in range(2)))
     )
     evidence = verdict.evidence
@@ -193,25 +193,28 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
     return verdict
 
 
-def _without_uninitialized(subject: Subject, verdict: Verdict) -> Verdict:
-    """The verdict without results that no replay writes, if eager does not write them either."""
+def _without_unwritten(subject: Subject, verdict: Verdict) -> Verdict:
+    """The verdict without results that no replay writes, if that is no fault of the capture: eager
+    does not write them either, or has them on the host, as an op of PyTorch's that asks whether it
+    is captured."""
     evidence = verdict.evidence
-    unwritten = set(evidence.replay.unwritten)
-    if not any(
-        (each.comparison.kind, each.comparison.name) in unwritten for each in verdict.differing
-    ):
+    unwritten = frozenset(evidence.replay.unwritten)
+    differing = {(each.comparison.kind, each.comparison.name) for each in verdict.differing}
+    if differing.isdisjoint(unwritten):
         return verdict
-    first = evidence.eager[0].iterations[0].after
-    written = {key: first[key] for key in unwritten & first.keys()}
-    found = subject.runner.uninitialized(evidence.trial, written)
-    if not found:
-        return verdict
-    names = names_text(sorted(name for _, name in found), _SHOWN)
-    subject.log.note(
-        UNINITIALIZED_RESULTS,
-        f"not compared: {names}; neither eager code nor a replay writes this memory",
+    eager, replay = (run.iterations[0].after for run in (evidence.eager[0], evidence.replay))
+    moved = frozenset(
+        key for key in unwritten & eager.keys() if eager[key].device != replay[key].device
     )
-    return judge(replace(evidence, facts=replace(evidence.facts, uninitialized=found)))
+    unset = unwritten & subject.runner.uninitialized(evidence.trial)
+    for keys, why in (
+        (unset - moved, "neither eager code nor a replay writes this memory"),
+        (moved, "eager code has it on the host, and no replay writes it"),
+    ):
+        if keys:
+            names = names_text(sorted(name for _, name in keys), _SHOWN)
+            subject.log.note(UNWRITTEN_RESULTS, f"not compared: {names}; {why}")
+    return judge(replace(evidence, facts=replace(evidence.facts, unwritten=unset | moved)))
 
 
 def _examine(subject: Subject, trial: Trial, facts: EagerFacts, *runs: Run) -> Verdict:

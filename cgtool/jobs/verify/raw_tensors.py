@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 
-from cgtool.devices.device import FREE_BYTE
 from cgtool.observe.tensors import is_emptied, strided_parts
 from cgtool.torch_compat.op_key import unintercepted, unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
@@ -142,10 +141,10 @@ def holds_sentinel(tensor: torch.Tensor) -> bool:
         return bool((tensor.isnan() if is_nan else tensor == sentinel).all())
 
 
-def is_overwritten(tensor: torch.Tensor) -> bool:
-    """True when each byte is the one that ``Device.overwrite_free_memory`` writes."""
+def holds_byte(tensor: torch.Tensor, byte: int) -> bool:
+    """True when each byte of a tensor is this one."""
     with raw():
         tensor = held(tensor.detach())
     with arithmetic():
         data = dense(tensor).reshape(-1)
-        return bool(data.numel()) and bool((data.view(torch.uint8) == FREE_BYTE).all())
+        return bool(data.numel()) and bool((data.view(torch.uint8) == byte).all())

@@ -18,8 +18,8 @@ from cgtool.jobs.verify.float64 import Float64Recorder
 from cgtool.jobs.verify.raw_tensors import (
     copies,
     fill_sentinel,
+    holds_byte,
     holds_sentinel,
-    is_overwritten,
     raw,
     unchanged,
     write,
@@ -130,6 +130,10 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
 
 
 # --- trials
+
+
+_UNUSUAL = 0xA5
+"""A byte of which hardly a result is made."""
 
 
 class DeviceLostError(Exception):
@@ -279,18 +283,13 @@ class TrialRunner:
             iterations.append(self._iteration(values, results, copies))
         return Run(tuple(iterations), tuple(unwritten))
 
-    def uninitialized(self, trial: Trial, written: Results) -> frozenset[Key]:
-        """Results that hold what was in free memory before an eager iteration. ``written``: those
-        in question, of another eager run."""
+    def uninitialized(self, trial: Trial) -> frozenset[Key]:
+        """Results that hold what was in free memory before an eager iteration."""
         self.begin_eager(trial)
-        self.target.device.overwrite_free_memory()
+        self.target.device.overwrite_free_memory(_UNUSUAL)
         results = eager_iteration(self.target)
         self.target.device.synchronize()
-        return frozenset(
-            key
-            for key, before in written.items()
-            if key in results and is_overwritten(results[key]) and not is_overwritten(before)
-        )
+        return frozenset(key for key, tensor in results.items() if holds_byte(tensor, _UNUSUAL))
 
     def _iteration(
         self, values: Values, results: Results, copy: Callable[[Results], Results]

@@ -370,6 +370,16 @@ class Expressions(Names):
         decision = self.decide(node.test, [node.body, node.orelse])
         return decision | self.evaluate(node.body) | self.evaluate(node.orelse)
 
+    def _BoolOp(self, node: ast.BoolOp) -> Sources:  # noqa: N802
+        """An operand decides whether the next ones run, which matters if they change tensors."""
+        sources: Sources = NOTHING
+        for number, value in enumerate(node.values, 1):
+            following = node.values[number:]
+            if self.flows.change_tensors(self.code, following):
+                sources |= self.decide(value, following)
+            sources |= self.evaluate(value)
+        return self.consume(node, sources)
+
     def _ListComp(  # noqa: N802
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> Sources:

@@ -3335,3 +3335,26 @@ def list_in_a_row_grows(device):
         return x
 
     return run, (rows(device),)
+
+
+def changed_in_place_behind_and(device):
+    """The op runs in none of the first calls."""
+    calls, x = {"n": 0}, torch.ones(4, device=device)
+
+    def step(y):
+        calls["n"] += 1
+        calls["n"] > 40 and x.add_(1)  # <- control-flow-frozen
+        return x * y
+
+    return step, (torch.ones(4, device=device),)
+
+
+def changed_in_place_behind_or(device):
+    calls, x = {"n": 0}, torch.ones(4, device=device)
+
+    def step(y):
+        calls["n"] += 1
+        _ = calls["n"] < 40 or y.mul_(0.5)  # <- control-flow-frozen
+        return x * y
+
+    return step, (torch.ones(4, device=device),)

@@ -1749,3 +1749,18 @@ def proxy_of_an_owner_that_is_gone(device):
         return x
 
     return run, (rows(device),)
+
+
+def asked_behind_a_count(device):
+    """What is asked of a tensor says nothing of its values, and what is decided is not on the device."""
+    calls, seen = {"n": 0}, []
+    mask = torch.ones(4, device=device)
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] > 40 and mask is not None and mask.dim() == 1:
+            seen.append(calls["n"])
+        calls["n"] % 10 == 0 and seen.clear()
+        return x * mask
+
+    return step, (torch.ones(4, device=device),)

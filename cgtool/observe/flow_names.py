@@ -143,6 +143,7 @@ class Names:
         """What functions return that the current statement calls without a call: ``__bool__``,
         ``__iter__``, ``__enter__``. Python 3.11 places these calls at the whole statement."""
         self.loops: list[ast.AST] = []
+        self.tries: list[ast.Try | ast.TryStar] = []
         codes = [code, *(each for each in code.co_consts if isinstance(each, CodeType))]
         self.tensors: set[str] = set().union(
             *(self.ran.tensors.get(id(each), ()) for each in codes if _shares_names(each, code))

@@ -53,6 +53,27 @@ def _calls(target: ast.expr, statement: ast.AST) -> bool:
     )
 
 
+_ANY = frozenset(("", "Exception", "BaseException"))
+
+
+def _exception(node: ast.expr | None) -> str:
+    """The name of the class of an exception: ``Stop`` of ``errors.Stop("done")``; "" for none."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(called, "attr", None) or getattr(called, "id", ""))
+
+
+def _catches(tried: ast.Try | ast.TryStar, raising: Iterable[ast.AST]) -> bool:
+    """Whether a ``try`` handles an exception that is raised in its body: by the same name, or any
+    one, unless its handler raises too."""
+    names = {_exception(node.exc) for node in raising if isinstance(node, ast.Raise) and node.exc}
+    for handler in tried.handlers:
+        caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        is_caught = not names.isdisjoint(map(_exception, caught))
+        if names and (is_caught or not _ANY.isdisjoint(map(_exception, caught))):
+            return not any(isinstance(node, ast.Raise) for node in inner_nodes(handler))
+    return False
+
+
 class _Reader(Expressions):
     """Reads the statements of one function."""
 
@@ -131,11 +152,15 @@ class _Reader(Expressions):
         self._leave_early(guarded, decision)
 
     def _leave_early(self, guarded: list[ast.AST], decision: Sources) -> None:
-        """What follows a branch with a `return`, `break` or `continue` depends on it."""
+        """What follows a branch with a `return`, `break` or `continue` depends on it, and so does
+        what follows a `raise` in the `try` that catches it."""
         inside = [node for part in guarded for node in (part, *inner_nodes(part))]
+        catching = next((each for each in reversed(self.tries) if _catches(each, inside)), None)
         span: ast.AST | None = None
         if any(isinstance(node, ast.Return) for node in inside):
             span = self.node
+        elif catching is not None:
+            span = catching
         elif self.loops and any(isinstance(node, ast.Break | ast.Continue) for node in inside):
             span = self.loops[-1]
         if span is None or not decision:
@@ -146,7 +171,7 @@ class _Reader(Expressions):
         for source in decision:
             branch = self.flows.branches[source.key]
             file, line, column, *_ = source.key
-            start = end[1:3] if span is not self.node else (line, column)
+            start = end[1:3] if span in self.loops else (line, column)
             place = (file, *start, *end[3:])
             if place in branch.spans:
                 continue
@@ -154,7 +179,7 @@ class _Reader(Expressions):
             skipped = [
                 node
                 for node in inner_nodes(span)
-                if isinstance(node, ast.stmt) and (span is not self.node or node.lineno > last)
+                if isinstance(node, ast.stmt) and (span in self.loops or node.lineno > last)
             ]
             branch.effects |= self.flows.change_tensors(self.code, skipped)
             branch.selects |= any(map(self.uses_tensors, skipped))
@@ -205,10 +230,15 @@ class _Reader(Expressions):
     _do_AsyncWith = _do_With  # noqa: N815
 
     def _do_Try(self, node: Any) -> None:  # noqa: N802
+        before = self.control
+        self.tries.append(node)
         self._block(node.body)
+        self.tries.pop()
         for handler in node.handlers:
             self._block(handler.body)
         self._block(node.orelse)
+        returns = any(isinstance(each, ast.Return) for each in inner_nodes(node))
+        self.control = self.control if returns else before
         self._block(node.finalbody)
 
     _do_TryStar = _do_Try  # noqa: N815

@@ -286,7 +286,9 @@ class Flows:
                 targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
                 if any(self._is_written(code, node, target) for target in targets):
                     return True
-                if isinstance(node, ast.Call) and self._writes_argument(code, node):
+                if isinstance(node, ast.Call) and (
+                    self._writes_argument(code, node) or self._registers_hook(code, node, depth)
+                ):
                     return True
                 if any(self._is_device_result(code, read) for read in _read(node)):
                     return True
@@ -320,6 +322,27 @@ class Flows:
         return any(self.is_on_device(code, argument) for argument in call.args) and any(
             str(getattr(value, "__module__", None)).startswith("torch.distributed")
             for value in self._values(code, function)
+        )
+
+    def _registers_hook(self, code: CodeType, call: ast.Call, depth: int) -> bool:
+        """Whether a call gives a module or a tensor a hook that returns something, or changes
+        tensors."""
+        name = getattr(call.func, "attr", "")
+        if not (name.startswith("register_") and name.endswith("hook") and call.args and depth):
+            return False
+        hook = call.args[0]
+        helpers = [
+            helper.__code__
+            for value in self._values(code, hook)
+            if (helper := undecorated(value)) is not None
+        ]
+        inner = [
+            each
+            for each in code.co_consts
+            if isinstance(each, CodeType) and isinstance(hook, ast.Name) and each.co_name == hook.id
+        ]
+        return isinstance(hook, ast.Lambda) or any(
+            _answers(each) or self._changes(each, depth - 1) for each in (*helpers, *inner)
         )
 
     def _is_device_result(self, code: CodeType, node: ast.expr | None) -> bool:
@@ -402,6 +425,22 @@ class Flows:
         while parent is not None and name not in parent.co_cellvars:
             parent = self.parents.get(id(parent))
         return () if parent is None else (("cell", id(parent), name),)
+
+
+def _answers(code: CodeType) -> bool:
+    """Whether a function returns something."""
+    function = function_of(code)
+    if isinstance(function, ast.Lambda):
+        return True
+    return any(
+        isinstance(node, ast.Return) and not _is_none(node.value)
+        for node in (() if function is None else inner_nodes(function))
+    )
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    """Whether a `return` gives nothing back."""
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 _OF_OBJECTS = ast.Is, ast.IsNot, ast.In, ast.NotIn

@@ -3358,3 +3358,67 @@ def changed_in_place_behind_or(device):
         return x * y
 
     return step, (torch.ones(4, device=device),)
+
+
+class Finished(Exception):
+    pass
+
+
+def raised_to_leave_a_block(device):
+    """The exception is raised in none of the first calls."""
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            if calls["n"] > 40:  # <- control-flow-frozen
+                raise Finished("warm")
+            x = x * 0.5
+        except Finished:
+            x = x * 2
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def raised_and_caught_with_others(device):
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            assert x.dim() == 1
+            if calls["n"] % 50 == 49:  # <- control-flow-frozen
+                raise StopIteration
+        except (KeyError, StopIteration):
+            x = x + 1
+        return x * 3
+
+    return step, (torch.ones(4, device=device),)
+
+
+def hook_that_is_registered_late(device):
+    calls, lin = {"n": 0}, nn.Linear(4, 4).to(device)
+
+    def double(module, args, out):
+        return out * 2
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] == 40:  # <- control-flow-frozen
+            lin.register_forward_hook(double)
+        return lin(x)
+
+    return step, (torch.ones(2, 4, device=device),)
+
+
+def hook_of_a_gradient_that_is_registered_late(device):
+    calls, handles, lin = {"n": 0}, [], nn.Linear(4, 4).to(device)
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] > 40 and not handles:  # <- control-flow-frozen
+            handles.append(lin.weight.register_hook(lambda gradient: gradient * 0.5))
+        return lin(x)
+
+    return step, (torch.ones(2, 4, device=device),)

@@ -1752,7 +1752,7 @@ def proxy_of_an_owner_that_is_gone(device):
 
 
 def asked_behind_a_count(device):
-    """What is asked of a tensor says nothing of its values, and what is decided is not on the device."""
+    """What is asked of a tensor says nothing of its values; what is decided is on the host."""
     calls, seen = {"n": 0}, []
     mask = torch.ones(4, device=device)
 
@@ -1764,3 +1764,57 @@ def asked_behind_a_count(device):
         return x * mask
 
     return step, (torch.ones(4, device=device),)
+
+
+def raises_that_end_the_program(device):
+    """An exception that nobody handles, or that becomes another one, is no branch of the ops."""
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            if calls["n"] > 1000:
+                raise RuntimeError("more steps than planned")
+            x = x * 2
+        except KeyError:
+            x = x + 1
+        try:
+            if calls["n"] > 2000:
+                raise ValueError("too many steps")
+            x = x * 2
+        except ValueError as error:
+            raise RuntimeError("cannot go on") from error
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def raised_and_caught_beside_the_ops(device):
+    calls, log = {"n": 0}, []
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            if calls["n"] > 40:
+                raise StopIteration
+            log.append(calls["n"])
+        except StopIteration:
+            log.clear()
+        return x * 2
+
+    return step, (torch.ones(4, device=device),)
+
+
+def hook_that_only_notes_is_registered_late(device):
+    calls, seen, lin = {"n": 0}, [], nn.Linear(4, 4).to(device)
+
+    def note(module, args, out):
+        seen.append(out.shape)
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] == 40:
+            lin.register_forward_hook(note)
+        return lin(x)
+
+    return step, (torch.ones(2, 4, device=device),)

@@ -475,7 +475,7 @@ class FrozenValues:
             elif each.kind == "decision":
                 waiting += self._changing("decision", each.key)
             elif each.kind in ("state", "whole") and each not in self._rank:
-                waiting += self.flows.facts.get(("state", each.key), ())
+                waiting += self.flows.sources_of("state", each.key)
             else:
                 return []
         return [*positions]

@@ -50,6 +50,7 @@ from cgtool.observe.uses import (
     ONE,
     Step,
     assigned_parts,
+    keys_of_loop,
     name_chain,
     popped_by,
     set_by,
@@ -63,7 +64,7 @@ class Expressions(Names):
     def add(self, kind: str, key: Any, sources: Sources) -> None:
         if kind != "return":
             sources = everything_in(sources)
-        if kind == "state":
+        if kind in ("state", "items"):
             # An object that is replaced as a whole gets its own fields back.
             sources = frozenset(
                 each
@@ -115,13 +116,19 @@ class Expressions(Names):
             parts = [(x, beside(held) if self.is_number(x) else held) for x, held in parts]
         return NOTHING.union(*(held for _, held in parts))
 
-    def bind_item(self, target: ast.AST, sources: Sources) -> None:
+    def bind_item(self, loop: ast.For | ast.AsyncFor | ast.comprehension, sources: Sources) -> None:
         """Bind what a loop takes out of a container. Which tensor that is does not depend on what
-        changes in the other items."""
-        self.bind(target, sources)
-        for node in ast.walk(target):
+        changes in the other items, nor does the key of an item."""
+        self.bind(loop.target, sources)
+        for node in ast.walk(loop.target):
             if isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(self.code), ()):
                 self.names[node.id] = in_order(self.names.get(node.id, NOTHING))
+        for name, kept in keys_of_loop(loop.target, loop.iter).items():
+            if self.is_dict(kept):
+                self.keys_of_loops[name] = kept
+                self.names[name] = in_order(self.names.get(name, NOTHING))
+        if isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Tuple | ast.List):
+            self.items_of_loops[loop.target.id] = loop.iter.elts
 
     def bind(self, target: ast.AST, sources: Sources) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -156,8 +163,16 @@ class Expressions(Names):
             owner, *others = parameters_of(self.ran.codes[number]) or ("",)
             self._apply(number, {owner: NOTHING, **dict.fromkeys(others, sources)})
 
-    def _store(self, target: ast.expr, sources: Sources, *, in_place: bool = False) -> None:
-        """Values with these sources become part of what an expression names."""
+    def _store(
+        self,
+        target: ast.expr,
+        sources: Sources,
+        *,
+        in_place: bool = False,
+        keeps_keys: bool = False,
+    ) -> None:
+        """Values with these sources become part of what an expression names. ``keeps_keys``: an
+        item of it gets another value, and none is added."""
         if id(self.code) in self.ran.blocks:
             # It may be read after the replay.
             self.add("output", id(self.code), sources)
@@ -168,11 +183,12 @@ class Expressions(Names):
         is_in_some_item = ONE in steps[:-1] and bool(self.keys(root, steps, in_place=in_place))
         is_some_item = chain is None or (ONE in steps and not is_in_some_item)
         if is_some_item and isinstance(target, ast.Attribute | ast.Subscript):
-            self._store(target.value, sources, in_place=True)
+            has_key = isinstance(target, ast.Subscript) and self.has_key(target)
+            self._store(target.value, sources, in_place=True, keeps_keys=has_key)
         if chain is None:
             return
         for key in self.keys(root, steps, in_place=in_place):
-            self.add("state", key, sources)
+            self.add("items" if keeps_keys else "state", key, sources)
             if key[0] == "module":
                 self.add("setting", span_of(self.code, target), sources)
         for number in self.shared(root) if steps or in_place else ():
@@ -388,7 +404,7 @@ class Expressions(Names):
         sources: Sources = NOTHING
         for loop in node.generators:
             decision = self.decide(loop.iter, [node], loops=True)
-            self.bind_item(loop.target, self.evaluate(loop.iter))
+            self.bind_item(loop, self.evaluate(loop.iter))
             sources |= decision
             for test in loop.ifs:
                 sources |= self.decide(test, [node])

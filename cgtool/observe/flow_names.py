@@ -144,6 +144,12 @@ class Names:
         ``__iter__``, ``__enter__``. Python 3.11 places these calls at the whole statement."""
         self.loops: list[ast.AST] = []
         self.tries: list[ast.Try | ast.TryStar] = []
+        self.keys_of_loops: dict[str, Chain] = {}
+        """By variable of a loop: the name of the container whose keys it goes through."""
+        self.items_of_loops: dict[str, list[ast.expr]] = {}
+        """By variable of a loop over items that are written there: these items."""
+        self.augmented: ast.expr | None = None
+        """What an assignment like ``kept[key] += 1`` changes, which must have the key already."""
         codes = [code, *(each for each in code.co_consts if isinstance(each, CodeType))]
         self.tensors: set[str] = set().union(
             *(self.ran.tensors.get(id(each), ()) for each in codes if _shares_names(each, code))
@@ -247,16 +253,31 @@ class Names:
         numbers in it. Of other containers than a dict, the test depends on all values."""
         match node:
             case ast.Compare(_, [ast.In() | ast.NotIn()], [container]):
-                return (container, KEYS) if self._is_dict(container) else None
+                return (container, KEYS) if self.is_dict(name_chain(container)) else None
             case ast.Compare(value, [ast.Is() | ast.IsNot()], [ast.Constant(None)]):
                 return value, PRESENCE
         return None
 
-    def _is_dict(self, node: ast.expr) -> bool:
-        """Whether an expression is the name of a dict, as far as is known."""
-        chain = name_chain(node)
+    def is_dict(self, chain: Chain | None) -> bool:
+        """Whether a name is one of a dict, as far as is known."""
         watched = [] if chain is None else self.watched(*chain, in_place=True)
         return bool(watched) and all(isinstance(each.look_up(), dict) for each in watched)
+
+    def has_key(self, item: ast.Subscript) -> bool:
+        """Whether a dict has an item before the assignment to it."""
+        chain, key = name_chain(item.value), item.slice
+        if not (isinstance(item.ctx, ast.Store) and chain is not None and self.is_dict(chain)):
+            return False
+        tables = [each.look_up() for each in self.watched(*chain, in_place=True)]
+        name = key.id if isinstance(key, ast.Name) else ""
+        items = self.items_of_loops.get(name, [])
+        are_there = bool(items) and all(
+            isinstance(each, ast.Constant) and each.value in table
+            for each in items
+            for table in tables
+        )
+        is_plain = item is self.augmented and all(type(table) is dict for table in tables)
+        return are_there or is_plain or self.keys_of_loops.get(name) == chain
 
     def is_decided(self, node: ast.expr) -> bool:
         """Whether a condition has the same answer in all calls to come: it compares a counter that

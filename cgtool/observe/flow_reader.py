@@ -115,6 +115,7 @@ class _Reader(Expressions):
             self.update(node.target, items)
             return
         sources = self.evaluate(node.target) | self.evaluate(node.value)
+        self.augmented = node.target
         self.bind(node.target, self.consume(node, sources))
 
     def _do_Return(self, node: ast.Return) -> None:  # noqa: N802
@@ -192,7 +193,7 @@ class _Reader(Expressions):
             names = dict(self.names)
             self.control = before | decision
             if target is not None:
-                self.bind_item(node.target, target)
+                self.bind_item(node, target)
             self._block(node.body)
             for name, sources in names.items():
                 self.names[name] = self.names.get(name, NOTHING) | sources

@@ -201,9 +201,9 @@ class Flows:
         rank = {source: number for number, source in enumerate(first)}
         causes = {source: source for source in rank}
         results = [
-            (Source(fact[0], fact[1]), sources)
+            (Source("state" if fact[0] == "items" else fact[0], fact[1]), sources)
             for fact, sources in self.facts.items()
-            if fact[0] in ("state", "decision")
+            if fact[0] in ("state", "items", "decision")
         ]
         results += [
             (Source("kept", result.key), {*without_steps(sources - {result}, self.steady)})
@@ -222,7 +222,9 @@ class Flows:
                 Source("whole", result.key),
                 {each for each in sources if result not in items.get(each, ())},
             )
-            for result, sources in results
+            for result, sources in (
+                (Source(*fact), sources) for fact, sources in self.facts.items()
+            )
             if result.kind == "state"
         ]
         for item, named in items.items():
@@ -255,13 +257,18 @@ class Flows:
                 waiting.add(Source("state", source.key))
             else:
                 kind = "state" if source.kind == "whole" else source.kind
-                waiting |= self.facts.get((kind, source.key), set())
+                waiting |= self.sources_of(kind, source.key)
         return known
+
+    def sources_of(self, kind: str, key: Any) -> set[Source]:
+        """What a fact depends on; of a state, what its items depend on too."""
+        sources = self.facts.get((kind, key), set())
+        return sources | self.facts.get(("items", key), set()) if kind == "state" else sources
 
     def carries(self, change: Change) -> bool:
         """Whether the new value of a place is computed from the one before."""
         place = Source("state", change.watched.key)
-        sources = self.facts.get(("state", place.key), set())
+        sources = self.sources_of("state", place.key)
         return place in self.behind(sources, decisions=False)
 
     def _named(self, item: Source) -> Iterator[Source]:

@@ -286,6 +286,24 @@ def _looped_over(node: ast.expr) -> Iterator[ast.expr]:
             yield node
 
 
+def keys_of_loop(target: ast.expr, iterated: ast.expr) -> dict[str, Chain]:
+    """The variables of a loop that are keys of a dict, each with the name of the dict: of ``for key
+    in kept``, if that is one."""
+    match target, iterated:
+        # A key of `sorted` may depend on the values.
+        case _, ast.Call(ast.Name(name), [inner], []) if name in _PASSING_ON - {"enumerate", "zip"}:
+            return keys_of_loop(target, inner)
+        case ast.Tuple([_, key]), ast.Call(ast.Name("enumerate"), [inner, *_]):
+            return keys_of_loop(key, inner)
+        case ast.Tuple([key, _]), ast.Call(ast.Attribute(kept, "items"), []):
+            return keys_of_loop(key, kept)
+        case _, ast.Call(ast.Attribute(kept, "keys"), []):
+            return keys_of_loop(target, kept)
+        case ast.Name(name), _ if (chain := name_chain(iterated)) is not None:
+            return {name: chain}
+    return {}
+
+
 def _asked_whether_empty(test: ast.expr) -> Iterator[ast.expr]:
     """The names in a condition that are asked for their truth."""
     match test:

@@ -3422,3 +3422,86 @@ def hook_of_a_gradient_that_is_registered_late(device):
         return lin(x)
 
     return step, (torch.ones(2, 4, device=device),)
+
+
+def count_of_a_name_decides(device):
+    counts = {"a": 0, "b": 0}
+    w = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        for name in counts:
+            if counts[name] < 40:  # <- control-flow-frozen
+                x = x * w[name]
+            counts[name] += 1
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def names_in_the_order_of_their_counts(device):
+    counts = {"a": 0, "b": 0}
+    w = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        for name in sorted(counts, key=counts.get):
+            x = x * w[name] + 1  # <- python-scalar-frozen
+        counts["a"] += 1
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def key_that_is_added_late(device):
+    history = {}
+    n = [0]
+
+    def step(x):
+        n[0] += 1
+        x = x + 1
+        if n[0] % 50 == 0:
+            history[n[0]] = 1
+        for _k in history:  # <- control-flow-frozen
+            x = x * 2
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def gains_that_fall_in_a_loop_over_them(device):
+    gains = {"a": 1.0, "b": 2.0}
+
+    def step(x):
+        for k in gains:
+            x = x * gains[k]
+            gains[k] *= 0.999  # <- python-side-effects-skipped
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def counts_of_items_decide(device):
+    gains = {"a": 0, "b": 0}
+
+    def step(x):
+        for v in gains.values():
+            if v < 50:  # <- control-flow-frozen
+                x = x + 1
+        for k in gains:
+            gains[k] += 1
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def counter_gets_a_key_late(device):
+    seen = collections.Counter()
+    n = [0]
+
+    def step(x):
+        n[0] += 1
+        seen[n[0] // 40] += 1
+        for _k in seen:  # <- control-flow-frozen
+            x = x + 1
+        return x
+
+    return step, (torch.ones(4, device=device),)

@@ -1818,3 +1818,57 @@ def hook_that_only_notes_is_registered_late(device):
         return lin(x)
 
     return step, (torch.ones(2, 4, device=device),)
+
+
+def counts_by_name_in_a_loop_over_them(device):
+    counts = {"a": 0, "b": 0}
+    w = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        for name in counts:
+            x = x * w[name]
+            counts[name] += 1
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def counts_by_name_in_another_loop(device):
+    counts = collections.Counter(a=1, b=1)
+    w = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        for name, _n in counts.items():
+            x = x * w[name]
+        for name in list(counts):
+            counts[name] += 1
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def counts_by_constant_names(device):
+    counts = {}
+    w = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        for name in ("a", "b"):
+            counts[name] = counts.get(name, 0) + 1
+        for name in sorted(counts):
+            x = x * w[name]
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def counts_in_a_comprehension(device):
+    counts = collections.Counter(a=1, b=1)
+    weights = {"a": torch.ones(4, device=device), "b": torch.full((4,), 2.0, device=device)}
+
+    def step(x):
+        parts = [x * weights[name] for name in counts]
+        for name in counts:
+            counts[name] += 1
+        return torch.stack(parts)
+
+    return step, (torch.ones(4, device=device),)

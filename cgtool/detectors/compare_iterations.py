@@ -36,7 +36,7 @@ from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of, position_of
 from cgtool.observe.host_reads import Change, HostReads
-from cgtool.observe.host_values import SIZE
+from cgtool.observe.host_values import SIZE, texts_of
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
 from cgtool.observe.ops import OpCall
@@ -76,7 +76,10 @@ _FIX_OF_QUEUE = (
     "allocate the tensors once, before the capture, and where they are moved or exchanged now, "
     "copy from one to the other: `older.copy_(newer)`"
 )
-
+_FIX_OF_SIZE = (
+    "allocate the tensor once, as large as it can become, write each part at a position that is a "
+    "tensor on the device (`index_copy_`), and mask the rest; or capture a graph for each shape"
+)
 _FIX_OF_REPLACEMENT = (
     "keep the object, and `copy_()` the new values into its tensors (`load_state_dict`); to choose "
     "between several objects, capture a graph for each"
@@ -312,7 +315,8 @@ class _Comparison:
         )
         if self._is_read_by(call, new):
             return
-        evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
+        shown = [textwrap.shorten(text, 60, placeholder=" ...") for text in texts_of(old, new)]
+        evidence = f"{call.name} got {shown[0]}, then {shown[1]}"
         # Where an argument is left out in one call, it is the one that the other has.
         given = max(values, key=len)[min(map(len, values)) :] if new is values[1] else [new]
         differing = [(x, y) for x, y in zip(before, after, strict=False) if x != y]
@@ -455,10 +459,13 @@ class _Comparison:
                 if not is_chosen and new.storage in self.tensors.made:
                     fix = _FIX_OF_ASSIGNMENT
             name = self.tensors.name_of(new) or "a tensor that this line reads"
+            is_resized = old.shape != new.shape
+            if fix is not None and is_resized:
+                fix = _FIX_OF_SIZE
             finding = self._at(
                 after.call,
                 PARAMETER_REBOUND if is_rebound else METADATA_ADDRESS_CHANGED,
-                f"{name} is a different tensor in "
+                f"{name} is a different tensor{', of another shape,' if is_resized else ''} in "
                 "the next call; a graph always reads the tensor of the capture",
                 shown,
                 *changed,
@@ -572,10 +579,6 @@ def _place(finding: Finding, *, of_statement: bool = False) -> str:
 
 def _with_line(call: OpCall) -> str:
     return f"{call.name} of line {line_of(call.chain[0])}" if call.chain else call.name
-
-
-def _short(value: Any) -> str:
-    return textwrap.shorten(str(value), 60, placeholder=" ...")
 
 
 def _within(chain: Chain, outer: Chain) -> Chain:

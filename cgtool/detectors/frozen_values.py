@@ -609,11 +609,14 @@ class FrozenValues:
             reads = self._watched(source)
             return self._drawn(cause, target, evidence, position, reads, is_op=bool(chain))
         changed = self.changes.get(cause)
-        if changed is not None:
-            evidence.append(changed.text)
         watched = self._watched(cause)
         written = self._written(cause)
         kind = changed.after.kind if changed is not None else "number"
+        if kind == "iterator":
+            taken = [each.frame.short for each in watched if each.frame != at_op[0]]
+            evidence += [f"it moves on at {place}" for place in taken[:1]]
+        elif changed is not None:
+            evidence.append(changed.text)
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         places = watched if kind in ("random", "host tensor") else written
         (code_name, reason), frame = _OTHER, at_op[0]

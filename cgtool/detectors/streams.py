@@ -94,6 +94,13 @@ class Lane:
         """Number of the last capture that it had work in without being part of it."""
 
 
+def _described(lane: Lane) -> str:
+    """``a stream that was created at model.py:12``, where that is known and it has no name."""
+    places = [frame.short for frame in frames_of(lane.created[:1])]
+    is_numbered = lane.name.startswith("stream ")
+    return f"a stream that was created at {places[0]}" if places and is_numbered else lane.name
+
+
 @dataclass(slots=True)
 class LaneNode:
     """An op that launches work, as a node of the graph."""
@@ -256,7 +263,7 @@ class CaptureInProgress(CapturedRegion):
             lane.joined, lane.frontier = self.capture_id, self.streams[0].frontier
             self.streams.append(lane)
         if lane not in self.streams:
-            reason = f"{call.name} runs on {lane.name}, which is not part of the capture"
+            reason = f"{call.name} runs on {_described(lane)}, which is not part of the capture"
             if lane is self.default and (call.autograd_node or "").endswith("AccumulateGrad"):
                 # An op of the node, or of a hook that runs before or after it.
                 frames = frames_of(callers_of_backward())
@@ -342,7 +349,7 @@ class CaptureInProgress(CapturedRegion):
             if not all(self._is_in(reached, node) for node in lane.frontier):
                 self.report(
                     UNJOINED_SIDE_STREAM,
-                    f"{self.phase}: {lane.name} has work that is not joined",
+                    f"{_described(lane)} has work that is not joined",
                     frames_of(lane.used or lane.created),
                     why="the capture ended while the capture stream did not wait for this work; "
                     "CUDA refuses this (cudaErrorStreamCaptureUnjoined, 904)",

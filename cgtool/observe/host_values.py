@@ -383,8 +383,19 @@ def _comparable(number: Any) -> Any:
     return number if number == number else repr(number)
 
 
+def number_text(value: float) -> str:
+    """A number without what rounding has left: ``0.01`` for 0.010000000000000002."""
+    return min(repr(value), f"{value:.10g}", key=len)
+
+
+def texts_of(before: Any, after: Any) -> tuple[str, str]:
+    """Two values that differ, as text; numbers by ``number_text``, unless they look the same so."""
+    texts = [number_text(each) if type(each) is float else str(each) for each in (before, after)]
+    return (texts[0], texts[1]) if texts[0] != texts[1] else (str(before), str(after))
+
+
 def _short(value: Any) -> str:
-    shown = repr(value)
+    shown = number_text(value) if type(value) is float else repr(value)
     return shown if len(shown) < 60 else shown[:57] + "..."
 
 

@@ -216,8 +216,7 @@ class Callables(Detector):
         self.report(
             GRAPHED_CALLABLE_CALLED_TWICE,
             "the callable is called again before the backward of the previous call: the "
-            "second call "
-            "overwrites what that backward needs",
+            "second call overwrites the outputs of that one, and what its backward needs",
             self._last_call.get(event.callable),
         )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code
+from cgtool.observe.host_values import texts_of
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.uses import Use
@@ -59,7 +60,8 @@ class Frozen(NamedTuple):
         """What it was and what it is."""
         if not self.name:
             return ()
-        return (f"{self.name} was {self.before} when captured, and is {now} now",)
+        before, after = texts_of(self.before, now)
+        return (f"{self.name} was {before} when captured, and is {after} now",)
 
 
 def bound_by(use: Use, local_to: int | None) -> tuple[tuple[Target, ...], int | None]:

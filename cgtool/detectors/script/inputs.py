@@ -553,13 +553,14 @@ class Inputs(Detector):
             if tensor is None or not _is_cast(tensor):
                 continue
             self._casts.add(use)
+            at = "".join(f" at {frame.short}" for frame in self.script.place()[:1])
             self.report(
                 AUTOCAST_WEIGHT_CACHE,
                 "the graph reads a cast of a weight that autocast made before the capture; it "
-                "does not follow the weight",
+                "does not follow the weight, and is freed when the outermost autocast ends",
                 self._autocasts[-1],
                 phase="capture",
-                evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}",),
+                evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}{at}",),
             )
 
 

@@ -82,7 +82,7 @@ def packed(x):
 def stopped(x):
     try:
         left[0] -= 1
-        if left[0] == 1:
+        if left[0] == 1:  # <- control-flow-frozen
             raise Stop
         return x * 1  # <- python-scalar-frozen
     except Stop:

@@ -385,7 +385,12 @@ def _comparable(number: Any) -> Any:
 
 def number_text(value: float) -> str:
     """A number without what rounding has left: ``0.01`` for 0.010000000000000002."""
-    return min(repr(value), f"{value:.10g}", key=len)
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{value:.10g}"
+
+
+_LONGEST = 12
+"""Characters of a number that is shown as it is."""
 
 
 def texts_of(before: Any, after: Any) -> tuple[str, str]:

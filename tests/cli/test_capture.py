@@ -229,7 +229,8 @@ FAILURES = {
         "        y = x * 2\n"
         "    return x + 1\n"
         "def make(device):\n    return f, (torch.ones(4, 8, device=device),)\n",
-        "make", 4, "not joined", "y = x * 2",
+        "make", 4, "a stream that was created at model.py:15 has work that is not joined",
+        "y = x * 2",
     ),
     "empty graph": (
         "def f(x):\n    return x\n"

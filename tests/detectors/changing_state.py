@@ -3505,3 +3505,16 @@ def counter_gets_a_key_late(device):
         return x
 
     return step, (torch.ones(4, device=device),)
+
+
+def cache_grows_by_cat(device):
+    keys = []
+
+    def step(x):
+        if not keys:
+            keys.append(x)
+        else:
+            keys[0] = torch.cat([keys[0], x])  # <- metadata-address-changed
+        return keys[0].sum(0)
+
+    return step, (torch.ones(1, 4, device=device),)

@@ -209,6 +209,12 @@ def test_tensors_that_move_through_a_queue_are_to_be_copied_from_place_to_place(
     assert "`older.copy_(newer)`" in moved.fix
 
 
+def test_what_grows_cannot_be_copied_into():
+    (grown,) = found(changing_state, "cache_grows_by_cat")
+    assert "is a different tensor, of another shape," in grown.reason
+    assert "`index_copy_`" in grown.fix and "`copy_()`" not in grown.fix
+
+
 def test_a_drawn_number_that_no_tensor_can_replace_has_the_fix_of_the_op():
     (drawn,) = found(changing_state, "width_drawn_by_torch")
     assert drawn.fix.startswith("`aten::slice.Tensor` takes only numbers")
@@ -255,6 +261,7 @@ def test_an_iterator_of_tensors_is_not_called_a_number():
     for name in ("iterator_of_batches", "iterator_of_batches_on_the_host"):
         (moves,) = found(changing_state, name)
         assert "`batches` moves on with every call" in moves.reason
+        assert not any("has changed" in note for note in moves.evidence)
         assert "before each replay" in moves.fix
 
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cgtool.observe.effects import overwrites
 from cgtool.observe.flow_calls import (
     ADDS,
     ALL,
@@ -469,6 +470,10 @@ class Expressions(Names):
             popped = popped_by(node)
             if popped is not None:
                 self._store(popped, self.control)
+        elif isinstance(function, ast.Attribute) and self.changes_host_tensor(function):
+            before = NOTHING if overwrites(f"aten::{name}") else chosen
+            changed = before.union(self.control, *arguments, *named.values())
+            self._store(function.value, changed, in_place=True)
         if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
             self._fill(function.value, drawn)
         if name == "shuffle":

@@ -12,10 +12,13 @@ from threading import Event
 from types import CodeType
 from typing import Any
 
-from cgtool.observe.flows import NOTHING, Flows, Source, Sources
+import torch
+
+from cgtool.observe.flows import NOTHING, Flows, Source, Sources, is_in_place
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.host_values import KEYS, NUMBERS, PRESENCE, random_state
 from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
+from cgtool.observe.tensors import on_host
 from cgtool.observe.uses import Chain, Step, aliases_of, assigned_parts, name_chain
 
 RECEIVERS = frozenset(("self", "cls", "ctx"))
@@ -355,6 +358,12 @@ class Names:
     def sets_event(self, function: ast.Attribute) -> bool:
         values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
         return function.attr == "set" and any(isinstance(each, Event) for each in values)
+
+    def changes_host_tensor(self, function: ast.Attribute) -> bool:
+        """Whether a method is one of a tensor on the host that changes it in place."""
+        values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
+        are_tensors = [isinstance(each, torch.Tensor) and on_host(each) for each in values]
+        return is_in_place(function.attr) and bool(are_tensors) and all(are_tensors)
 
     def bound(self, function: ast.expr) -> ast.Call | None:
         """The ``partial(f, ...)`` that is called: what it binds are arguments of ``f``."""

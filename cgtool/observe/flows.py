@@ -324,7 +324,7 @@ class Flows:
             ):
                 return True
         function = call.func
-        if isinstance(function, ast.Attribute) and _is_in_place(function.attr):
+        if isinstance(function, ast.Attribute) and is_in_place(function.attr):
             return self.is_on_device(code, function.value)
         return any(self.is_on_device(code, argument) for argument in call.args) and any(
             str(getattr(value, "__module__", None)).startswith("torch.distributed")
@@ -391,7 +391,7 @@ class Flows:
                 for module in owner.modules()
             ):
                 return True
-            if _is_in_place(name):
+            if is_in_place(name):
                 return not any(isinstance(each, torch.Tensor) and on_host(each) for each in owners)
         for value in self._values(code, function) if depth else ():
             if isinstance(value, torch.nn.Module):
@@ -479,7 +479,7 @@ def _read(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _is_in_place(name: str) -> bool:
+def is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 

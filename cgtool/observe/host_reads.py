@@ -46,6 +46,7 @@ from cgtool.observe.host_values import (
     numbers_differ,
     numbers_of,
     random_state,
+    size_of,
     value_of,
 )
 from cgtool.observe.lookup import (
@@ -286,6 +287,8 @@ class HostReads:
         # What methods in C move on is not seen when they are called.
         found = watched.look_up()
         moves = isinstance(found, (Iterator, *SUSPENDED)) or random_state(found) is not None
+        # Nor is what changes a tensor in place.
+        moves |= isinstance(found, torch.Tensor) and on_host(found)
         is_first = (use.written and not has_run) or is_field or moves
         value = watched.value() if is_first else None
         if value is not None:
@@ -428,6 +431,22 @@ class HostReads:
         for change in self.changes(self._first, self.snapshot()):
             before, after = change.before, change.after
             if before.kind == after.kind and numbers_differ(before.content, after.content):
+                yield change
+
+    def grown(self) -> Iterator[Change]:
+        """The containers of tensors that the code has put another item into, which it does in each
+        call: nothing decides whether it does, and there was something in it before."""
+        resets = {each.key for each in self.watched if each.use.resets}
+        for change in self.changes(self._first, self.snapshot()):
+            watched, before, after = change.watched, change.before, change.after
+            if (
+                watched.use.written
+                and watched.key not in resets
+                and before.kind == after.kind == "container"
+                and after.has_tensors
+                and 0 < size_of(before) < size_of(after)
+                and not decided_by(watched.frame.file, watched.use.line)
+            ):
                 yield change
 
     def made(self, reaching: Collection[Any]) -> Iterator[Watched]:

@@ -461,6 +461,12 @@ def _part(value: Any, depth: int) -> Any:
     return reduced.content
 
 
+def size_of(container: Value) -> int:
+    """The number of items; 0 where only whether it is another one is known."""
+    content = container.content
+    return content.size if isinstance(content, _Content) else 0
+
+
 def runs_the_same(before: Value, after: Value) -> bool:
     """Whether a function or a module was replaced by one that runs the same code."""
     old, new = before.content, after.content

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cgtool.devices.simulated import forked
+from cgtool.devices.simulated import forked, later_calls, second_call
 from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.jobs.dispatch import hide_gpus
@@ -69,6 +69,13 @@ def check_as_on_a_gpu(path: Path) -> Outcome:
     device = ScriptDevice()
     with backwards_on_threads(device):
         return check(path, device)
+
+
+def check_called_once(path: Path) -> Outcome:
+    """``check``, where captured code is not called again, as on a GPU."""
+    for module in (later_calls, second_call):
+        module.can_fork = lambda: False
+    return check(path)
 
 
 def check(path: Path, device: ScriptDevice | None = None) -> Outcome:

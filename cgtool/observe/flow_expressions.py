@@ -47,6 +47,7 @@ from cgtool.observe.host_values import CONTAINERS, ITSELF, ORDER, PRESENCE, SIZE
 from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import Position
 from cgtool.observe.uses import (
+    CHANGE_FIRST,
     CHANGES,
     ONE,
     Step,
@@ -476,8 +477,8 @@ class Expressions(Names):
             self._store(function.value, changed, in_place=True)
         if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
             self._fill(function.value, drawn)
-        if name == "shuffle":
-            for argument in node.args:
+        if name in CHANGE_FIRST:
+            for argument in node.args[:1]:
                 self._change(argument, everything | drawn)
         for number in self.ran.handed.get(position, ()):
             names = parameters_of(self.ran.codes[number])

@@ -268,8 +268,8 @@ class Flows:
     def carries(self, change: Change) -> bool:
         """Whether the new value of a place is computed from the one before."""
         place = Source("state", change.watched.key)
-        sources = self.sources_of("state", place.key)
-        return place in self.behind(sources, decisions=False)
+        behind = self.behind(self.sources_of("state", place.key), decisions=False)
+        return not behind.isdisjoint((place, Source("whole", place.key)))
 
     def _named(self, item: Source) -> Iterator[Source]:
         """The names that code elsewhere has for an item: it may write one that is read through

@@ -46,6 +46,7 @@ from cgtool.observe.host_values import (
     numbers_differ,
     numbers_of,
     random_state,
+    reordered,
     size_of,
     value_of,
 )
@@ -427,24 +428,29 @@ class HostReads:
                 yield watched
 
     def moved(self) -> Iterator[Change]:
-        """The numbers that the code has changed, also among those in a container."""
+        """The numbers, texts and members of enums that the code has changed, also among those in a
+        container, and the containers whose items it has moved."""
         for change in self.changes(self._first, self.snapshot()):
             before, after = change.before, change.after
-            if before.kind == after.kind and numbers_differ(before.content, after.content):
+            if before.kind != after.kind or before.content is None:
+                continue
+            is_number = before.kind == "number" and size_of(before) == size_of(after)
+            # Sorted once, it stays so.
+            is_reordered = reordered(before, after) and change.watched.use.method != "sort"
+            if is_number or is_reordered or numbers_differ(before.content, after.content):
                 yield change
 
-    def grown(self) -> Iterator[Change]:
-        """The containers of tensors that the code has put another item into, which it does in each
-        call: nothing decides whether it does, and there was something in it before."""
+    def resized(self) -> Iterator[Change]:
+        """The containers that the code has put another item into, or taken one out of, which it
+        does in each call: nothing decides whether it does, and there were some before."""
         resets = {each.key for each in self.watched if each.use.resets}
         for change in self.changes(self._first, self.snapshot()):
-            watched, before, after = change.watched, change.before, change.after
+            watched, sizes = change.watched, (size_of(change.before), size_of(change.after))
             if (
                 watched.use.written
                 and watched.key not in resets
-                and before.kind == after.kind == "container"
-                and after.has_tensors
-                and 0 < size_of(before) < size_of(after)
+                and 0 not in sizes
+                and sizes[0] != sizes[1]
                 and not decided_by(watched.frame.file, watched.use.line)
             ):
                 yield change

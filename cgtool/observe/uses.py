@@ -97,9 +97,17 @@ CHANGES = frozenset(
     (
         "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
         "setdefault", "add", "discard", "write", "rotate", "sort", "reverse", "popitem", "put",
+        "move_to_end",
     )
 )  # fmt: skip
 """Methods that change a container."""
+CHANGE_FIRST = frozenset(
+    (
+        "heappush", "heappop", "heapreplace", "heappushpop", "heapify", "insort", "insort_left",
+        "insort_right", "shuffle",
+    )
+)  # fmt: skip
+"""Functions that change their first argument, a list."""
 
 
 def name_chain(node: ast.expr) -> Chain | None:
@@ -542,6 +550,11 @@ class _Uses(ast.NodeVisitor):
             self.visit(function)
         elif isinstance(function, ast.Attribute):
             self._use(function.value)
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if name in CHANGE_FIRST and node.args:
+            self.method = "sort" if name == "heapify" else name
+            self._change(node.args[0])
+            self.method = ""
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(argument)
 

@@ -97,7 +97,7 @@ CHANGES = frozenset(
     (
         "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
         "setdefault", "add", "discard", "write", "rotate", "sort", "reverse", "popitem", "put",
-        "move_to_end",
+        "move_to_end", "symmetric_difference_update", "difference_update", "intersection_update",
     )
 )  # fmt: skip
 """Methods that change a container."""

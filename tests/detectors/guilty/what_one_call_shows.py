@@ -23,8 +23,8 @@ def centered(x):
 
 
 def cooled(x):
-    temperature.mul_(0.9)  # <- cpu-work-in-region
-    return x / temperature
+    temperature.mul_(0.9)
+    return x / temperature  # <- cpu-work-in-region
 
 
 for step in (advanced, centered, cooled):

@@ -401,8 +401,11 @@ class Expressions(Names):
     def _ListComp(  # noqa: N802
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
     ) -> Sources:
-        before = dict(self.names), self.aliases
+        before = dict(self.names), self.aliases, self.locals
         self.aliases = with_items(self.aliases, node)
+        # Before Python 3.12 they are variables of a function of its own.
+        targets = (each for loop in node.generators for each in ast.walk(loop.target))
+        self.locals = self.locals | {each.id for each in targets if isinstance(each, ast.Name)}
         sources: Sources = NOTHING
         for loop in node.generators:
             decision = self.decide(loop.iter, [node], loops=True)
@@ -412,7 +415,7 @@ class Expressions(Names):
                 sources |= self.decide(test, [node])
         for part in ("elt", "key", "value"):
             sources |= self.evaluate(getattr(node, part, None))
-        self.names, self.aliases = before
+        self.names, self.aliases, self.locals = before
         return self.consume(node, sources)
 
     _SetComp = _GeneratorExp = _DictComp = _ListComp

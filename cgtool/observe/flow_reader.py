@@ -9,7 +9,7 @@ call of it. Runs nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -72,6 +72,12 @@ def _catches(tried: ast.Try | ast.TryStar, raising: Iterable[ast.AST]) -> bool:
         if names and (is_caught or not _ANY.isdisjoint(map(_exception, caught))):
             return not any(isinstance(node, ast.Raise) for node in inner_nodes(handler))
     return False
+
+
+def _joined(*names: Mapping[str, Sources]) -> dict[str, Sources]:
+    """What local names may hold after one of several ways."""
+    known = {name for each in names for name in each}
+    return {name: NOTHING.union(*(each.get(name, NOTHING) for each in names)) for name in known}
 
 
 class _Reader(Expressions):
@@ -142,14 +148,13 @@ class _Reader(Expressions):
         guarded: list[ast.AST] = [*node.body, *node.orelse]
         decision = self.decide(node.test, guarded)
         before, names = self.control, self.names
-        joined: dict[str, Sources] = {}
+        ends = []
         self.control = before | decision
         for body in (node.body, node.orelse):
             self.names = dict(names)
             self._block(body)
-            for name, sources in self.names.items():
-                joined[name] = joined.get(name, NOTHING) | sources
-        self.names, self.control = joined, before
+            ends.append(self.names)
+        self.names, self.control = _joined(*ends), before
         self._leave_early(guarded, decision)
 
     def _leave_early(self, guarded: list[ast.AST], decision: Sources) -> None:
@@ -231,15 +236,21 @@ class _Reader(Expressions):
     _do_AsyncWith = _do_With  # noqa: N815
 
     def _do_Try(self, node: Any) -> None:  # noqa: N802
-        before = self.control
+        control, before = self.control, dict(self.names)
         self.tries.append(node)
         self._block(node.body)
         self.tries.pop()
-        for handler in node.handlers:
-            self._block(handler.body)
+        # The body may be left at any of its lines.
+        broken = _joined(before, self.names)
         self._block(node.orelse)
+        ends = [self.names]
+        for handler in node.handlers:
+            self.names = dict(broken)
+            self._block(handler.body)
+            ends.append(self.names)
+        self.names = _joined(*ends)
         returns = any(isinstance(each, ast.Return) for each in inner_nodes(node))
-        self.control = self.control if returns else before
+        self.control = self.control if returns else control
         self._block(node.finalbody)
 
     _do_TryStar = _do_Try  # noqa: N815

@@ -469,6 +469,7 @@ class Expressions(Names):
         elif isinstance(function, ast.Attribute) and (name in CHANGES or self.sets_event(function)):
             adds = name in ADDS
             receiver = of_items(chosen, SIZE) if adds else chosen
+            receiver = NOTHING if name == "set" else receiver
             changed = receiver.union(*arguments, *named.values())
             self._change(function.value, changed, adds=adds)
             popped = popped_by(node)
@@ -512,6 +513,8 @@ class Expressions(Names):
             self.add("op", position, everything)
         if is_method and name in SIZES:
             return everything | drawn
+        if not called and (self.returns_nothing(node) or (name == "min" and self.is_capped(node))):
+            return drawn
         if not called:
             if runs_ops or self.is_tensor(function):
                 return drawn

@@ -8,6 +8,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from threading import Event
 from types import CodeType
 from typing import Any
@@ -16,10 +17,10 @@ import torch
 
 from cgtool.observe.flows import NOTHING, Flows, Source, Sources, is_in_place
 from cgtool.observe.host_reads import Watched
-from cgtool.observe.host_values import KEYS, NUMBERS, PRESENCE, random_state
+from cgtool.observe.host_values import CONTAINERS, KEYS, NUMBERS, PRESENCE, random_state
 from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
 from cgtool.observe.tensors import on_host
-from cgtool.observe.uses import Chain, Step, aliases_of, assigned_parts, name_chain
+from cgtool.observe.uses import RETURN_NOTHING, Chain, Step, aliases_of, assigned_parts, name_chain
 
 RECEIVERS = frozenset(("self", "cls", "ctx"))
 """Parameters whose attributes are state with keys of their own."""
@@ -124,6 +125,22 @@ def _partials_in(function: ast.AST) -> dict[str, ast.Call]:
 
 def _shares_names(inner: CodeType, code: CodeType) -> bool:
     return inner is code or inner.co_name in COMPREHENSIONS
+
+
+_WITHOUT_TENSORS = frozenset(
+    (
+        "device",
+        "dtype",
+        "itemsize",
+        "layout",
+        "nbytes",
+        "ndim",
+        "requires_grad",
+        "shape",
+        "training",
+    )
+)
+"""Attributes of tensors and modules."""
 
 
 class Names:
@@ -235,7 +252,8 @@ class Names:
         if isinstance(node, ast.Name):
             inside = (f"{node.id}.", f"{node.id}[")
             return any(each == node.id or each.startswith(inside) for each in self.tensors)
-        return not self.is_number(node)
+        is_property = isinstance(node, ast.Attribute) and node.attr in _WITHOUT_TENSORS
+        return not is_property and not self.is_number(node)
 
     def shared(self, root: str) -> Iterable[int]:
         """The containers that a local name held and that other threads may share, by id."""
@@ -312,6 +330,24 @@ class Names:
         is_counter = len(keys) == len(values) == 1 and bool(written)
         return values.pop() if is_counter and all(use.rises for use in written) else None
 
+    def is_capped(self, call: ast.Call) -> bool:
+        """Whether ``min(count, limit)`` is the limit in all calls to come."""
+        if len(call.args) != 2 or call.keywords:
+            return False
+        for counter, limit in (call.args, call.args[::-1]):
+            count, most = self._risen(counter), getattr(limit, "value", None)
+            if isinstance(most, int | float) and count is not None and count >= most:
+                return True
+        return False
+
+    def returns_nothing(self, call: ast.Call) -> bool:
+        """Whether a call is a method of a container of Python's that returns None."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in RETURN_NOTHING:
+            return False
+        values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
+        return bool(values) and all(isinstance(each, CONTAINERS) for each in values)
+
     def value_of(self, node: ast.expr) -> ast.expr:
         """The expression behind a local name that is assigned once, and any other as it is."""
         return _value_of(node, self.code, self.node)
@@ -357,7 +393,9 @@ class Names:
 
     def sets_event(self, function: ast.Attribute) -> bool:
         values = self.flows.reads.values_of(self.code, *(name_chain(function.value) or ("", ())))
-        return function.attr == "set" and any(isinstance(each, Event) for each in values)
+        return function.attr == "set" and any(
+            isinstance(each, Event | ContextVar) for each in values
+        )
 
     def changes_host_tensor(self, function: ast.Attribute) -> bool:
         """Whether a method is one of a tensor on the host that changes it in place."""

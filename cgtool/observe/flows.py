@@ -7,19 +7,20 @@ follows from them. Runs nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from types import CodeType, ModuleType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from cgtool.observe.frames import is_internal, package_part
 from cgtool.observe.host_reads import Change, HostReads
 from cgtool.observe.lookup import resolve, undecorated
 from cgtool.observe.source import Position, function_of, inner_nodes
 from cgtool.observe.tensors import on_host
-from cgtool.observe.uses import name_chain
+from cgtool.observe.uses import RETURN_NOTHING, name_chain
 
 _HELPERS = 3
 """How deep calls are followed into helpers that did not run."""
@@ -348,9 +349,21 @@ class Flows:
             for each in code.co_consts
             if isinstance(each, CodeType) and isinstance(hook, ast.Name) and each.co_name == hook.id
         ]
-        return isinstance(hook, ast.Lambda) or any(
-            _answers(each) or self._changes(each, depth - 1) for each in (*helpers, *inner)
-        )
+        if isinstance(hook, ast.Lambda):
+            return not _is_nothing(hook.body)
+        return any(self._matters(each, depth) for each in (*helpers, *inner))
+
+    def _matters(self, hook: CodeType, depth: int) -> bool:
+        """Whether a hook returns something, or changes tensors."""
+        return _answers(hook) or self._changes(hook, depth - 1)
+
+    def _ends_hook(self, handle: Any, depth: int) -> bool:
+        """Whether this is the handle of a hook that matters."""
+        if not isinstance(handle, RemovableHandle):
+            return False
+        hooks: Mapping[int, Any] = handle.hooks_dict_ref() or {}
+        helper = undecorated(hooks.get(handle.id))
+        return helper is None or self._matters(helper.__code__, depth)
 
     def _is_device_result(self, code: CodeType, node: ast.expr | None) -> bool:
         """Whether an expression, which may not have run, is a tensor on the device: one by name, or
@@ -383,6 +396,8 @@ class Flows:
         if isinstance(function, ast.Attribute):
             name, owners = function.attr, self._values(code, function.value)
             if name in _CHANGES_TENSORS:
+                return True
+            if name == "remove" and any(self._ends_hook(owner, depth) for owner in owners):
                 return True
             if name in ("eval", "train") and any(
                 module.training is (name == "eval")
@@ -438,16 +453,21 @@ def _answers(code: CodeType) -> bool:
     """Whether a function returns something."""
     function = function_of(code)
     if isinstance(function, ast.Lambda):
-        return True
+        return not _is_nothing(function.body)
     return any(
-        isinstance(node, ast.Return) and not _is_none(node.value)
+        isinstance(node, ast.Return) and not _is_nothing(node.value)
         for node in (() if function is None else inner_nodes(function))
     )
 
 
-def _is_none(node: ast.expr | None) -> bool:
-    """Whether a `return` gives nothing back."""
-    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+def _is_nothing(node: ast.expr | None) -> bool:
+    """Whether an expression that is returned is None."""
+    match node:
+        case None | ast.Constant(None) | ast.Call(ast.Name("print" | "setattr")):
+            return True
+        case ast.Call(ast.Attribute(_, name)):
+            return name in RETURN_NOTHING
+    return False
 
 
 _OF_OBJECTS = ast.Is, ast.IsNot, ast.In, ast.NotIn

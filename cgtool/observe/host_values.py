@@ -12,6 +12,7 @@ import enum
 import fractions
 import gc
 import itertools
+import operator
 import queue
 import random
 import threading
@@ -233,7 +234,7 @@ def array_address(value: Any) -> int | None:
 
 def _iterator(value: Iterator[Any], depth: int) -> Value | None:
     """What an iterator in C returns next."""
-    if isinstance(value, itertools.repeat):
+    if not _moves(value):
         return None
     if isinstance(value, itertools.cycle):
         turn = _turn_of(value)
@@ -249,7 +250,8 @@ def _iterator(value: Iterator[Any], depth: int) -> Value | None:
 
 
 def _moves(value: Any) -> bool:
-    return isinstance(value, Iterator) and not isinstance(value, itertools.repeat)
+    is_endless = isinstance(value, itertools.repeat) and operator.length_hint(value, -1) < 0
+    return isinstance(value, Iterator) and not is_endless
 
 
 def _turn_of(cycle: itertools.cycle[Any]) -> tuple[Identity, ...] | None:

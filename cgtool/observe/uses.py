@@ -101,6 +101,8 @@ CHANGES = frozenset(
     )
 )  # fmt: skip
 """Methods that change a container."""
+RETURN_NOTHING = CHANGES - {"pop", "popleft", "popitem", "setdefault", "write"}
+"""Those of them that return None."""
 CHANGE_FIRST = frozenset(
     (
         "heappush", "heappop", "heapreplace", "heappushpop", "heapify", "insort", "insort_left",

@@ -283,6 +283,8 @@ class Expressions(Names):
         sources = self._part_of(node)
         if isinstance(node, ast.Attribute) and node.attr in KINDS:
             return of_no_element(sources)
+        if isinstance(node, ast.Subscript) and self.tries and self.is_past_end(node):
+            return NOTHING
         return sources
 
     def _part_of(self, node: ast.Attribute | ast.Subscript) -> Sources:
@@ -422,6 +424,9 @@ class Expressions(Names):
 
     # --- calls
 
+    def left_by(self, call: ast.Call, raised: Mapping[str, Sources]) -> None:
+        """Of statements: ``flow_reader``."""
+
     def _Call(self, node: ast.Call) -> Sources:  # noqa: N802
         position = span_of(self.code, node)
         function = node.func
@@ -466,7 +471,10 @@ class Expressions(Names):
         updated = items_updated(node)
         if updated is not None and isinstance(function, ast.Attribute):
             self.update(function.value, updated)
-        elif isinstance(function, ast.Attribute) and (name in CHANGES or self.sets_event(function)):
+        elif isinstance(function, ast.Attribute) and (
+            # In a context of its own, a variable is what other code of the host sets.
+            name in CHANGES or (kind is None and self.sets_event(function))
+        ):
             adds = name in ADDS
             receiver = of_items(chosen, SIZE) if adds else chosen
             receiver = NOTHING if name == "set" else receiver
@@ -535,6 +543,7 @@ class Expressions(Names):
         spread = any(isinstance(argument, ast.Starred) for argument in values) or None in named
         for number, direct in called.items():
             code = self.ran.codes[number]
+            self.left_by(node, self.flows.raised.get(number, {}))
             if code.co_flags & inspect.CO_GENERATOR or is_special(code, name):
                 result |= everything
             if name != code.co_name and "-packages/" in code.co_filename:

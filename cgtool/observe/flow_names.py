@@ -252,7 +252,10 @@ class Names:
         if isinstance(node, ast.Name):
             inside = (f"{node.id}.", f"{node.id}[")
             return any(each == node.id or each.startswith(inside) for each in self.tensors)
-        is_property = isinstance(node, ast.Attribute) and node.attr in _WITHOUT_TENSORS
+        owner = node
+        while isinstance(owner, ast.Subscript):
+            owner = owner.value
+        is_property = isinstance(owner, ast.Attribute) and owner.attr in _WITHOUT_TENSORS
         return not is_property and not self.is_number(node)
 
     def shared(self, root: str) -> Iterable[int]:
@@ -339,6 +342,16 @@ class Names:
             if isinstance(most, int | float) and count is not None and count >= most:
                 return True
         return False
+
+    def is_past_end(self, item: ast.Subscript) -> bool:
+        """Whether a position has passed the end of a list or tuple, and only rises."""
+        position = self._risen(item.slice)
+        lists = self.flows.reads.values_of(self.code, *(name_chain(item.value) or ("", ())))
+        return (
+            position is not None
+            and bool(lists)
+            and all(isinstance(each, list | tuple) and position >= len(each) for each in lists)
+        )
 
     def returns_nothing(self, call: ast.Call) -> bool:
         """Whether a call is a method of a container of Python's that returns None."""

@@ -9,6 +9,7 @@ call of it. Runs nothing.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import CodeType
@@ -62,16 +63,27 @@ def _exception(node: ast.expr | None) -> str:
     return str(getattr(called, "attr", None) or getattr(called, "id", ""))
 
 
-def _catches(tried: ast.Try | ast.TryStar, raising: Iterable[ast.AST]) -> bool:
-    """Whether a ``try`` handles an exception that is raised in its body: by the same name, or any
-    one, unless its handler raises too."""
-    names = {_exception(node.exc) for node in raising if isinstance(node, ast.Raise) and node.exc}
+def _raised(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names of exceptions that statements raise, again apart."""
+    return {
+        name for node in nodes if isinstance(node, ast.Raise) and (name := _exception(node.exc))
+    }
+
+
+def _catches(tried: ast.Try | ast.TryStar, name: str) -> bool:
+    """Whether a ``try`` handles an exception that is raised in its body: by the same name or that
+    of a base class of Python's, or any one, unless its handler raises too."""
     for handler in tried.handlers:
         caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        is_caught = not names.isdisjoint(map(_exception, caught))
-        if names and (is_caught or not _ANY.isdisjoint(map(_exception, caught))):
+        names = {*map(_exception, caught)}
+        if name in names or not names.isdisjoint(_ANY | _bases(name)):
             return not any(isinstance(node, ast.Raise) for node in inner_nodes(handler))
     return False
+
+
+def _bases(name: str) -> set[str]:
+    kind = getattr(builtins, name, None)
+    return {each.__name__ for each in kind.__mro__} if isinstance(kind, type) else set()
 
 
 def _joined(*names: Mapping[str, Sources]) -> dict[str, Sources]:
@@ -161,24 +173,49 @@ class _Reader(Expressions):
         """What follows a branch with a `return`, `break` or `continue` depends on it, and so does
         what follows a `raise` in the `try` that catches it."""
         inside = [node for part in guarded for node in (part, *inner_nodes(part))]
-        catching = next((each for each in reversed(self.tries) if _catches(each, inside)), None)
+        names = _raised(inside)
+        catching = next(
+            (each for each in reversed(self.tries) if any(_catches(each, name) for name in names)),
+            None,
+        )
         span: ast.AST | None = None
         if any(isinstance(node, ast.Return) for node in inside):
             span = self.node
         elif catching is not None:
-            span = catching
+            span = self._left(catching)
         elif self.loops and any(isinstance(node, ast.Break | ast.Continue) for node in inside):
             span = self.loops[-1]
+        if names and catching is None:
+            self.flows.add_raised(self.code, names, decision)
         if span is None or not decision:
             return
+        self._leave(span, guarded, decision)
+
+    def left_by(self, call: ast.Call, raised: Mapping[str, Sources]) -> None:
+        """A function that is called may raise these, depending on this."""
+        for name, decision in raised.items():
+            tried = next((each for each in reversed(self.tries) if _catches(each, name)), None)
+            if tried is None:
+                self.flows.add_raised(self.code, (name,), decision)
+            else:
+                self._leave(self._left(tried), [call], decision)
+
+    def _left(self, tried: ast.Try | ast.TryStar) -> ast.AST:
+        """What an exception leaves: the ``try`` that handles it, or the function."""
+        handled = (node for handler in tried.handlers for node in inner_nodes(handler))
+        return self.node if any(isinstance(node, ast.Return) for node in handled) else tried
+
+    def _leave(self, span: ast.AST, guarded: list[ast.AST], decision: Sources) -> None:
+        """What follows these nodes in ``span`` depends on a decision."""
         self.control |= decision
         last = max(getattr(part, "end_lineno", 0) for part in guarded)
         end = span_of(self.code, span)
         for source in decision:
             branch = self.flows.branches[source.key]
-            file, line, column, *_ = source.key
-            start = end[1:3] if span in self.loops else (line, column)
-            place = (file, *start, *end[3:])
+            # That of another function stands where this one calls it.
+            first = source.key if branch.code is self.code else span_of(self.code, guarded[0])
+            start = end[1:3] if span in self.loops else first[1:3]
+            place = (end[0], *start, *end[3:])
             if place in branch.spans:
                 continue
             branch.spans.append(place)
@@ -190,6 +227,14 @@ class _Reader(Expressions):
             branch.effects |= self.flows.change_tensors(self.code, skipped)
             branch.selects |= any(map(self.uses_tensors, skipped))
             branch.reads |= any(map(self.reads_tensors, skipped))
+
+    def _do_Assert(self, node: ast.Assert) -> None:  # noqa: N802
+        """In a ``try`` that handles it, it decides what runs."""
+        if not any(_catches(each, "AssertionError") for each in self.tries):
+            self.children(node)
+            return
+        stopped = ast.copy_location(ast.Raise(ast.Name("AssertionError", ast.Load())), node)
+        self._leave_early([stopped], self.decide(node.test, [stopped]))
 
     def _loop(self, node: Any, decision: Sources, target: Sources | None) -> None:
         before = self.control

@@ -174,6 +174,8 @@ class Flows:
         self.steady: set[Any] = set()
         """The keys of counters that rise in every call, as far as nothing decides whether they
         do."""
+        self.raised: dict[int, dict[str, Sources]] = {}
+        """By id of the code: what decides whether a function raises, by name of the exception."""
         self._changing: dict[tuple[int, int], bool] = {}
         """By id of a function, and how deep its calls are followed: whether it changes tensors."""
         self.parents = {
@@ -192,6 +194,13 @@ class Flows:
             if source not in known:
                 known.add(source)
                 self.changed = True
+
+    def add_raised(self, code: CodeType, names: Iterable[str], decision: Set[Source]) -> None:
+        """Record that a function may raise exceptions that it does not handle, by name."""
+        for name in names if decision else ():
+            known = self.raised.setdefault(id(code), {}).setdefault(name, frozenset())
+            self.changed |= not decision <= known
+            self.raised[id(code)][name] = known | decision
 
     def volatile(
         self, first: Iterable[Source], spared: Callable[[Source, str], bool]

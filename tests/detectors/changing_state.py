@@ -536,7 +536,7 @@ def through_arguments(device):
 
     def run(x):
         state["n"] += 1  # <- cpu-state-step-counter
-        ratio = min(state["n"], 1)
+        ratio = min(state["n"], 1000)
         return blend(x, x.relu(), ratio)
 
     return run, (rows(device),)
@@ -3518,3 +3518,118 @@ def cache_grows_by_cat(device):
         return keys[0].sum(0)
 
     return step, (torch.ones(1, 4, device=device),)
+
+
+def hook_that_is_removed_late(device):
+    calls, lin = {"n": 0}, nn.Linear(4, 4).to(device)
+    handle = lin.register_forward_hook(lambda module, args, out: out * 0.5)
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] == 45:  # <- control-flow-frozen
+            handle.remove()
+        return lin(x)
+
+    return step, (torch.ones(2, 4, device=device),)
+
+
+def repeats_that_end(device):
+    rates = itertools.repeat(0.9, 44)
+
+    def step(x):
+        return x * next(rates, 0.5)  # <- python-scalar-frozen
+
+    return step, (torch.ones(4, device=device),)
+
+
+_phase = contextvars.ContextVar("phase", default=1.0)
+
+
+def context_variable_that_is_set_late(device):
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1  # <- cpu-state-step-counter
+        _phase.set(1.0 if calls["n"] < 40 else 0.5)
+        return x * _phase.get()
+
+    return step, (torch.ones(4, device=device),)
+
+
+@functools.cache
+def _window(width, size, where):
+    return torch.arange(size, device=where) <= width
+
+
+def mask_of_a_cached_function(device):
+    calls = itertools.count()
+
+    def step(x):
+        mask = _window(next(calls) // 48, x.shape[0], x.device)
+        return x * mask  # <- python-scalar-frozen
+
+    return step, (torch.ones(8, device=device),)
+
+
+class Spent(Exception):
+    pass
+
+
+def _spend(budget):
+    budget["left"] -= 1
+    if budget["left"] < 0:  # <- control-flow-frozen
+        raise Spent
+
+
+def exception_of_a_helper(device):
+    budget = {"left": 48}
+
+    def step(x):
+        try:
+            _spend(budget)
+            x = x.exp()
+        except Spent:
+            x = x * 2
+        return x
+
+    return step, (torch.ones(4, device=device),)
+
+
+def exception_of_a_helper_that_ends_the_call(device):
+    budget = {"left": 48}
+
+    def step(x):
+        try:
+            _spend(budget)
+        except Spent:
+            return x * 2
+        return x + 1
+
+    return step, (torch.ones(4, device=device),)
+
+
+def assertion_that_is_handled(device):
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            assert calls["n"] < 48  # <- control-flow-frozen
+        except AssertionError:
+            return x * 2
+        return x + 1
+
+    return step, (torch.ones(4, device=device),)
+
+
+def number_that_a_handler_may_replace(device):
+    rates, calls = [1.0] * 40 + [0.5], itertools.count()
+
+    def step(x):
+        try:
+            rate = rates[next(calls)]
+        except IndexError:
+            rate = 0.1
+        return x * rate  # <- python-scalar-frozen
+
+    return step, (torch.ones(4, device=device),)

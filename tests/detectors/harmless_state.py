@@ -1872,3 +1872,81 @@ def counts_in_a_comprehension(device):
         return torch.stack(parts)
 
     return step, (torch.ones(4, device=device),)
+
+
+def count_that_has_reached_its_cap(device):
+    calls = {"n": 5}
+
+    def step(x):
+        calls["n"] += 1
+        return x * min(calls["n"], 3)
+
+    return step, (torch.ones(4, device=device),)
+
+
+def result_of_append_is_none(device):
+    seen, lin = [], nn.Linear(4, 4).to(device)
+    lin.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+
+    def step(x):
+        y = lin(x)
+        replaced = seen.append(1)
+        if replaced is not None:
+            y = replaced
+        return y
+
+    return step, (torch.ones(2, 4, device=device),)
+
+
+def hook_that_only_notes_is_removed_late(device):
+    calls, seen, lin = {"n": 0}, [], nn.Linear(4, 4).to(device)
+    handle = lin.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+
+    def step(x):
+        calls["n"] += 1
+        if calls["n"] == 45:
+            handle.remove()
+        return lin(x)
+
+    return step, (torch.ones(2, 4, device=device),)
+
+
+def _check(count):
+    if count > 5000:
+        raise RuntimeError("more calls than planned")
+
+
+def exception_of_a_helper_that_nobody_handles(device):
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        try:
+            _check(calls["n"])
+        except KeyError:
+            x = x + 1
+        return x * 2
+
+    return step, (torch.ones(4, device=device),)
+
+
+class Ramp:
+    def __init__(self, *values):
+        self.values, self.calls = values, 5
+
+    def __call__(self):
+        try:
+            return self.values[self.calls]
+        except IndexError:
+            return self.values[-1]
+        finally:
+            self.calls += 1
+
+
+def schedule_that_has_ended(device):
+    rate = Ramp(0.0, 0.5, 0.9)
+
+    def step(x):
+        return x * rate()
+
+    return step, (torch.ones(4, device=device),)

@@ -539,15 +539,25 @@ class FrozenValues:
         )
 
     def _written(self, cause: Source) -> list[Watched]:
-        """Where the code writes a value, or an object that it is a field of, if nothing writes the
-        field; a line that sets it back, or one that is not known to have run, if no other does."""
+        """Where the code writes a value, by its key or by one that it computes, or an object that
+        it is a field of, if nothing writes the field; a line that sets it back, or one that is not
+        known to have run, if no other does."""
+        key: tuple[Any, ...] = cause.key or ()
+        computed = ("each", key[1]) if key[:1] == ("item",) else None
         return sorted(
             (
                 each
                 for each in self.reads.watched
-                if each.use.written and each.key and each.key == cause.key[: len(each.key)]
+                if each.use.written
+                and each.key
+                and (each.key == key[: len(each.key)] or each.key == computed)
             ),
-            key=lambda each: (each.key != cause.key, each.use.resets, *self._may_not_run(each)),
+            key=lambda each: (
+                each.key not in (key, computed),
+                each.use.resets,
+                *self._may_not_run(each),
+                each.key != key,
+            ),
         )
 
     def _may_not_run(self, watched: Watched) -> tuple[bool, int]:

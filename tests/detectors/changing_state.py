@@ -3633,3 +3633,16 @@ def number_that_a_handler_may_replace(device):
         return x * rate  # <- python-scalar-frozen
 
     return step, (torch.ones(4, device=device),)
+
+
+def count_by_a_computed_name_beside_its_reset(device):
+    tally, state = {"good": 0, "bad": 0}, {"scale": 1.0}
+
+    def step(x, kind="good"):
+        tally[kind] += 1  # <- cpu-state-step-counter
+        if tally["good"] == 50:
+            tally["good"] = 0
+            state["scale"] *= 2.0
+        return x * state["scale"]
+
+    return step, (torch.ones(4, device=device),)

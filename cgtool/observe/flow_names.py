@@ -127,6 +127,11 @@ def _shares_names(inner: CodeType, code: CodeType) -> bool:
     return inner is code or inner.co_name in COMPREHENSIONS
 
 
+_RISING: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+"""Operators whose result rises with the left operand, if the right one is positive."""
 _WITHOUT_TENSORS = frozenset(
     (
         "device",
@@ -323,7 +328,12 @@ class Names:
         return False
 
     def _risen(self, node: ast.expr) -> float | None:
-        """What a counter has come to; None for what may fall, or is no number."""
+        """What a counter, or a multiple of one, has come to; None for what may fall, or is no
+        number."""
+        if isinstance(node, ast.BinOp) and type(node.op) in _RISING:
+            factor, count = getattr(node.right, "value", None), self._risen(node.left)
+            is_positive = isinstance(factor, int | float) and factor > 0
+            return _RISING[type(node.op)](count, factor) if is_positive and count else None
         chain = name_chain(node)
         watched = self.watched(*chain) if chain is not None else []
         keys = {each.key for each in watched if each.key is not None}

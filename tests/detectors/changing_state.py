@@ -3646,3 +3646,13 @@ def count_by_a_computed_name_beside_its_reset(device):
         return x * state["scale"]
 
     return step, (torch.ones(4, device=device),)
+
+
+def warmup_that_goes_on(device):
+    calls = {"n": 50}
+
+    def step(x):
+        calls["n"] += 1  # <- cpu-state-step-counter
+        return x * min(1.0, calls["n"] // 100 / 10)
+
+    return step, (torch.ones(4, device=device),)

@@ -1950,3 +1950,13 @@ def schedule_that_has_ended(device):
         return x * rate()
 
     return step, (torch.ones(4, device=device),)
+
+
+def warmup_that_has_ended(device):
+    calls = {"n": 50}
+
+    def step(x):
+        calls["n"] += 1
+        return x * min(1.0, calls["n"] / 10)
+
+    return step, (torch.ones(4, device=device),)

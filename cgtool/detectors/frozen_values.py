@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -442,13 +442,38 @@ class FrozenValues:
             # The iterations may have run other ops for it.
             if kind == "decision" and changing and (key in self.observed or self._decides_ops(key)):
                 decisions[key] = None
-        for position in decisions:
+        for position in self._first_of(decisions):
             found.update(self.causes[source] for source in self._changing("decision", position))
             yield self._decision(position), None
         for source, position in modes:
             if self.causes[source] not in found:
                 target = f"`{text_at(position)}`"
                 yield self._value(source, (), target, position), self.causes[source]
+
+    def _first_of(self, decisions: Iterable[Position]) -> list[Position]:
+        """These conditions without those that depend only on others of them."""
+        first = dict.fromkeys(decisions)
+        for position in [*first]:
+            del first[position]
+            depends = bool(self._changing("decision", position))
+            if position in self.observed or not (
+                depends and self._follows(position, first, {position})
+            ):
+                first[position] = None
+        return [each for each in decisions if each in first]
+
+    def _follows(
+        self, position: Position, others: Container[Position], known: set[Position]
+    ) -> bool:
+        """Whether a condition changes only with ``others``. ``known``: those that were asked."""
+        for source in self._changing("decision", position):
+            if source.kind != "decision":
+                return False
+            if source.key not in others and source.key not in known:
+                known.add(source.key)
+                if not self._follows(source.key, others, known):
+                    return False
+        return True
 
     def _chosen_by(self, sources: Sequence[Source]) -> dict[Source, list[Position]]:
         """For values that are kept: the conditions that decide which ops compute them, if what

@@ -654,8 +654,6 @@ class FrozenValues:
             evidence.append(changed.text)
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         places = watched if kind in ("random", "host tensor") else written
-        if kind == "host tensor":
-            places = [each for each in watched if each.frame in at_op[:1]] or watched
         (code_name, reason), frame = _OTHER, at_op[0]
         if kind in _VALUES and places:
             (code_name, reason), frame = _VALUES[kind], places[0].frame

@@ -46,8 +46,6 @@ from cgtool.observe.host_values import (
     numbers_differ,
     numbers_of,
     random_state,
-    reordered,
-    size_of,
     value_of,
 )
 from cgtool.observe.lookup import (
@@ -428,31 +426,14 @@ class HostReads:
                 yield watched
 
     def moved(self) -> Iterator[Change]:
-        """The numbers, texts and members of enums that the code has changed, also among those in a
-        container, and the containers whose items it has moved."""
+        """The numbers, texts and members of enums that the code has changed, also the numbers among
+        those in a container."""
         for change in self.changes(self._first, self.snapshot()):
             before, after = change.before, change.after
             if before.kind != after.kind or before.content is None:
                 continue
-            is_number = before.kind == "number" and size_of(before) == size_of(after)
-            # Sorted once, it stays so.
-            is_reordered = reordered(before, after) and change.watched.use.method != "sort"
-            if is_number or is_reordered or numbers_differ(before.content, after.content):
-                yield change
-
-    def resized(self) -> Iterator[Change]:
-        """The containers that the code has put another item into, or taken one out of, which it
-        does in each call: nothing decides whether it does, and there were some before."""
-        resets = {each.key for each in self.watched if each.use.resets}
-        for change in self.changes(self._first, self.snapshot()):
-            watched, sizes = change.watched, (size_of(change.before), size_of(change.after))
-            if (
-                watched.use.written
-                and watched.key not in resets
-                and 0 not in sizes
-                and sizes[0] != sizes[1]
-                and not decided_by(watched.frame.file, watched.use.line)
-            ):
+            is_text = before.kind == "number" and not isinstance(before.content, tuple)
+            if is_text or numbers_differ(before.content, after.content):
                 yield change
 
     def made(self, reaching: Collection[Any]) -> Iterator[Watched]:

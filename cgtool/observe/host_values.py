@@ -463,23 +463,6 @@ def _part(value: Any, depth: int) -> Any:
     return reduced.content
 
 
-def size_of(value: Value) -> int:
-    """The number of items of a container; 0 for anything else, and where it is not known."""
-    content = value.content
-    if isinstance(content, _Content):
-        return content.size
-    return len(content) if isinstance(content, tuple) and value.kind == "number" else 0
-
-
-def reordered(before: Value, after: Value) -> bool:
-    """Whether a container has the same things in another order, as far as numbers and texts show
-    it."""
-    old, new = before.content, after.content
-    if not isinstance(old, _Content) or not isinstance(new, _Content) or old.size != new.size:
-        return False
-    return old.numbers != new.numbers or [*old.named] != [*new.named]
-
-
 def runs_the_same(before: Value, after: Value) -> bool:
     """Whether a function or a module was replaced by one that runs the same code."""
     old, new = before.content, after.content

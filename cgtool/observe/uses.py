@@ -552,11 +552,6 @@ class _Uses(ast.NodeVisitor):
             self.visit(function)
         elif isinstance(function, ast.Attribute):
             self._use(function.value)
-        name = getattr(function, "attr", None) or getattr(function, "id", "")
-        if name in CHANGE_FIRST and node.args:
-            self.method = "sort" if name == "heapify" else name
-            self._change(node.args[0])
-            self.method = ""
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(argument)
 

@@ -134,7 +134,7 @@ def called_again(flows: FrozenValues) -> Callable[[], FrozenValues]:
 
 def _judged(reads: HostReads, iteration: Iteration) -> FrozenValues:
     flows = read_flows(iteration.ran, reads)
-    changes = [*reads.changing(), *filter(flows.carries, (*reads.moved(), *reads.resized()))]
+    changes = [*reads.changing(), *filter(flows.carries, reads.moved())]
     return FrozenValues(Iteration(), iteration, reads, changes, flows)
 
 

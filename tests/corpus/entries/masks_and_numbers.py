@@ -139,7 +139,7 @@ def cpu_temperature_is_lowered(device):
     temperature = torch.tensor(1.0)
 
     def scale(x):
-        temperature.mul_(0.9)
+        temperature.mul_(0.9)  # guilty: it changes on the host
         return x / temperature  # guilty: its value of the capture
 
     return scale, (torch.randn(4, 8, device=device),)

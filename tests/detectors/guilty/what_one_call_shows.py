@@ -1,33 +1,39 @@
 """Host state that each call changes, as one call of the captured code shows: on a GPU it is not
 called again."""
 
-import torch
-from torch import nn
+import enum
 
-cell = nn.GRUCell(8, 8).cuda()
-states = [torch.zeros(4, 8, device="cuda")]
-history = []
+import torch
+
 temperature = torch.tensor(1.0)
 x = torch.randn(4, 8, device="cuda")
 
 
-@torch.no_grad()
-def advanced(x):
-    states.append(cell(x, states[-1]))  # <- python-side-effects-skipped
-    return states[-1]
+class Phase(enum.Enum):
+    RISING = "falling"
+    FALLING = "rising"
+
+    @property
+    def following(self):
+        return Phase(self.name.lower())
 
 
-def centered(x):
-    history.append(x.mean())  # <- python-side-effects-skipped
-    return x - torch.stack(history[-4:]).mean()
+class Wave:
+    def __init__(self):
+        self.phase = Phase.RISING
+
+    def __call__(self, x):
+        factor = 2.0 if self.phase is Phase.RISING else 0.5
+        self.phase = self.phase.following  # <- cpu-state-step-counter
+        return x * factor
 
 
 def cooled(x):
-    temperature.mul_(0.9)
-    return x / temperature  # <- cpu-work-in-region
+    temperature.mul_(0.9)  # <- cpu-work-in-region
+    return x / temperature
 
 
-for step in (advanced, centered, cooled):
+for step in (Wave(), cooled):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

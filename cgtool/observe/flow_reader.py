@@ -210,6 +210,9 @@ class _Reader(Expressions):
         self.control |= decision
         last = max(getattr(part, "end_lineno", 0) for part in guarded)
         end = span_of(self.code, span)
+        always = getattr(span, "finalbody", [])
+        if always:
+            end = (*end[:3], always[0].lineno, 0)
         for source in decision:
             branch = self.flows.branches[source.key]
             # That of another function stands where this one calls it.
@@ -222,7 +225,9 @@ class _Reader(Expressions):
             skipped = [
                 node
                 for node in inner_nodes(span)
-                if isinstance(node, ast.stmt) and (span in self.loops or node.lineno > last)
+                if isinstance(node, ast.stmt)
+                and (span in self.loops or node.lineno > last)
+                and not (always and node.lineno >= always[0].lineno)
             ]
             branch.effects |= self.flows.change_tensors(self.code, skipped)
             branch.selects |= any(map(self.uses_tensors, skipped))

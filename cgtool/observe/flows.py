@@ -368,10 +368,12 @@ class Flows:
 
     def _ends_hook(self, handle: Any, depth: int) -> bool:
         """Whether this is the handle of a hook that matters."""
-        if not isinstance(handle, RemovableHandle):
-            return False
+        if depth <= 0 or not isinstance(handle, RemovableHandle):
+            return False  # a hook may remove itself
         hooks: Mapping[int, Any] = handle.hooks_dict_ref() or {}
-        helper = undecorated(hooks.get(handle.id))
+        hook = hooks.get(handle.id)
+        # An object may be one, too.
+        helper = undecorated(hook) or undecorated(vars(type(hook)).get("__call__"))
         return helper is None or self._matters(helper.__code__, depth)
 
     def _is_device_result(self, code: CodeType, node: ast.expr | None) -> bool:

@@ -1960,3 +1960,43 @@ def warmup_that_has_ended(device):
         return x * min(1.0, calls["n"] / 10)
 
     return step, (torch.ones(4, device=device),)
+
+
+class Watch:
+    """Notes shapes for some calls, and takes itself out."""
+
+    def __init__(self, module):
+        self.left, self.shapes = 45, set()
+        self.handle = module.register_forward_hook(self)
+
+    def __call__(self, module, args, out):
+        self.left -= 1
+        self.shapes.add(tuple(out.shape))
+        if not self.left:
+            self.handle.remove()
+
+
+def hook_that_is_an_object_takes_itself_out(device):
+    lin = nn.Linear(4, 4).to(device)
+    Watch(lin)
+    return lin, (torch.ones(2, 4, device=device),)
+
+
+def exception_beside_what_always_runs(device):
+    calls, refills = {"n": 0}, []
+
+    def spend():
+        calls["n"] += 1
+        if calls["n"] > 48:
+            raise RuntimeError("spent")
+
+    def step(x):
+        try:
+            spend()
+        except RuntimeError:
+            refills.append(calls["n"])
+        finally:
+            x = x * 2
+        return x
+
+    return step, (torch.ones(4, device=device),)

@@ -42,8 +42,8 @@ NOT_NESTED = (
 )
 IN_A_CAPTURE = "a graph is replayed while a stream is capturing"
 NOT_REPLAYED = (
-    "replay it outside the capture; what is captured must call the code itself, and not a graph of "
-    "it"
+    "replay it outside the capture, or call the code itself inside the capture, instead of its "
+    "graph"
 )
 COMPILED_IN_A_CAPTURE = (
     "code of `torch.compile` replays a graph of its own while a stream is capturing"

@@ -83,7 +83,7 @@ class EagerFacts:
     random: frozenset[Key] = frozenset()
     """Random results for which a replay draws other numbers of the same distribution."""
     unwritten: frozenset[Key] = frozenset()
-    """Results that no replay writes, which is no fault of the capture."""
+    """Results that no replay writes, although the capture is right."""
     counts: frozenset[Key] = frozenset()
     """State that is changed on the host, and that no op uses."""
 

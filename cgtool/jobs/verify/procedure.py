@@ -194,9 +194,9 @@ def _of_captured_inputs(subject: Subject) -> Verdict:
 
 
 def _without_unwritten(subject: Subject, verdict: Verdict) -> Verdict:
-    """The verdict without results that no replay writes, if that is no fault of the capture: eager
-    does not write them either, or has them on the host, as an op of PyTorch's that asks whether it
-    is captured."""
+    """The verdict without results that no replay writes although the capture is right: eager code
+    does not write them either, or has them on the host, because an op of PyTorch puts them on the
+    device only while it is captured."""
     evidence = verdict.evidence
     unwritten = frozenset(evidence.replay.unwritten)
     differing = {(each.comparison.kind, each.comparison.name) for each in verdict.differing}

@@ -5,7 +5,7 @@ guilty entries must be found at their line, innocent ones must be free of errors
 ``--as-scripts`` runs the factories of the corpus as scripts that capture them by hand
 (tests/corpus/as_scripts.py). ``--sample N`` draws N programs at random, by ``--seed``, in random
 order: a run that is cut short is a random sample, too.
-``--called-once`` calls captured code of scripts no second time, as on a GPU, also without one.
+``--like-a-gpu`` calls captured code of scripts no second time, as on a GPU, also without one.
 ``--truth`` asks a GPU about the labels instead, with plain PyTorch and without cgtool.
 ``--save FILE`` keeps one JSON line for each entry; ``--record`` writes the names of the wrong ones
 to tests/corpus/wrong.txt. Exit code 1 if a verdict, or a label, is wrong.
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wanted", nargs="*", metavar="THEME|NAME")
     parser.add_argument("--as-scripts", action="store_true", help="factories as scripts")
-    parser.add_argument("--called-once", action="store_true", help="as on a GPU")
+    parser.add_argument("--like-a-gpu", action="store_true", help="scripts, without a GPU")
     parser.add_argument("--truth", action="store_true", help="compare the labels with a GPU")
     parser.add_argument("--sample", type=int, metavar="N", help="of them, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
@@ -118,7 +118,7 @@ def main() -> None:
         parser.error("--as-scripts keeps no names, and asks no GPU about labels")
     if options.truth:
         sys.exit(confirm(chosen, options.jobs, options.save))
-    more = ["tests.corpus.called_once"] if options.called_once else []
+    more = ["tests.corpus.like_a_gpu"] if options.like_a_gpu else []
     preload("tests.corpus.preloaded", *more)
     with tempfile.TemporaryDirectory() as folder:
         if options.as_scripts:

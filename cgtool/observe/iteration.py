@@ -148,7 +148,8 @@ class CallProfile(FollowingProfile):
         self._of_thread = _OfThread()
         self._lock = threading.RLock()
         self._has_ended = False
-        self._thread = threading.get_ident()
+        self._own_threads = {threading.get_ident()}
+        """That of the code, and those of autograd that run its backward."""
         self._given_by_threads: set[int] = set()
         """The ids of queues and events that other threads fill or set."""
 
@@ -226,13 +227,20 @@ class CallProfile(FollowingProfile):
     def _give(self, owner: Any) -> None:
         """A queue is filled, or an event set."""
         self.iteration.given.append(owner)
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() not in self._own_threads:
             self._given_by_threads.add(id(owner))
 
     def hands_over(self, function: Any) -> None:
         kind = _kind_of_source(function)
         if kind is not None:
             self._draw(kind, user_frame(sys._getframe(1)), getattr(function, "__self__", None))
+
+    def follow_backward(self) -> None:
+        """This is a thread of autograd's, which runs a backward of the code: follow the hooks and
+        functions that begin on it from now on."""
+        self._own_threads.add(threading.get_ident())
+        if sys.getprofile() is not self:
+            sys.setprofile(self)
 
     def note_running(self, frame: types.FrameType) -> None:
         """A function of the user's runs on a thread that has no profile."""

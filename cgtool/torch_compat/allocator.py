@@ -11,6 +11,10 @@ import torch
 
 from cgtool.model.journal import PoolSizes
 
+SMALL_REQUEST = 1 << 20
+"""The largest request, in bytes, that the caching allocator serves from its small segments
+(``kSmallSize``); it serves no larger one from them."""
+
 
 def lists_memory() -> bool:
     """False for ``backend:cudaMallocAsync``, whose pools are managed by the driver, and for an

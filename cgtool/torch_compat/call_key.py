@@ -60,7 +60,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     # the key of its front away while it runs its rules.
     inside = (
         caller is None
-        or caller.f_code in (RUN_CODE, _BACKWARD_CODE)
+        or caller.f_code in _RUNS_FORMULAS
         or (keyset.has(_BACK) and not keyset.has(_FRONT))
     )
     return _interceptor(op, args, kwargs, functools.partial(dispatch.run, below), inside)
@@ -77,7 +77,8 @@ def _is_traced(keyset: Any, args: tuple[Any, ...]) -> bool:
 
 
 _PYTHON = private.parse_key("Python")
-_BACKWARD_CODE = getattr(*private.BACKWARD).__code__
+_RUNS_FORMULAS = (RUN_CODE, getattr(*private.BACKWARD).__code__)
+"""In frames of these the ops of formulas of autograd are called, if in any."""
 
 
 _kernels = Kernels(_NAME, _KEY, _kernel)

@@ -17,6 +17,7 @@ import torch
 from torch.autograd import Variable
 
 from cgtool.detectors.streams import CaptureInProgress
+from cgtool.torch_compat import call_key
 from cgtool.torch_compat.op_key import watch_thread
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, excluded_keys, force_keys, included_keys
@@ -59,6 +60,7 @@ class _Thread:
 def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
     """While entered, backwards run as on a GPU. To be entered before the observers."""
     idle: list[_Thread] = []
+    formulas = call_key._RUNS_FORMULAS
 
     def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -78,6 +80,8 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
                 errors.append(error)
 
         _without_file(work)
+        # A frame of no file runs the formulas of autograd, as none does on a GPU.
+        call_key._RUNS_FORMULAS = (*formulas, work.__code__)
         # A forked process has none of the threads.
         thread = next((each for each in idle if each.process == os.getpid()), None)
         if thread is None:
@@ -95,6 +99,7 @@ def backwards_on_threads(device: CaptureInProgress) -> Iterator[None]:
     with Patches() as patches:
         patches.wrap(*BACKWARD, run_backward)
         yield
+    call_key._RUNS_FORMULAS = formulas
     for thread in idle:
         if thread.process == os.getpid():
             thread.end()

@@ -72,9 +72,9 @@ def check_as_on_a_gpu(path: Path) -> Outcome:
         return check(path, device)
 
 
-def check_called_once(path: Path) -> Outcome:
+def check_like_a_gpu(path: Path) -> Outcome:
     """``check``, where captured code is not called again, as on a GPU."""
-    importlib.import_module("tests.corpus.called_once")
+    importlib.import_module("tests.corpus.like_a_gpu")
     return check(path)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cgtool.devices.simulated.script_device import ScriptDevice
 from tests.corpus.catalog import Entry, entries
-from tests.detectors.scripts import Outcome, check, check_as_on_a_gpu, check_called_once, marks
+from tests.detectors.scripts import Outcome, check, check_as_on_a_gpu, check_like_a_gpu, marks
 from tests.forked_workers import in_fork
 
 _HERE = Path(__file__).parent
@@ -94,7 +94,7 @@ def test_guilty(path: Path) -> None:
 
 def test_what_one_call_shows() -> None:
     path = _HERE / "guilty" / "what_one_call_shows.py"
-    outcome = in_fork(check_called_once, path, timeout=120)
+    outcome = in_fork(check_like_a_gpu, path, timeout=120)
     assert outcome.findings == marks(path.read_text()), outcome.reasons
 
 

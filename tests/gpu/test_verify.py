@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from cgtool.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 
@@ -44,13 +47,30 @@ def custom_op():
 """
 
 
-@pytest.mark.parametrize("name", ["attention", "custom_op"])
-def test_results_that_nobody_writes_are_not_compared(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("attention", "eager code has it on the host, and no replay writes it"),
+        ("custom_op", "neither eager code nor a replay writes this memory"),
+    ],
+)
+def test_results_that_nobody_writes_are_not_compared(tmp_path: Path, name: str, why: str) -> None:
     file = tmp_path / "code.py"
     file.write_text(WITH_SCRATCH)
     command = [sys.executable, "-m", "cgtool", "verify", f"{file}:{name}", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "neither eager code nor a replay writes this memory" in done.stdout
+    assert why in done.stdout
     compared = {each["name"] for each in json.loads(done.stdout)["comparisons"]}
     assert compared
+
+
+def test_all_free_memory_is_overwritten() -> None:
+    sizes = (100, 700_000, 3 << 20, 30 << 20)
+
+    def memory() -> list[torch.Tensor]:
+        return [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+
+    memory()
+    CudaDevice().overwrite_free_memory(0xA5)
+    assert [bool((each == 0xA5).all()) for each in memory()] == [True] * len(sizes)

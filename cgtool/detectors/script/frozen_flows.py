@@ -60,7 +60,9 @@ class CaptureFlows:
         fills_host = _is_download(event.op.copied(event.result)) and event.op.non_blocking
         op = Op(call, (), (), False, False, in_optimizer=in_optimizer, fills_host=fills_host)
         self._profile.iteration.ops.append(op)
-        # A profile sees one thread, and not those of autograd.
+        # A profile sees one thread, and none that was running before it.
+        if call.thread not in self.script.threads:
+            self._profile.follow_backward()
         while call.thread != self.script.capture_thread and frame is not None:
             if id(frame) in graph.outer_frames:
                 break

@@ -17,7 +17,7 @@ from cgtool.devices.device import CaptureWithDot, Checked, Device, VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
-from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.allocator import SMALL_REQUEST, memory_segments
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import pytree
 from cgtool.torch_compat.streams import make_streams_observable
@@ -105,13 +105,20 @@ class CudaDevice(Device):
         )
 
     def overwrite_free_memory(self, byte: int = 0xFF) -> None:
+        def requests(size: int, segment_type: str) -> Iterator[int]:
+            """That together get a free block of this size."""
+            most = SMALL_REQUEST if segment_type == "small" else size
+            for taken in range(0, size, most):
+                yield min(most, size - taken)
+
         self.synchronize()
         free = [
-            (block["size"], segment["stream"])
+            (size, segment["stream"])
             for segment in memory_segments()
             if tuple(segment["segment_pool_id"]) == (0, 0) and segment["device"] == self.index
             for block in segment["blocks"]
             if block["state"] == "inactive"
+            for size in requests(block["size"], segment["segment_type"])
         ]
         held = []
         with contextlib.suppress(torch.OutOfMemoryError):

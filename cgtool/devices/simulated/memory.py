@@ -15,6 +15,7 @@ from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import strided_parts, tensors_in
+from cgtool.torch_compat.allocator import SMALL_REQUEST
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.storages import StorageRef
 
@@ -125,7 +126,6 @@ def _segment(pool: PrivatePool, first: PoolBlock) -> Segment:
 
 
 GRAIN = 512
-SMALL_REQUEST = 1 << 20
 SMALL_SEGMENT = 2 << 20
 LARGE_SEGMENT = 20 << 20
 MIN_LARGE_REQUEST = 10 << 20

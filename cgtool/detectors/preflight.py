@@ -249,7 +249,10 @@ def filled_rate(optimizer: torch.optim.Optimizer, rate: Any, frames: Frames) -> 
     group = optimizer.param_groups[0]
     reads_tensor = "capturable" in group or "fused" in group
     if not reads_tensor or not any(assigns(frame.file, ("item", "lr")) for frame in frames):
-        passed = f"pass `{_tensor_of(rate)}` to the optimizer; schedulers then update it in place"
+        passed = (
+            f"pass `{_tensor_of(rate)}` to the optimizer; schedulers outside the captured code "
+            "then update it in place"
+        )
         return passed if group.get("capturable") else None
     fused = "" if "capturable" in group else ", fused=True"
     made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}{fused})"
@@ -328,10 +331,13 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
         evidence: tuple[str, ...] = ()
         if capturable:
             reason = (
-                f"the learning rate of `{name}` is a Python number ({rate}): a scheduler "
-                "that changes it has no effect on replays"
+                f"the learning rate of `{name}` is a Python number ({rate}): a later change, by a "
+                "scheduler or by hand, has no effect on replays"
             )
-            fix = f"{name}(..., {_tensor_of(rate)}), which schedulers update in place"
+            fix = (
+                f"{name}(..., {_tensor_of(rate)}), which schedulers outside the captured code "
+                "update in place"
+            )
         elif counters:
             kept = _listed(counters)
             reason = (
@@ -346,7 +352,7 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
                 f"`{name}` has no check for captures, and its numbers on the host are frozen"
                 if lr is None
                 else f"the learning rate of `{name}` is a Python number ({rate}), which is frozen: "
-                "replays do not follow a scheduler"
+                "a later change, by a scheduler or by hand, has no effect on replays"
             )
             # Its fused kernel reads a tensor, where the others read a number.
             is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"

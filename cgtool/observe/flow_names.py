@@ -18,7 +18,7 @@ import torch
 from cgtool.observe.flows import NOTHING, Flows, Source, Sources, is_in_place
 from cgtool.observe.host_reads import Watched
 from cgtool.observe.host_values import CONTAINERS, KEYS, NUMBERS, PRESENCE, random_state
-from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes
+from cgtool.observe.source import COMPREHENSIONS, Position, function_of, inner_nodes, names_in
 from cgtool.observe.tensors import on_host
 from cgtool.observe.uses import RETURN_NOTHING, Chain, Step, aliases_of, assigned_parts, name_chain
 
@@ -159,7 +159,7 @@ class Names:
         }
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
         self.aliases = aliases_of(code)
-        uses_partial = "partial" in (*code.co_names, *code.co_freevars)
+        uses_partial = "partial" in (*names_in(code), *code.co_freevars)
         self.partials = _partials_in(node) if uses_partial else {}
         """By local name."""
         self.control: Sources = NOTHING

@@ -61,7 +61,7 @@ from cgtool.observe.lookup import (
     undecorated,
     weakly,
 )
-from cgtool.observe.source import decided_by, is_asserted, runs_after
+from cgtool.observe.source import decided_by, is_asserted, names_in, runs_after
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.observe.uses import ATTRIBUTES, Step, Use, uses_of
 from cgtool.torch_compat.private import MODULE_TABLES
@@ -597,7 +597,7 @@ def _is_setting(module: type, name: str | int) -> bool:
         for method in vars(base).values()
         if isinstance(method, types.FunctionType)
     )
-    return any(name in each.__code__.co_names and is_internal(each.__code__) for each in methods)
+    return any(name in names_in(each.__code__) and is_internal(each.__code__) for each in methods)
 
 
 def _by_computed_names(

@@ -51,7 +51,7 @@ from cgtool.observe.host_values import (
 from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
-from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at
+from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at, names_in
 from cgtool.observe.tensors import on_host, tensors_in
 from cgtool.observe.uses import CHANGES, reads_of
 from cgtool.observe.waiting import handed_over_at
@@ -192,7 +192,7 @@ class CallProfile(FollowingProfile):
                 given = self._given_to.pop(id(frame), None)
                 if given is not None and _is_changed(given, argument):
                     self.ran.replacing[id(code)] = code
-                if VERSION in code.co_names:
+                if VERSION in names_in(code):
                     self._note_versions(frame)
                 if self.ran.outputs.get(id(code), 0) is None:
                     parts = argument if isinstance(argument, tuple) else (argument,)
@@ -503,7 +503,7 @@ def _is_done_by_ops(scheduler: Any, optimizer: torch.optim.Optimizer) -> bool:
     return (
         kind.step is plain.step
         and compute is not None
-        and "last_epoch" not in compute.co_names
+        and "last_epoch" not in names_in(compute)
         and all(
             isinstance(rate := group.get("lr"), torch.Tensor) and not on_host(rate)
             for group in optimizer.param_groups

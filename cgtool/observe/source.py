@@ -77,6 +77,21 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """The names of the functions that Python makes of comprehensions."""
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of the comprehensions in it, which have code of their own before
+    Python 3.12; generator expressions have in all versions."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType) and each.co_name in COMPREHENSIONS:
+            yield from codes_in(each)
+
+
+@cache
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """The globals and attributes that a function names, also in comprehensions, in this order."""
+    return tuple(dict.fromkeys(name for each in codes_in(code) for name in each.co_names))
+
+
 @cache
 def statement_start(file: str, line: int) -> int:
     """The first line of the innermost statement at a line."""

@@ -245,8 +245,9 @@ class Reads:
         return named._replace(tensors=tensors, fix=fix, owner=place.owner)
 
     def _fix_of(self, read: Watched, state: State) -> str | None:
-        """The fix for a value that no op computes with: a key that selects from a container, or
-        something other than a number. None for a number, which has the fix of the page."""
+        """The fix for a value that no op computes with: a key that selects from a container, what
+        is only compared, or something other than a number. None for a number, which has the fix of
+        the page."""
         for container in indexed_by(read.frame.file, read.use.line, read.use.text):
             root, steps = name_chain(container) or ("", ())
             if any(
@@ -259,7 +260,7 @@ class Reads:
         is_number = all(isinstance(value, int | float | complex) for value in state.content)
         if is_number and state.kind == "table" and len(state.content) > 1:
             return _FIX_OF_NUMBERS
-        return None if is_number else _FIX_OF_OPTION
+        return None if is_number and not read.use.tested else _FIX_OF_OPTION
 
     def of_another(
         self, frame: types.FrameType | None, external: Collection[int], now_at: Callable[[], Frames]

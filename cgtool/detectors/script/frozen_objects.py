@@ -35,7 +35,7 @@ from cgtool.observe.lookup import (
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.source import is_condition
+from cgtool.observe.source import is_condition, names_in
 from cgtool.observe.tensors import keys_in
 from cgtool.torch_compat.private import (
     BACKWARD_HOOKS,
@@ -284,7 +284,7 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
     forward = getattr(getattr_static(type(module), "forward", None), "__code__", None)
     if forward is None:
         return False
-    if "training" in forward.co_names:
+    if "training" in names_in(forward):
         return True
     # Recurrent modules pass it to their kernel only where they have dropout.
     return isinstance(module, torch.nn.RNNBase) and module.dropout > 0

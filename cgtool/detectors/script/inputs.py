@@ -349,10 +349,10 @@ class Inputs(Detector):
         frames = self._rebound_at(graph, path, use, now, stack)
         with no_torch_function():
             address, is_alike = now.data_ptr(), tuple(now.shape) == use.shape
+        old = "memory of the old one, which has been freed" if self._is_freed(use) else "old one"
         self.report(
             _REBOUND[path.kind],
-            f"`{path.text}` is a different tensor than at the capture; the replay reads the "
-            "old one",
+            f"`{path.text}` is a different tensor than at the capture; the replay reads the {old}",
             frames or None,
             evidence=(
                 f"{list(use.shape)} at {use.data_ptr:#x} when captured, {list(now.shape)} at "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.expressions import Variable, assigned_at
 from cgtool.observe.frames import locals_of
 from cgtool.observe.script.names import Stack, names_of, parts_of
-from cgtool.observe.source import part_of_what
+from cgtool.observe.source import codes_in, names_in, part_of_what
 from cgtool.observe.suspended import variables_in
 from cgtool.observe.uses import CHANGES
 
@@ -196,7 +197,7 @@ def _names(argument: Any) -> tuple[str, ...]:
 @cache
 def _mentions(code: CodeType) -> frozenset[str | int]:
     """Names, attributes and constant keys in a function."""
-    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    names = (*names_in(code), *code.co_varnames, *code.co_freevars, *code.co_cellvars)
     keys = (each for each in code.co_consts if isinstance(each, str | int))
     return frozenset((*names, *keys))
 
@@ -205,7 +206,7 @@ def _mentions(code: CodeType) -> frozenset[str | int]:
 def _loads(code: CodeType) -> dict[int, frozenset[str]]:
     """What the lines of a function read: variables, and attributes as ``.name``."""
     found: dict[int, set[str]] = {}
-    for each in dis.get_instructions(code):
+    for each in itertools.chain.from_iterable(map(dis.get_instructions, codes_in(code))):
         line = each.positions.lineno if each.positions is not None else None
         if line is None or "LOAD_" not in each.opname or "CONST" in each.opname:
             continue

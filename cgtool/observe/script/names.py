@@ -21,7 +21,7 @@ import torch
 
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
 from cgtool.observe.lookup import MISSING, cells_of, content_of, in_slots, resolve, weakly
-from cgtool.observe.source import tree_of
+from cgtool.observe.source import names_in, tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
 from cgtool.torch_compat.private import buffers_of, children_of, parameters_of
@@ -84,7 +84,7 @@ def names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:
     if frame.f_code.co_flags & 1:
         for name, value in locals_of(frame).items():
             yield name, value, False
-    for name in frame.f_code.co_names:
+    for name in names_in(frame.f_code):
         if name in frame.f_globals:
             yield name, frame.f_globals[name], True
 

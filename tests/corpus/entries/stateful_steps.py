@@ -511,6 +511,43 @@ def scheduler_multiplies_the_rate(device):
     return step
 
 
+def scheduler_calls_a_function_for_the_rate(device):
+    model = nn.Linear(8, 4, device=device)
+    rate = torch.tensor(1e-2, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    x = torch.randn(8, 8, device=device)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()  # guilty: the function is called with a count of the host
+        return loss
+
+    return step
+
+
+def scheduler_calls_a_function_for_the_factor(device):
+    model = nn.Linear(8, 4, device=device)
+    rate = torch.tensor(1e-2, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
+    factor = [0.5, 0.9, 0.99]
+    scheduler = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda n: factor[n % 3])
+    x = torch.randn(8, 8, device=device)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()  # guilty: the function is called with a count of the host
+        return loss
+
+    return step
+
+
 def scheduler_fills_the_rate(device):
     model = nn.Linear(8, 4, device=device)
     rate = torch.tensor(1e-2, device=device)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
-from cgtool.observe.frames import here, package_part
+from cgtool.observe.frames import here, is_internal_file, package_part
 from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.script.changes import assigns
 from cgtool.observe.tensors import on_host
@@ -38,7 +39,7 @@ OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
 
-_STEP_OUTSIDE = (
+STEP_OUTSIDE = (
     "call its `step()` after the replay, or use an optimizer with the option `capturable`"
 )
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -283,6 +284,24 @@ def _host_state(optimizer: torch.optim.Optimizer) -> list[str]:
     )
 
 
+def computed_on_host(optimizer: torch.optim.Optimizer) -> str | None:
+    """What a captured step of an optimizer of PyTorch has wrong that computes numbers from state on
+    the host (``Adagrad`` with ``lr_decay``); None for other optimizers."""
+    group = optimizer.param_groups[0]
+    module = sys.modules.get(type(optimizer).__module__)
+    if group.get("capturable") or not is_internal_file(getattr(module, "__file__", None) or ""):
+        return None
+    counters = _host_state(optimizer)
+    return _stays(optimizer, counters) if counters and group.get("lr_decay") != 0 else None
+
+
+def _stays(optimizer: torch.optim.Optimizer, counters: list[str]) -> str:
+    return (
+        f"`{type(optimizer).__name__}` keeps {_listed(counters)} on the host, where a replay does "
+        f"not change {'them' if counters[1:] else 'it'}"
+    )
+
+
 def _kept_on_host(optimizer: torch.optim.Optimizer) -> str:
     """The fused kernels have the step count on the device."""
     kept = _host_state(optimizer)
@@ -339,14 +358,9 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
                 "update in place"
             )
         elif counters:
-            kept = _listed(counters)
-            reason = (
-                f"`{name}` keeps {kept} on the host, where a replay does not change "
-                f"{'them' if counters[1:] else 'it'}"
-            )
-            fix = _STEP_OUTSIDE
+            reason, fix = _stays(optimizer, counters), STEP_OUTSIDE
             if unused:
-                evidence = (f"while `lr_decay` is 0, no weight depends on {kept}",)
+                evidence = (f"while `lr_decay` is 0, no weight depends on {_listed(counters)}",)
         else:
             reason = (
                 f"`{name}` has no check for captures, and its numbers on the host are frozen"
@@ -356,7 +370,7 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
             )
             # Its fused kernel reads a tensor, where the others read a number.
             is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"
-            fix = is_fused if "fused" in group else _STEP_OUTSIDE
+            fix = is_fused if "fused" in group else STEP_OUTSIDE
         if lr is not None and not counters:
             fix = filled_rate(optimizer, rate, (*frames, *stepped_at)) or fix
         yield Finding(

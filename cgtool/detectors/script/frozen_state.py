@@ -23,13 +23,13 @@ from msgspec.structs import replace
 from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
-from cgtool.detectors.preflight import captured_scheduler
+from cgtool.detectors.preflight import STEP_OUTSIDE, captured_scheduler, computed_on_host
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.counted import Counts
 from cgtool.detectors.script.first_calls import FirstCalls
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows, called_again
-from cgtool.detectors.script.frozen_names import CONTROL_FLOW_FROZEN, Reads
+from cgtool.detectors.script.frozen_names import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN, Reads
 from cgtool.detectors.script.frozen_objects import (
     autocast,
     flags,
@@ -67,6 +67,9 @@ class HostState(Detector):
     def start(self) -> None:
         self._toggled = ModuleChanges()
         """Modules whose mode was changed."""
+        self._computing: dict[int, list[tuple[str, Frames]]] = {}
+        """By number of a graph: the reasons why its optimizers would compute other numbers in
+        another call, and where they stepped."""
         self._frozen: dict[int, list[Frozen]] = {}
         """By number of the graph."""
         self._changed_at: dict[int, tuple[Frozen, object, Frames]] = {}
@@ -103,6 +106,8 @@ class HostState(Detector):
         """Modules whose mode captured code has set itself."""
         self._others: dict[object, tuple[Frozen, ...]] = {}
         """Its environment variables by name, modes by module, and steps by optimizer."""
+        self._stepped: dict[weakref.ref[Optimizer], Frames] = {}
+        """Where its optimizers first stepped."""
         self._written: dict[str, Frames] = {}
         """By name of an environment variable: where captured code has set it first."""
 
@@ -155,6 +160,8 @@ class HostState(Detector):
                 stepped(event.optimizer, place),
             )
 
+            self._stepped[optimizer] = place
+
     def on_capture_ends(self, event: events.CaptureEnds) -> None:
         self._flows.end(event.graph)
 
@@ -196,6 +203,11 @@ class HostState(Detector):
             *settings(graph),
             *tensor_hooks(graph, replacing),
             *(() if self._casts else autocast(graph)),
+        ]
+        self._computing[graph.number] = [
+            (reason, place)
+            for reference, place in self._stepped.items()
+            if (optimizer := reference()) and (reason := computed_on_host(optimizer))
         ]
         for frozen in self._frozen[graph.number]:
             self._values[graph.frames, frozen.identity].add(frozen.before)
@@ -267,6 +279,10 @@ class HostState(Detector):
             self._look_for_graphs_of_values()  # a graph that it replaces is gone by now
         if not graph.replays and graph.callable is None:
             self._frozen.setdefault(graph.number, []).extend(flags(graph))
+        if graph.replays == 1:
+            # The first replay is the call that was captured.
+            for reason, place in self._computing.get(graph.number, ()):
+                self.report(PYTHON_SCALAR_FROZEN, reason, place, fix=STEP_OUTSIDE)
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
         self._counts.replay_begins(graph, stack)

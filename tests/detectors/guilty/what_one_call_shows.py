@@ -33,7 +33,19 @@ def cooled(x):
     return x / temperature
 
 
-for step in (Wave(), cooled):
+weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+constant = torch.optim.Adagrad([weight], lr=0.1)
+decaying = torch.optim.Adagrad([weight], lr=0.1, lr_decay=0.1)
+
+
+def decayed(x):
+    weight.grad = x.mean(0)
+    constant.step()
+    decaying.step()  # <- python-scalar-frozen
+    return weight.detach()
+
+
+for step in (Wave(), cooled, decayed):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -439,6 +439,8 @@ class _Comparison:
             fix = _FIX_OF_ASSIGNMENT if changed and not is_rebound else None
             if not changed and not is_rebound:
                 holding = self.tensors.changed_at(new.address)
+                was_held = bool(holding)
+                holding = holding or self.tensors.exchanged_at(new)
                 changed = places_of(
                     (each.use.text, each.frame.file, each.use.line, each.use.by) for each in holding
                 )
@@ -448,7 +450,8 @@ class _Comparison:
                         frame = replace(holding[0].frame, line=holding[0].use.line)
                         self._assigned[changed[0]] = (frame, *self.frozen.callers_of(frame))
                 elif holding:
-                    fix = _FIX_OF_QUEUE
+                    is_new = new.storage in self.tensors.made and not was_held
+                    fix = _FIX_OF_ASSIGNMENT if is_new else _FIX_OF_QUEUE
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:

@@ -23,6 +23,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import WARNING, Code, Finding
 from cgtool.observe.effects import is_view
+from cgtool.observe.expressions import names_of_next
 from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Flows, Source, contains
 from cgtool.observe.frames import Chain, frames_of, is_subscript, position_of
@@ -663,7 +664,9 @@ class FrozenValues:
         fix = self._fixes.get(position)
         returns_tensors = position in self._targets or target.startswith(COPIES)
         if changed is not None and kind == "iterator":
-            returns_tensors |= bool(changed.after.addresses)
+            returns_tensors |= bool(changed.after.addresses) or any(
+                map(self._takes_tensor, watched)
+            )
         if kind == "iterator" and returns_tensors:
             (code_name, reason), fix = _ITERATOR, _FIX_OF_ITERATOR
         if (frame.file, frame.line) != (at_op[0].file, at_op[0].line):
@@ -693,6 +696,16 @@ class FrozenValues:
             evidence=tuple(evidence),
             fix=fix,
             severity=None if position in self.observed else WARNING,
+        )
+
+    def _takes_tensor(self, read: Watched) -> bool:
+        """Whether a line binds the next item of an iterator, which is a tensor, to a name."""
+        frame, ran = read.frame, self.second.ran
+        names = names_of_next(frame.file, read.use.line)
+        return any(
+            not names.isdisjoint(ran.tensors.get(number, ()))
+            for number, code in ran.codes.items()
+            if (code.co_filename, code.co_qualname) == (frame.file, frame.function)
         )
 
     def _draw_for(self, cause: Source, position: Position, first: Frame) -> tuple[Frame, list[str]]:

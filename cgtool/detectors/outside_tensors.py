@@ -7,6 +7,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import Value
 from cgtool.observe.iteration import Iteration
@@ -58,9 +60,13 @@ class OutsideTensors:
         return next(suspended, None)
 
     def _names_of(self, tensor: OutsideTensor) -> list[str]:
+        return [watched.use.text for watched in self._holding(tensor)]
+
+    def _holding(self, tensor: OutsideTensor) -> list[Watched]:
+        """What changes and led to it before the second iteration; then what did after it."""
         held = [change for change in self.changes if is_tensor_at(change.before, tensor)]
         held += [change for change in self.changes if is_tensor_at(change.after, tensor)]
-        return [change.watched.use.text for change in held]
+        return [change.watched for change in held]
 
     def was_held(self, tensor: OutsideTensor) -> bool:
         """Whether a name led to it before the second iteration."""
@@ -73,6 +79,8 @@ class OutsideTensors:
             number: watched
             for number, watched in enumerate(self.reads.watched)
             if watched.use.written
+            # Values written into a tensor.
+            and not (watched.use.in_place and isinstance(watched.look_up(), torch.Tensor))
         }
         # What the first iteration left is what the second one reads.
         left = [
@@ -87,6 +95,15 @@ class OutsideTensors:
                 has_memory(tensor) and tensor.data_ptr() == address
                 for tensor in tensors_in(watched.look_up())
             )
+        ]
+
+    def exchanged_at(self, tensor: OutsideTensor) -> list[Watched]:
+        """Where the code assigns objects through which its names lead to a tensor."""
+        keys = {key for watched in self._holding(tensor) for key in watched.prefixes if key}
+        return [
+            each
+            for each in self.reads.watched
+            if each.use.written and not each.use.in_place and each.key in keys
         ]
 
     def memory_set(self) -> list[str]:

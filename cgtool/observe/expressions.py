@@ -117,6 +117,19 @@ def assigned_at(file: str, line: int) -> tuple[Assigned, ...]:
     return tuple(assigned) if len(assigned) == len(pairs) else ()
 
 
+def names_of_next(file: str, line: int) -> frozenset[str]:
+    """The names to which a line binds what ``next(...)`` returns."""
+    return frozenset(
+        name.id
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "next"
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    )
+
+
 def _names_read(node: ast.expr) -> frozenset[str]:
     parts = list(ast.walk(node))
     names = {part.id for part in parts if isinstance(part, ast.Name)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import collections
 import copy
 import ctypes
@@ -11,6 +12,7 @@ import decimal
 import enum
 import fractions
 import gc
+import inspect
 import itertools
 import operator
 import queue
@@ -28,6 +30,7 @@ import torch
 
 from cgtool.observe.frames import SUSPENDED, locals_of, suspended_frame
 from cgtool.observe.lookup import MISSING, Identity, attribute_of, is_gone, resolve
+from cgtool.observe.source import functions_of, inner_nodes
 from cgtool.observe.suspended import comes_back, names_read_later
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.observe.uses import ATTRIBUTES, Use, uses_of
@@ -358,12 +361,14 @@ def _what_runs(value: types.FunctionType | torch.nn.Module) -> Any:
 
 
 class _Method:
-    """A bound method. Two are equal if they are of one object, or if one object is gone: what
-    each call makes again (`self.loss.backward`) is watched by a name of its own."""
+    """A bound method. Two are equal if they are of one object, or of two in which they read the
+    same, or if one object is gone: what each call makes again (`self.loss.backward`) is watched by
+    a name of its own."""
 
     def __init__(self, method: types.MethodType) -> None:
         self.function, self.owner = Identity(method.__func__), Identity(method.__self__)
         self._is_tensor = isinstance(method.__self__, torch.Tensor)
+        self._read = _read_of_owner(method)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -373,11 +378,56 @@ class _Method:
                 self.owner == other.owner
                 or (self._is_tensor and other._is_tensor)
                 or not (self.owner.is_alive and other.owner.is_alive)
+                or (self._read is not None and self._read == other._read)
             )
         )
 
     def __hash__(self) -> int:
         return hash(self.function)
+
+
+def _read_of_owner(method: types.MethodType) -> dict[str, Any] | None:
+    """What a method reads of its object: the class, and attributes, also in other methods that it
+    calls there. None if it may read more. All tensors count as equal: that ops read other memory
+    shows elsewhere."""
+    owner, kind = method.__self__, type(method.__self__)
+    if not isinstance(method.__func__, types.FunctionType):
+        return None
+    functions = [method.__func__]
+    read: dict[str, Any] = {"__class__": kind}
+    for function in functions:
+        names = _attributes_of_self(function.__code__)
+        if names is None:
+            return None
+        for name in names:
+            member = inspect.getattr_static(kind, name, None)
+            if isinstance(member, types.FunctionType):
+                functions += [] if member in functions else [member]
+                continue
+            if hasattr(member, "__get__") and not isinstance(member, types.MemberDescriptorType):
+                return None
+            value = attribute_of(owner, name)
+            if value is MISSING:
+                return None
+            is_tensor = isinstance(value, torch.Tensor)
+            read[name] = None if is_tensor else value_of(value) or Identity(value)
+    return read
+
+
+def _attributes_of_self(code: types.CodeType) -> set[str] | None:
+    """The attributes that a method names; None if it does more with its object than return it."""
+    functions = functions_of(code) if code.co_argcount else ()
+    own = code.co_varnames[0] if functions else ""
+    if not functions or own in code.co_cellvars:
+        return None
+    used = 0
+    names: set[str] = set()
+    for node in itertools.chain.from_iterable(map(inner_nodes, functions)):
+        used += isinstance(node, ast.Name) and node.id == own
+        if isinstance(node, ast.Attribute | ast.Return) and getattr(node.value, "id", "") == own:
+            used -= 1
+            names |= {node.attr} if isinstance(node, ast.Attribute) else set()
+    return None if used else names
 
 
 def _comparable(number: Any) -> Any:

@@ -70,6 +70,8 @@ class Use:
     """The function that assigns to it, or removes it: ``setattr``, ``delattr``."""
     method: str = field(default="", compare=False)
     """Its method that changes it: ``append``."""
+    in_place: bool = field(default=False, compare=False)
+    """Something in it is assigned or removed, by a key that is computed."""
 
     @property
     def by(self) -> str:
@@ -463,7 +465,17 @@ class _Uses(ast.NodeVisitor):
         setter = self.setter if written else ""
         method = self.method if written else ""
         self.uses.append(
-            Use(root, scope, steps, line, *how, name=name, setter=setter, method=method)
+            Use(
+                root,
+                scope,
+                steps,
+                line,
+                *how,
+                name=name,
+                setter=setter,
+                method=method,
+                in_place=in_place,
+            )
         )
 
     def _count(self, nodes: Iterable[ast.expr], counted: str) -> None:
@@ -599,7 +611,8 @@ def memory_set_in(code: CodeType) -> list[tuple[str, int]]:
     ``data`` of a tensor, or by a function of PyTorch that does."""
     uses = [*uses_of(code), *uses_of(code, "local")]
     data = ("attribute", "data")
-    assigned = [(use.text, use.line) for use in uses if use.written and use.steps[-1:] == (data,)]
+    written = (use for use in uses if use.written and not use.in_place)
+    assigned = [(use.text, use.line) for use in written if use.steps[-1:] == (data,)]
     function = function_of(code)
     calls = [] if function is None else inner_nodes(function)
     given = (

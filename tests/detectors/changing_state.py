@@ -3656,3 +3656,37 @@ def warmup_that_goes_on(device):
         return x * min(1.0, calls["n"] // 100 / 10)
 
     return step, (torch.ones(4, device=device),)
+
+
+class Gauge:
+    def __init__(self, gain):
+        self.gain = gain
+
+    def factor(self):
+        return self.gain * 2
+
+    def scale(self, x):
+        return x * self.factor()  # <- python-scalar-frozen
+
+
+class FlatGauge(Gauge):
+    def factor(self):
+        return 1.0
+
+
+class TwoGauges:
+    def __init__(self, now, old):
+        self.now, self.old = now, old
+
+    def __call__(self, x):
+        y = self.now.scale(x)  # <- control-flow-frozen
+        self.now, self.old = self.old, self.now
+        return y
+
+
+def objects_of_one_class_are_exchanged(device):
+    return TwoGauges(Gauge(2.0), Gauge(3.0)), (torch.ones(4, device=device),)
+
+
+def objects_of_two_classes_are_exchanged(device):
+    return TwoGauges(Gauge(2.0), FlatGauge(2.0)), (torch.ones(4, device=device),)

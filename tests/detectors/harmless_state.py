@@ -2000,3 +2000,42 @@ def exception_beside_what_always_runs(device):
         return x
 
     return step, (torch.ones(4, device=device),)
+
+
+class Meter:
+    def __init__(self, name, gain, device):
+        self.name, self.gain = name, gain
+        self.scratch = torch.empty(4, 8, device=device)
+
+    def factor(self):
+        return self.gain * 2
+
+    def scale(self, x):
+        return x * self.factor()
+
+    def load(self, x):
+        self.scratch.copy_(x)
+        return self
+
+
+class Meters:
+    def __init__(self, device):
+        self.now, self.old = Meter("a", 2.0, device), Meter("b", 2.0, device)
+
+    def scaled(self, x):
+        y = self.now.scale(x)
+        self.now, self.old = self.old, self.now
+        return y
+
+    def loaded(self, x):
+        y = self.now.load(x).scratch * 2
+        self.now, self.old = self.old, self.now
+        return y
+
+
+def objects_that_are_alike_are_exchanged(device):
+    return Meters(device).scaled, (rows(device),)
+
+
+def objects_with_scratch_memory_are_exchanged(device):
+    return Meters(device).loaded, (rows(device),)

@@ -171,7 +171,7 @@ class Inputs(Detector):
                         frames = rebound_in(targets, ran, owner)
                         if not frames and path.kind == "item":
                             inner = [each for each in ran if each[1] != "<module>"]
-                            frames = rebound_in((_name_of(path),), inner)
+                            frames = rebound_in((path.name,), inner)
                     self._rebound[use] = frames
                     self._made_inside[use] = key_of(now), made
 
@@ -588,11 +588,6 @@ def _rebinds(path: Path) -> tuple[Target, ...]:
     return _REBINDS if path.module or path.optimizer else (*_REBINDS, *_LOADS)
 
 
-def _name_of(path: Path) -> Target:
-    """Where the path to an item begins."""
-    return ("name", path.text.partition("[")[0].partition(".")[0])
-
-
 def _bound_after(path: Path, made: Frames) -> Frames:
     """The line that bound the path to what was made at ``made``; () if it is not known."""
     last = path.steps[-1:] or (("name", path.text),)
@@ -602,7 +597,7 @@ def _bound_after(path: Path, made: Frames) -> Frames:
         frames = bound_after(path.steps[-2::-1], made)
     if not frames and path.kind == "item":
         # With a key that is no constant, or in a container that has taken the place of another.
-        name = _name_of(path)
+        name = path.name
         container = path.steps[-2] if len(path.steps) > 1 else name
         frames = bound_after((container,), made, in_place=True)
         frames = frames or bound_after((*path.steps[-2::-1], name), made)
@@ -611,13 +606,19 @@ def _bound_after(path: Path, made: Frames) -> Frames:
 
 def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> Frames:
     """The line that bound the path to another tensor since the capture; () if it is not known."""
+    moved = path.moved(stack)
+    if moved is not None:
+        local_to = path.frame if moved == path.name else None
+        frames = changed_at((moved,), stack.values(), graph, local_to=local_to, only_bound=True)
+        if frames:
+            return frames
     targets = (*path.steps[::-1], *_rebinds(path)) if path.steps else (("name", path.text),)
     local_to = None if path.steps else path.frame
     frames = changed_at(targets, stack.values(), graph, local_to=local_to, only_bound=True)
     if frames or path.kind != "item":
         return frames
     # A method has changed the container (`reverse`, `insert`, `rotate`), or another got its name.
-    name = _name_of(path)
+    name = path.name
     if path.frame is not None:
         frames = changed_at((name,), stack.values(), graph, local_to=path.frame)
     container = path.steps[-2] if len(path.steps) > 1 else name

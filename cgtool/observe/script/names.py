@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import callers, is_internal, line_of, locals_of
-from cgtool.observe.lookup import MISSING, cells_of, content_of, in_slots, resolve, weakly
+from cgtool.observe.lookup import MISSING, Identity, cells_of, content_of, in_slots, resolve, weakly
 from cgtool.observe.source import names_in, tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.observe.uses import Step
@@ -112,6 +112,20 @@ class Path:
     module: weakref.ref[torch.nn.Module] | None = None
     optimizer: weakref.ref[torch.optim.Optimizer] | None = None
     """Whose state the tensor is."""
+    way: tuple[Identity, ...] = ()
+    """What the name refers to, and what is behind each step but the last, when it was found."""
+
+    def moved(self, stack: Stack) -> Step | None:
+        """The name, or the first step but the last, that leads to another object now."""
+        for number, before in enumerate(self.way):
+            if Identity(resolve(self.root(stack), self.steps[:number])) != before:
+                return self.steps[number - 1] if number else self.name
+        return None
+
+    @property
+    def name(self) -> Step:
+        """Where it begins."""
+        return ("name", self.text.partition("[")[0].partition(".")[0])
 
     def look(self, stack: Stack) -> Any:
         """What the path leads to now."""
@@ -206,22 +220,25 @@ class Holders:
         steps: tuple[Step, ...],
         frame: int | None = None,
         named: Hashable = None,
+        way: tuple[Identity, ...] = (),
     ) -> None:
         """What is inside an object, reached from ``root`` by ``steps``. ``named``: the name of the
-        container that it is a part of, if it is."""
+        container that it is a part of, if it is. ``way``: as of ``Path``, to the object."""
         known = id(value), (named if weakly(value) is not None else (named, text))
         if known in self._known or len(steps) > _DEPTH:
             return
         self._known.add(known)
+        if len(way) == len(steps):
+            way = (*way, Identity(value))
         for step, part in parts_of(value):
             kind, name = step
             inner = f"{text}.{name}" if kind == "attribute" else f"{text}[{name!r}]"
             if isinstance(part, torch.Tensor):
-                self._note(part, Path(kind, inner, root, (*steps, step), frame))
+                self._note(part, Path(kind, inner, root, (*steps, step), frame, way=way))
             elif isinstance(part, torch.nn.Module | torch.optim.Optimizer):
                 self.add(inner, part, root)
             else:
-                self._add_parts(inner, part, root, (*steps, step), frame, named)
+                self._add_parts(inner, part, root, (*steps, step), frame, named, way)
 
     def _note(self, tensor: torch.Tensor | None, path: Path) -> None:
         key = None if tensor is None else key_of(tensor)

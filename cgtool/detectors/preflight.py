@@ -42,6 +42,10 @@ TRAINABLE_BUFFER = code("trainable-buffer")
 STEP_OUTSIDE = (
     "call its `step()` after the replay, or use an optimizer with the option `capturable`"
 )
+_KEEP_ON_DEVICE = (
+    "keep such state in tensors on the device, and change them in place; or call its `step()` "
+    "after the replay"
+)
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The allocator reads the first that is set."""
 
@@ -288,11 +292,15 @@ def computed_on_host(optimizer: torch.optim.Optimizer) -> str | None:
     """What a captured step of an optimizer of PyTorch has wrong that computes numbers from state on
     the host (``Adagrad`` with ``lr_decay``); None for other optimizers."""
     group = optimizer.param_groups[0]
-    module = sys.modules.get(type(optimizer).__module__)
-    if group.get("capturable") or not is_internal_file(getattr(module, "__file__", None) or ""):
+    if group.get("capturable") or not _is_of_pytorch(optimizer):
         return None
     counters = _host_state(optimizer)
     return _stays(optimizer, counters) if counters and group.get("lr_decay") != 0 else None
+
+
+def _is_of_pytorch(optimizer: torch.optim.Optimizer) -> bool:
+    module = sys.modules.get(type(optimizer).__module__)
+    return is_internal_file(getattr(module, "__file__", None) or "")
 
 
 def _stays(optimizer: torch.optim.Optimizer, counters: list[str]) -> str:
@@ -358,7 +366,8 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
                 "update in place"
             )
         elif counters:
-            reason, fix = _stays(optimizer, counters), STEP_OUTSIDE
+            reason = _stays(optimizer, counters)
+            fix = STEP_OUTSIDE if _is_of_pytorch(optimizer) else _KEEP_ON_DEVICE
             if unused:
                 evidence = (f"while `lr_decay` is 0, no weight depends on {_listed(counters)}",)
         else:

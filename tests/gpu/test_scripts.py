@@ -120,3 +120,33 @@ with torch.cuda.graph(outer):
 def test_a_replay_inside_a_capture(tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path / "script.py", REPLAYS_INSIDE)
     assert (finding["code"], finding["line"]) == ("api-order-misuse", 10)
+
+
+TRACED = """
+import torch
+from torch import nn
+
+x = torch.randn(4, 8, device="cuda")
+layers = nn.Linear(8, 8), nn.GELU(), nn.Tanh(), nn.Linear(8, 8)
+model = torch.jit.trace(nn.Sequential(*layers).cuda().requires_grad_(False), x)
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(4):
+        model(x)
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = model(x)
+for _ in range(3):
+    x.normal_()
+    graph.replay()
+    print(y.sum().item())
+"""
+
+
+def test_memory_of_fused_kernels_is_that_of_the_graph(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TRACED)
+    checked = run("-m", "cgtool", "check", str(script), "--format", "json")
+    assert checked.returncode == 0, checked.stdout

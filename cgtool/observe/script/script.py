@@ -48,8 +48,9 @@ from cgtool.observe.script.state import (
     StreamOrder,
     WatchedGraph,
 )
-from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
+from cgtool.observe.tensors import DEVICE, key_of, listed_tensors, tensors_in
 from cgtool.observe.waiting import chain_or_waiting
+from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
 from cgtool.torch_compat.storages import Layout, StorageRef
@@ -323,7 +324,29 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         graph.keep_graph = self.device.keeps_graph(cuda_graph)
         with contextlib.suppress(Exception):
             graph.pool = tuple(cuda_graph.pool())
+        self._claim_memory(graph)
         self.publish(events.CaptureEnded(graph))
+
+    def _claim_memory(self, graph: WatchedGraph) -> None:
+        """What C++ has allocated in the capture without an op, such as the results of the fused
+        kernels of TorchScript, is no input of the graph."""
+        gone = [
+            use.buffer
+            for use in graph.external.values()
+            if use.buffer.place == DEVICE
+            and use.buffer.allocated_in is None
+            and self.device.is_dead(use.buffer.ref)
+        ]
+        segments = [
+            (segment["address"], segment["address"] + segment["total_size"])
+            for segment in (memory_segments() if gone else ())
+            if tuple(segment["segment_pool_id"]) == graph.pool
+        ]
+        for buffer in gone:
+            if any(start <= buffer.address < end for start, end in segments):
+                buffer.allocated_in = graph
+                graph.allocated[buffer.key] = buffer
+                del graph.external[buffer.key]
 
     def capture_failed(
         self, graph: WatchedGraph, raised: BaseException | None, refused: BaseException | None

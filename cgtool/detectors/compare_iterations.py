@@ -28,6 +28,7 @@ from cgtool.detectors.frozen_values import (
     RNG_FROZEN_SEED,
     FrozenValues,
 )
+from cgtool.detectors.generator_states import seeded
 from cgtool.detectors.outside_tensors import OutsideTensors, is_tensor_at, places_of
 from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
@@ -128,7 +129,7 @@ def compare_iterations(
     def compared(first: Iteration, second: Iteration) -> tuple[Differences, bool]:
         changes = list(reads.changes(first.state, second.state))
         comparison = _Comparison(first, second, reads, changes)
-        explained = list(comparison.findings())
+        explained = [*comparison.findings(), *seeded(second, first)]
         differences = Differences(
             explained, comparison.unexplained, iterations[-1], comparison.frozen.uses_reads()
         )

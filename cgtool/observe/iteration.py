@@ -94,6 +94,8 @@ class Iteration:
     of Python or of PyTorch, which the code does not seed."""
     seeded: set[Position] = field(default_factory=set)
     """The calls that drew from a generator that the code had given a seed, or a state."""
+    seeding: dict[int, tuple[Any, Frames]] = field(default_factory=dict)
+    """By id: the generators of the device whose seed or state the code sets, and where."""
     shared: dict[Position, list[Any]] = field(default_factory=dict)
     """By the call that reads what other threads have left: the queues and events it was left in."""
     given: list[Any] = field(default_factory=list)
@@ -208,6 +210,10 @@ class CallProfile(FollowingProfile):
                 if is_set and not _is_own(frame):
                     self._seeded.append(owner)
                     self._note_seed(frame)
+                is_on_device = not isinstance(owner, random.Random) and owner.device.type != "cpu"
+                if is_on_device and argument.__name__ in _SEEDS and not is_internal(code):
+                    seeding = owner, frames_of(chain_of(frame))
+                    self.iteration.seeding.setdefault(id(owner), seeding)
             elif isinstance(owner, queue.SimpleQueue) and argument.__name__ == "put":
                 self._give(owner)
             elif isinstance(owner, CONTAINERS):
@@ -556,6 +562,10 @@ def _caller_of(frame: types.FrameType) -> types.FrameType | None:
     while caller is not None and package_part(caller.f_code.co_filename).startswith("/cgtool/"):
         caller = caller.f_back
     return caller
+
+
+_SEEDS = frozenset(("manual_seed", "seed", "set_state", "set_offset", "graphsafe_set_state"))
+"""Methods of ``torch.Generator``."""
 
 
 def _is_own(frame: types.FrameType | None) -> bool:

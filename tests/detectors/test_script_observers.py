@@ -88,6 +88,9 @@ class GPU:
     def stream_is_captured(self) -> bool:
         return False
 
+    def is_in_pool(self, _address: int, _pool: tuple[int, int]) -> bool:
+        return False
+
     def pool_bytes(self, _pool: tuple[int, int]) -> int:
         return 0
 

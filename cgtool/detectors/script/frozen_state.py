@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from torch.optim import Optimizer
 
 from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
+from cgtool.detectors.generator_states import seeded
 from cgtool.detectors.preflight import STEP_OUTSIDE, captured_scheduler, computed_on_host
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.counted import Counts
@@ -187,6 +188,7 @@ class HostState(Detector):
         if flows is not None:
             reads.follow(flows)
             self._report_changing(graph, flows)
+            self.findings.extend(seeded(flows.second))
             for step in flows.second.scheduled:
                 self._report_scheduler(step)
             self._counts.captured(graph, flows)

@@ -24,7 +24,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import on_host, place_of, tensors_in
-from cgtool.torch_compat.allocator import pool_sizes
+from cgtool.torch_compat.allocator import memory_segments, pool_sizes
 from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
 
@@ -62,6 +62,13 @@ class _Device:
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))
+
+    def is_in_pool(self, address: int, pool: tuple[int, int]) -> bool:
+        return any(
+            0 <= address - segment["address"] < segment["total_size"]
+            for segment in memory_segments()
+            if tuple(segment["segment_pool_id"]) == pool
+        )
 
     def reset_frees_workspaces(self) -> bool:
         stream = torch.cuda.Stream()

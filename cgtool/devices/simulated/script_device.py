@@ -263,6 +263,9 @@ class ScriptDevice(DeviceModel):
         model = self.pools[pool]
         return sum(block.bytes for first in model.segments for block in model.blocks(first))
 
+    def is_in_pool(self, address: int, pool: PoolId) -> bool:
+        return False  # all memory is allocated by ops
+
     def reset_frees_workspaces(self) -> bool:
         return False
 

@@ -50,7 +50,6 @@ from cgtool.observe.script.state import (
 )
 from cgtool.observe.tensors import DEVICE, key_of, listed_tensors, tensors_in
 from cgtool.observe.waiting import chain_or_waiting
-from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
 from cgtool.torch_compat.storages import Layout, StorageRef
@@ -91,6 +90,9 @@ class Device(Protocol):
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         """Reserved by a pool of graphs."""
+
+    def is_in_pool(self, address: int, pool: tuple[int, int]) -> bool:
+        """A pool of graphs has the memory at this address."""
 
     def reset_frees_workspaces(self) -> bool:
         """Resetting a graph frees the cuBLAS workspaces of its stream. Found by trying it."""
@@ -337,13 +339,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             and use.buffer.allocated_in is None
             and self.device.is_dead(use.buffer.ref)
         ]
-        segments = [
-            (segment["address"], segment["address"] + segment["total_size"])
-            for segment in (memory_segments() if gone else ())
-            if tuple(segment["segment_pool_id"]) == graph.pool
-        ]
         for buffer in gone:
-            if any(start <= buffer.address < end for start, end in segments):
+            if graph.pool is not None and self.device.is_in_pool(buffer.address, graph.pool):
                 buffer.allocated_in = graph
                 graph.allocated[buffer.key] = buffer
                 del graph.external[buffer.key]

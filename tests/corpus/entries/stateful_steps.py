@@ -548,6 +548,44 @@ def scheduler_calls_a_function_for_the_factor(device):
     return step
 
 
+def mask_of_a_seed_of_its_own(device):
+    generator = torch.Generator(device=device)
+    x = torch.randn(8, 8, device=device)
+
+    def masked():
+        generator.manual_seed(7)  # guilty: no replay seeds it
+        return x * torch.bernoulli(torch.full_like(x, 0.5), generator=generator)
+
+    return masked
+
+
+def noise_is_seeded_for_the_next_call(device):
+    generator = torch.Generator(device=device)
+    generator.manual_seed(0)
+    x = torch.randn(8, 8, device=device)
+
+    def noisy():
+        y = x + torch.randn(8, 8, device=device, generator=generator)
+        generator.manual_seed(0)  # guilty: no replay seeds it
+        return y
+
+    return noisy
+
+
+def generator_is_seeded_before_the_capture(device):
+    generator, shuffled = torch.Generator(device=device), torch.Generator()
+    generator.manual_seed(0)
+    x = torch.randn(8, 8, device=device)
+
+    def noisy():
+        shuffled.manual_seed(0)  # of the host, and the same order in each call
+        order = torch.randperm(4, generator=shuffled).tolist()
+        y = x + torch.randn(8, 8, device=device, generator=generator)
+        return sum(y[row] for row in order)
+
+    return noisy
+
+
 def scheduler_fills_the_rate(device):
     model = nn.Linear(8, 4, device=device)
     rate = torch.tensor(1e-2, device=device)

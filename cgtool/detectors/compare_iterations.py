@@ -36,7 +36,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of, position_of
-from cgtool.observe.host_reads import Change, HostReads
+from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, texts_of
 from cgtool.observe.iteration import Iteration, observe
 from cgtool.observe.kept_ops import Op, storages_in
@@ -436,6 +436,7 @@ class _Comparison:
                 # A view of the parameter: `t` in `linear`.
                 continue
             is_chosen = False
+            holding: list[Watched] = []
             changed = self.tensors.memory_set() if is_rebound else self.tensors.memory_set_of(new)
             fix = _FIX_OF_ASSIGNMENT if changed and not is_rebound else None
             if not changed and not is_rebound:
@@ -462,7 +463,12 @@ class _Comparison:
                 is_chosen = choosing is not None
                 if not is_chosen and new.storage in self.tensors.made:
                     fix = _FIX_OF_ASSIGNMENT
-            name = self.tensors.name_of(new) or "a tensor that this line reads"
+            holders = {each.use.text for each in holding}
+            name = self.tensors.name_of(new) or (
+                f"a tensor in `{holders.pop()}`"
+                if len(holders) == 1
+                else "a tensor that this line reads"
+            )
             is_resized = old.shape != new.shape
             if fix is not None and is_resized:
                 fix = _FIX_OF_SIZE

@@ -14,12 +14,14 @@ error[sync-item]: tensor value read on the host
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import Markdown
+from rich.markdown import ListItem, Markdown
+from rich.segment import Segment
 from rich.text import Text
 
 from cgtool.analysis.reports import (
@@ -303,8 +305,39 @@ def render_page(page: Page) -> RenderableType:
         plain(_found_by("a GPU", head.gpu), "dim"),
         plain(_found_by("the simulated device", head.simulated), "dim"),
         "",
-        Markdown(page.text, code_theme="ansi_dark"),
+        _Page(page.text, code_theme="ansi_dark"),
     )
+
+
+class _Item(ListItem):
+    """An item of a list. Where lines are as long as they are, rich would cut it."""
+
+    def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return _uncut(super().render_bullet, console, options)
+
+    def render_number(
+        self, console: Console, options: ConsoleOptions, number: int, last_number: int
+    ) -> RenderResult:
+        return _uncut(super().render_number, console, options, number, last_number)
+
+
+def _uncut(
+    render: Callable[..., RenderResult], console: Console, options: ConsoleOptions, *numbers: int
+) -> RenderResult:
+    if not options.no_wrap:
+        yield from render(console, options, *numbers)
+        return
+    segments: Any = render(console, options.update(width=_LONGEST_ITEM), *numbers)
+    for line in Segment.split_lines(segments):
+        yield Text("".join(segment.text for segment in line).rstrip())
+
+
+class _Page(Markdown):
+    elements: ClassVar = {**Markdown.elements, "list_item_open": _Item}
+
+
+_LONGEST_ITEM = 10_000
+"""Characters."""
 
 
 def _found_by(device: str, command: str) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from cgtool.findings import codes, page
+from cgtool.render.report_table import render_page
 from tests.forked_workers import run_cgtool, run_fresh_cgtool
 
 
@@ -479,6 +483,14 @@ def test_explain(tmp_path):
     wrong = cgtool("explain", "sync-itm", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "sync-item" in wrong.stderr
+
+
+@pytest.mark.parametrize("code", codes())
+def test_no_word_of_a_page_is_cut_off_in_a_pipe(code):
+    into = Console(width=100, file=io.StringIO(), soft_wrap=True, highlight=False)
+    into.print(render_page(page(code)))
+    text = re.sub(r"\]\([^)]*\)|```\w*", "", page(code).text)  # targets of links, languages
+    assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", into.file.getvalue()))
 
 
 IMPORTS = "import torch\nfrom torch.nn.functional import dropout\n"

@@ -474,10 +474,14 @@ class Inputs(Detector):
         paths = self._paths.get(use, ())
         thrown = [path for path in paths if self._is_thrown_away(path, stack)]
         named = [*thrown, *(path for path in paths if path.steps), *paths]
-        which = f"that `{named[0].text}` was at the capture" if named else "that this line reads"
+        what = (
+            f"the tensor that was `{named[0].text}`" if named else "the tensor that this line reads"
+        )
+        if named and named[0].module is not None and named[0].module() is None:
+            what = f"the module with `{named[0].text}`"
         finding = Finding(
             INPUT_FREED_BEFORE_REPLAY,
-            f"the tensor {which} is freed; the replay reads whatever is at its address now",
+            f"{what} has been freed since the capture; the replay reads whatever is there now",
             phase="replay",
             evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
             fix=_refill(thrown[0]) if thrown else None,

@@ -35,6 +35,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import overwrites
 from cgtool.observe.frames import Chain, frame_of, frames_of, line_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import SIZE, texts_of
@@ -502,7 +503,7 @@ class _Comparison:
         for op in self.second.ops:
             if op.host:
                 continue
-            if op.writes_input:
+            if op.inputs_written:
                 finding = self._at(
                     op.call,
                     IN_PLACE_ON_STATIC_INPUT,
@@ -510,7 +511,8 @@ class _Comparison:
                     "the result, unless the input is refilled",
                 )
                 # What is read first and then updated is state: the next token, the lengths.
-                yield replace(finding, severity=NOTE) if op.carries_over else finding
+                is_state = op.carries_over or self._is_added_to(op)
+                yield replace(finding, severity=NOTE) if is_state else finding
             if op.reads_nothing_of is not None:
                 yield self._at(
                     self.second.record.calls[op.reads_nothing_of],
@@ -518,6 +520,18 @@ class _Comparison:
                     f"{op.call.name} reads this memory before anything is written to it: a replay "
                     "reads what the previous replay left there",
                 )
+
+    def _is_added_to(self, op: Op) -> bool:
+        """Whether the arguments that an op updates are used by nothing else, and are no results:
+        counts and sums, which are read after some calls."""
+        used = {
+            tensor.storage
+            for other in self.second.ops
+            if other.inputs_written.isdisjoint(op.inputs_written)
+            for tensor in other.outside
+        }
+        is_known = bool(self.second.ran.outputs) and not overwrites(op.call.name)
+        return is_known and op.inputs_written.isdisjoint(used | self.second.returned)
 
     def _side_effects(self) -> Iterator[Finding]:
         """Containers that the code fills with tensors."""

@@ -52,7 +52,7 @@ from cgtool.observe.kept_ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
 from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at, names_in
-from cgtool.observe.tensors import on_host, tensors_in
+from cgtool.observe.tensors import has_memory, on_host, tensors_in
 from cgtool.observe.uses import CHANGES, reads_of
 from cgtool.observe.waiting import handed_over_at
 from cgtool.torch_compat.patches import set_profile, without_collector
@@ -106,6 +106,8 @@ class Iteration:
     """All storages of arguments and results of ops, by key."""
     emptied: set[int] = field(default_factory=set)
     """Those whose memory it gave back: the next iteration takes other memory for them."""
+    returned: set[int] = field(default_factory=set)
+    """Those of what its outermost functions returned."""
     filled: set[int] = field(default_factory=set)
     """Those on the host into which the device copies: a replay fills them too."""
 
@@ -196,6 +198,9 @@ class CallProfile(FollowingProfile):
                     self.ran.replacing[id(code)] = code
                 if VERSION in names_in(code):
                     self._note_versions(frame)
+                if id(code) in self.ran.outputs:
+                    tensors = filter(has_memory, tensors_in(argument))
+                    self.iteration.returned |= set(map(storage_address, tensors))
                 if self.ran.outputs.get(id(code), 0) is None:
                     parts = argument if isinstance(argument, tuple) else (argument,)
                     self.ran.outputs[id(code)] = tuple(bool([*tensors_in(part)]) for part in parts)

@@ -108,10 +108,10 @@ class Op:
     """That tensor is an argument of the callable, which a caller refills."""
     has_history: bool = False
     """It reads what an earlier iteration computed and autograd still follows."""
-    writes_input: bool = False
-    """It writes to an argument of the callable."""
+    inputs_written: frozenset[int] = frozenset()
+    """The storages of arguments of the callable that it writes to."""
     carries_over: bool = False
-    """An earlier op has read that argument: the next call goes on from what this one leaves."""
+    """An earlier op has read these arguments: the next call goes on from what this one leaves."""
     reads_nothing_of: int | None = None
     """Index of the call that allocated memory which this op reads before anything is written."""
 
@@ -298,9 +298,8 @@ class KeptOpRecorder(OpRecorder):
             op.reads_device = is_new or op.call.name in READS
             op.answer = result if op.call.name in READS else None
         written = list(filter(has_memory, written_by(func, args, kwargs)))
-        inputs_written = self.inputs.intersection(map(storage_address, written))
-        op.writes_input = bool(inputs_written)
-        op.carries_over = op.writes_input and inputs_written <= self._inputs_read
+        op.inputs_written = frozenset(self.inputs.intersection(map(storage_address, written)))
+        op.carries_over = bool(op.inputs_written) and op.inputs_written <= self._inputs_read
         if reads_values(func, op.call.name):
             given = filter(has_memory, tensors_in((args, kwargs)))
             self._inputs_read |= self.inputs.intersection(map(storage_address, given))

@@ -586,6 +586,20 @@ def generator_is_seeded_before_the_capture(device):
     return noisy
 
 
+def accepted_lengths_are_counted_in_an_argument(device):
+    """The histogram is read after some replays, and nothing in the step depends on it."""
+    torch.manual_seed(0)
+    head = nn.Linear(8, 5, device=device).requires_grad_(False)
+
+    def accept(features, histogram):
+        lengths = head(features).argmax(-1)
+        histogram.scatter_add_(0, lengths, torch.ones_like(lengths))
+        return lengths
+
+    histogram = torch.zeros(5, dtype=torch.long, device=device)
+    return accept, (torch.randn(16, 8, device=device), histogram)
+
+
 def scheduler_fills_the_rate(device):
     model = nn.Linear(8, 4, device=device)
     rate = torch.tensor(1e-2, device=device)

@@ -50,8 +50,9 @@ _BOUNDS = {
 _BACKWARD = Refusal(
     HIDDEN_SYNC_IN_STOCK_MODULE,
     "backward, which reads a tensor value on the host,",
-    "use functions whose backward reads no value on the host (instead of `prod`, a product of the "
-    "parts; instead of `cumprod`, the exponential of a `cumsum` of logarithms)",
+    "use functions whose backward reads no value on the host (instead of `x.prod(dim)`, multiply "
+    "the tensors of `x.unbind(dim)`; instead of `cumprod`, take the exponential of a `cumsum` of "
+    "logarithms)",
 )
 _ANOMALY = Refusal(
     NAN_GUARD_SYNC,

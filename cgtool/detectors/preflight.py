@@ -258,7 +258,12 @@ def filled_rate(optimizer: torch.optim.Optimizer, rate: Any, frames: Frames) -> 
             f"pass `{_tensor_of(rate)}` to the optimizer; schedulers outside the captured code "
             "then update it in place"
         )
-        return passed if group.get("capturable") else None
+        if group.get("capturable"):
+            return passed
+        # Its fused kernel reads a tensor, where the others read a number.
+        is_fused = "fused" in group and "capturable" not in group and not _host_state(optimizer)
+        made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}, fused=True)"
+        return made if is_fused else None
     fused = "" if "capturable" in group else ", fused=True"
     made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}{fused})"
     return (
@@ -377,9 +382,7 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
                 else f"the learning rate of `{name}` is a Python number ({rate}), which is frozen: "
                 "a later change, by a scheduler or by hand, has no effect on replays"
             )
-            # Its fused kernel reads a tensor, where the others read a number.
-            is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"
-            fix = is_fused if "fused" in group else STEP_OUTSIDE
+            fix = STEP_OUTSIDE
         if lr is not None and not counters:
             fix = filled_rate(optimizer, rate, (*frames, *stepped_at)) or fix
         yield Finding(

@@ -47,13 +47,17 @@ class Unordered(Detector):
         """``of``: the work of the other stream, if it is known."""
         stream = None if of is None else name_of_stream(self.script, of.stream)
         name = stream or "side"
+        frames = of.frames if isinstance(of, Access) else ()
         says_which = name.startswith("torch.")
         self.report(
             UNSYNCHRONIZED_IO,
             f"{use} on another stream, and no wait orders {before} after that {work}",
             fix=f"call `torch.cuda.current_stream().wait_stream({name})` before {before}"
             + ("" if says_which else f", where `{name}` is the stream {side}"),
-            evidence=() if of is None else tuple(self._own_waits(of)),
+            evidence=(
+                *([f"the {work} is at {frames[0].short}"] if frames else ()),
+                *(() if of is None else self._own_waits(of)),
+            ),
         )
 
     def _own_waits(self, work: Access | EagerResult) -> Iterator[str]:

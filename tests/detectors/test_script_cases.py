@@ -253,7 +253,8 @@ def test_fix_of_a_table_that_a_capture_makes_is_a_warm_up() -> None:
 def test_a_stream_that_waits_for_itself_is_named() -> None:
     (entry,) = entries("scripts:copy_stream_waits_for_itself")
     assert checked(entry.file).evidence == {
-        f"the wait at {entry.file.name}:20 orders nothing: a stream waits there for its own work"
+        f"the write is at {entry.file.name}:16",
+        f"the wait at {entry.file.name}:20 orders nothing: a stream waits there for its own work",
     }
 
 

@@ -330,8 +330,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.publish(events.CaptureEnded(graph))
 
     def _claim_memory(self, graph: WatchedGraph) -> None:
-        """What C++ has allocated in the capture without an op, such as the results of the fused
-        kernels of TorchScript, is no input of the graph."""
+        """Memory that C++ code allocated during the capture without an op is not an input of the
+        graph: TorchScript's fused kernels allocate their results so."""
         gone = [
             use.buffer
             for use in graph.external.values()

@@ -447,14 +447,19 @@ class _Comparison:
                 changed = places_of(
                     (each.use.text, each.frame.file, each.use.line, each.use.by) for each in holding
                 )
-                if holding and all(isinstance(each.look_up(), torch.Tensor) for each in holding):
+                # A tensor of each iteration that takes the place of the one before, not beside it.
+                is_kept = (
+                    was_held and self.tensors.was_held(old) and self.first.outlived(old.storage)
+                )
+                is_new = new.storage in self.tensors.made and not is_kept
+                are_tensors = all(isinstance(each.look_up(), torch.Tensor) for each in holding)
+                if holding and (are_tensors or is_new):
                     fix = _FIX_OF_ASSIGNMENT
                     if len(changed) == 1:
                         frame = replace(holding[0].frame, line=holding[0].use.line)
                         self._assigned[changed[0]] = (frame, *self.frozen.callers_of(frame))
                 elif holding:
-                    is_new = new.storage in self.tensors.made and not was_held
-                    fix = _FIX_OF_ASSIGNMENT if is_new else _FIX_OF_QUEUE
+                    fix = _FIX_OF_QUEUE
             if not changed and not is_rebound:
                 choosing = self.frozen.explain_address(after.call, shown)
                 if choosing == []:

@@ -59,8 +59,7 @@ with torch.cuda.stream(side):
         step()
 torch.cuda.current_stream().wait_stream(side)
 graph = torch.cuda.CUDAGraph()
-for generator in {generators}:
-    graph.register_generator_state(generator)
+{registering}\
 with torch.cuda.graph(graph):
     out = step()
 results = [each for each in tensors_in(out) if not each.is_complex()]
@@ -72,11 +71,19 @@ for _ in range(4):
     torch.cuda.synchronize()
     print(*[each.detach().float().sum().item() for each in results])
 """
-_GENERATORS = """[
-    each
-    for each in gc.get_objects()
-    if type(each) is torch.Generator and each.device.type == "cuda"
-]"""
+_REGISTERING = """\
+reached, left = {}, [function, arguments, words]
+while left:
+    each = left.pop()
+    is_of_a_module = isinstance(each, dict) and "__spec__" in each
+    if id(each) in reached or is_of_a_module or isinstance(each, (type, types.ModuleType)):
+        continue
+    reached[id(each)] = each
+    left += gc.get_referents(each)
+    if isinstance(each, torch.Generator) and each.device.type == "cuda":
+        graph.register_generator_state(each)
+del reached, each
+"""
 NOT_AS_SCRIPTS = {
     # Nothing in the script reads what these leave on the host.
     "guilty_mixed:pinned_results",
@@ -121,10 +128,10 @@ def as_scripts(chosen: Iterable[Entry], folder: Path) -> Iterator[AsScript]:
             theme=entry.theme,
             name=entry.name,
             device='"cuda"' if takes_device else "",
-            generators=_GENERATORS if has_generators else "()",
+            registering=_REGISTERING if has_generators else "",
         )
         script = folder / f"{entry.theme}__{entry.name}.py"
-        script.write_text(("import gc\n" if has_generators else "") + source)
+        script.write_text(("import gc\nimport types\n" if has_generators else "") + source)
         yield AsScript(
             entry.theme,
             entry.name,

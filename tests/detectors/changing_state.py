@@ -1909,8 +1909,8 @@ class Rebinds(nn.Module):
         first = x + self.u
         self.u = first[0]  # <- metadata-address-changed
         if self.state is not None:
-            first = first + self.state[0]  # <- metadata-address-changed
-        self.state = (first * 2, 1)
+            first = first + self.state[0]
+        self.state = (first * 2, 1)  # <- metadata-address-changed
         return first
 
 

@@ -105,6 +105,23 @@ def test_a_name_that_gets_another_tensor_is_reported_where_it_is_assigned():
     assert "`self.now` is a different tensor" in swapped.reason
 
 
+def test_a_tensor_that_replaces_another_in_a_container_is_reported_where_it_does():
+    (_, state) = found(changing_state, "attribute_and_tuple_are_rebound")
+    assert state.frames[0].line == line_in("Rebinds", "self.state = (")
+    assert state.evidence[1] == f"read at changing_state.py:{line_in('Rebinds', 'self.state[0]')}"
+    assert "`self.state[0]` is a different tensor" in state.reason
+    assert "where it is assigned now" in state.fix
+
+
+def test_a_tensor_that_is_kept_beside_others_is_reported_where_it_is_read():
+    (read,) = (
+        finding
+        for finding in found(changing_state, "history_of_outputs")
+        if finding.code == "metadata-address-changed"
+    )
+    assert "older.copy_(newer)" in read.fix
+
+
 def test_what_changes_beside_it_on_a_line_is_named():
     (counted,) = found(changing_state, "two_numbers_on_one_line")
     assert "`self.gain`" in counted.reason
@@ -138,7 +155,6 @@ def line_in(name: str, text: str) -> int:
         ("data_of_a_tensor_restored", "data_of_a_tensor_restored", "scale.data =", "scale.data"),
         ("memory_set_from_a_copy", "memory_set_from_a_copy", "weight.set_(", "weight"),
         ("tensors_swapped_with_copies", "tensors_swapped_with_copies", "swap_tensors", "weight"),
-        ("attribute_and_tuple_are_rebound", "Rebinds", "self.state = (", "self.state"),
         ("counter_that_chooses_a_batch", "counter_that_chooses_a_batch", "+= 1", "state['batch']"),
         (
             "parameters_from_a_vector",

@@ -11,7 +11,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.private import script_builtins
@@ -115,7 +115,8 @@ class Patches(contextlib.ExitStack):
 
     def stand_in(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """``wrap`` for a function of PyTorch: what takes its place is equal to it, because tensor
-        subclasses look up the function that was called (``__torch_function__``)."""
+        subclasses and modes (``with torch.device("cuda")``) look up the function that was called
+        (``__torch_function__``)."""
         original = getattr(owner, name)
         stand_in = _StandIn(original, functools.partial(wrapper, original))
         self.set(owner, name, stand_in)
@@ -236,6 +237,12 @@ class _StandIn:
 
     def __hash__(self) -> int:
         return hash(self._original)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """By name, as the original."""
+        if isinstance(self._original, FunctionType):
+            return self._original.__qualname__
+        return self._original.__reduce_ex__(protocol)
 
 
 def _restore_attribute(owner: Any, name: str, own: Any) -> None:

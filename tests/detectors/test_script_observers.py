@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.utils._device import _device_constructors
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.memory import set_at
@@ -175,6 +177,41 @@ def runs_in_a_thread(function: Any) -> None:
 def waits_and_says_nothing() -> None:
     with contextlib.suppress(RuntimeError):
         torch.cuda.synchronize()
+
+
+LOOKED_UP = [
+    (namespace, function.__name__, function)
+    for namespace, functions in torch.overrides.get_overridable_functions().items()
+    for function in functions
+    if getattr(namespace, function.__name__, None) is function
+]
+
+
+@pytest.fixture
+def no_constructors() -> Any:
+    """PyTorch looks up once which functions make tensors on the device of a context."""
+    _device_constructors.cache_clear()
+    yield
+    _device_constructors.cache_clear()
+
+
+def test_a_device_as_a_context_has_the_tensors_that_code_makes_of_numbers(
+    no_constructors: None, script: ObservedScript
+) -> None:
+    with torch.device("meta"):
+        made = [torch.tensor([1.0]), torch.as_tensor([1.0]), torch.asarray([1.0])]
+    assert [each.device.type for each in made] == ["meta"] * 3
+
+
+def test_functions_that_pytorch_looks_up_are_equal_to_its_own(script: ObservedScript) -> None:
+    assert len(LOOKED_UP) > 500
+    others = [name for namespace, name, own in LOOKED_UP if getattr(namespace, name) not in {own}]
+    assert others == []
+
+
+def test_functions_are_pickled_by_name(script: ObservedScript) -> None:
+    functions = torch.tensor, torch.Tensor.tolist, torch.Tensor.__reduce_ex__
+    assert pickle.loads(pickle.dumps(functions)) == functions
 
 
 @pytest.mark.parametrize("function", [calls, waits_and_says_nothing], ids=["raises", "swallows"])
@@ -692,6 +729,7 @@ if sys.argv[1] == "observed":
     observe(ObservedScript(Device(), None), FindingLog(), patches)
 
 from torch._dynamo.utils import counters
+from torch.utils._device import _device_constructors
 
 @torch.compile(backend="eager")
 def seeds(x):

@@ -150,3 +150,27 @@ def test_memory_of_fused_kernels_is_that_of_the_graph(tmp_path: Path) -> None:
     script.write_text(TRACED)
     checked = run("-m", "cgtool", "check", str(script), "--format", "json")
     assert checked.returncode == 0, checked.stdout
+
+
+DEVICE_AS_CONTEXT = """
+import torch
+
+x = torch.zeros(3, device="cuda")
+
+
+def step():
+    with torch.device("cuda"):
+        weights = torch.tensor([1.0, 2.0, 3.0])
+    return x * weights
+
+
+step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+"""
+
+
+def test_a_device_as_a_context_is_as_without_cgtool(tmp_path: Path) -> None:
+    (finding,) = findings_of(tmp_path / "script.py", DEVICE_AS_CONTEXT)
+    assert (finding["code"], finding["line"]) == ("h2d-tensor-from-python", 9)

@@ -187,7 +187,7 @@ def _replace_numbers(patches: Patches) -> None:
     for function in private.device_constructors():
         name = str(getattr(function, "__name__", ""))
         if getattr(torch, name, None) is function:
-            patches.wrap(torch, name, _make)
+            patches.stand_in(torch, name, _make)
 
 
 def _named(value: Any) -> Any:
@@ -443,7 +443,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))
         for name in FROM_DATA:
-            wrap(torch, name, functools.partial(_make_from, placement, True))
+            stand_in(torch, name, functools.partial(_make_from, placement, True))
         for owner, name in (*((torch, name) for name in _FROM_TENSORS), private.NESTED_TENSOR):
-            wrap(owner, name, functools.partial(_make_from, placement, False))
+            stand_in(owner, name, functools.partial(_make_from, placement, False))
         yield

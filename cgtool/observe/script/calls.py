@@ -286,11 +286,11 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         is_copied = caller_of_cgtool(sys._getframe(1)) is copy.copy.__code__
         return (call_user if is_copied else read)(original, tensor, protocol)
 
-    patches.wrap(torch.Tensor, "tolist", read)
-    patches.wrap(torch.Tensor, "numpy", as_array)
-    patches.wrap(torch.Tensor, "__reduce_ex__", reduce)
+    patches.stand_in(torch.Tensor, "tolist", read)
+    patches.stand_in(torch.Tensor, "numpy", as_array)
+    patches.stand_in(torch.Tensor, "__reduce_ex__", reduce)
     for name in FROM_DATA:
-        patches.wrap(torch, name, functools.partial(from_items, name))
+        patches.stand_in(torch, name, functools.partial(from_items, name))
 
 
 def observe_calls(script: ObservedScript, patches: Patches) -> None:

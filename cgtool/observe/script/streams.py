@@ -43,7 +43,7 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
                 note(result, *args, **kwargs)
             return result
 
-        patches.wrap(owner, name, call)
+        (patches.stand_in if owner is torch.Tensor else patches.wrap)(owner, name, call)
 
     def synchronize(_result: Any, *_args: Any, **_kwargs: Any) -> None:
         script.order.host_waits()

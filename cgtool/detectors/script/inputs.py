@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType
@@ -254,8 +255,8 @@ class Inputs(Detector):
         stack = stack_of(self.script.frame())
         for path in self._paths.get(use, ()) if use is not None else ():
             now = path.look(stack)
-            # What moves the items of a container is reported elsewhere (`histories`).
-            if not isinstance(now, torch.Tensor) or path.kind == "item" or use is None:
+            is_in_list = path.kind == "item" and not _is_of_object(path, stack)
+            if not isinstance(now, torch.Tensor) or is_in_list or use is None:
                 continue
             is_known = self._rebound_at(event.graph, path, use, now, stack)
             if key_of(now) != event.key and is_known:
@@ -277,7 +278,10 @@ class Inputs(Detector):
                 continue
             is_moved = self._is_moved(graph, path, use.buffer.key, new_key, stack)
             if not (
-                path.kind == "parameter" or is_moved or self._replaces(graph, use, now, new_key)
+                path.kind == "parameter"
+                or is_moved
+                or self._replaces(graph, use, now, new_key)
+                or (_is_of_object(path, stack) and self._succeeds(graph, use, now, new_key))
             ):
                 continue
             self._report_rebound(graph, path, use, now, stack)
@@ -342,6 +346,20 @@ class Inputs(Detector):
             return False
         # The input of the next graph, or an output, under a name that is used again.
         return self.script.buffers.by_key(key) is None
+
+    def _succeeds(self, graph: WatchedGraph, use: ExternalUse, now: torch.Tensor, key: int) -> bool:
+        """Whether captured code has put a tensor that it computes where it read one: eager code
+        goes on with the new one, replays read the old one. Not if they have the same values, nor
+        if the old one has been written since: somebody copies."""
+        old = use.tensor()
+        is_due = graph.last_replay is not None and self.script.capture is None
+        if old is None or not is_due or key not in graph.allocated or key in graph.external:
+            return False
+        write = use.buffer.last_write
+        if write is not None and write.time > graph.began:
+            return False
+        with unobserved(), no_torch_function(), torch.no_grad():
+            return not _has_values_of(now, old)
 
     def _report_rebound(
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
@@ -586,6 +604,13 @@ def _was_lent(path: Path, key: int, graph: WatchedGraph, stack: Stack) -> bool:
     now = path.look(stack) if path.kind == "parameter" else None
     own = key_of(now) if isinstance(now, torch.Tensor) else None
     return own is not None and own != key and own not in graph.allocated
+
+
+def _is_of_object(path: Path, stack: Stack) -> bool:
+    """Whether it leads to an attribute, or to an item of a dictionary. What moves the items of a
+    list is reported elsewhere (``histories``)."""
+    owner = resolve(path.root(stack), path.steps[:-1]) if path.steps else None
+    return owner is not None and not isinstance(owner, list | deque)
 
 
 def _rebinds(path: Path) -> tuple[Target, ...]:

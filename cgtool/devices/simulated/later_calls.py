@@ -82,6 +82,9 @@ class LaterCalls:
         self._codes: dict[WatchedGraph, tuple[Code, Modes]] = {}
         self._running: tuple[WatchedGraph, ForkedProcess] | None = None
         self._answers: dict[WatchedGraph, Finding] = {}
+        self._early: dict[WatchedGraph, Answer] = {}
+        """Graphs that read another tensor at their first replay than their code would. The next
+        call decides: the script may copy the results of each replay to where the graph reads."""
         self._at_once: set[Frames] = set()
         """Where graphs were captured that differed at their first replay."""
         self._calls: dict[WatchedGraph, int] = {}
@@ -143,30 +146,41 @@ class LaterCalls:
         self._running = event.graph, ForkedProcess(answer, 2 * _SECONDS)
 
     def _wait(self) -> None:
-        if self._running is not None:
-            graph, process = self._running
-            self._running, since = None, clock.monotonic()
-            answer = process.answer(_SECONDS)
-            self._waited += clock.monotonic() - since
-            if answer:
-                is_first = self._calls[graph] == 1
-                if is_first and graph in self._undone:
-                    return
-                found = msgspec.msgpack.decode(answer, type=Answer)
-                self._answers[graph] = found.finding
-                if is_first:
-                    self._at_once.add(graph.frames)
-                is_alone = len(self._script.graphs_by_place()[graph.frames]) == 1
-                if found.key is not None and is_alone:
-                    self._script.publish(events.InputReplaced(graph, found.key))
-                code = self._codes.pop(graph, None)
-                if is_first and code is not None:
-                    self._first[graph] = code
+        if self._running is None:
+            return
+        graph, process = self._running
+        self._running, since = None, clock.monotonic()
+        answer = process.answer(_SECONDS)
+        self._waited += clock.monotonic() - since
+        found = msgspec.msgpack.decode(answer, type=Answer) if answer else None
+        is_first = self._calls[graph] == 1
+        if is_first and found is not None:
+            if graph in self._undone:
+                return
+            if found.key is not None:
+                self._early[graph] = found
+                return
+        early = self._early.pop(graph, None)
+        found = found or early
+        if found is not None and not _is_written(graph, found.key):
+            self._differs(graph, found, at_once=is_first or early is not None)
+
+    def _differs(self, graph: WatchedGraph, found: Answer, *, at_once: bool) -> None:
+        self._answers[graph] = found.finding
+        if at_once:
+            self._at_once.add(graph.frames)
+        is_alone = len(self._script.graphs_by_place()[graph.frames]) == 1
+        if found.key is not None and is_alone:
+            self._script.publish(events.InputReplaced(graph, found.key))
+        code = self._codes.pop(graph, None)
+        if at_once and code is not None:
+            self._first[graph] = code
 
     def _filling_undone(self, event: events.FillingUndone) -> None:
         graph = event.graph
         if graph not in self._undone:
             self._undone.add(graph)
+            self._early.pop(graph, None)
             if graph in self._first:
                 self._codes[graph] = self._first.pop(graph)
                 self._answers.pop(graph)
@@ -177,6 +191,9 @@ class LaterCalls:
         Graphs that the same line captures may be meant for different states: one of them is
         reported if none differed at its first replay, and none was right after one had differed."""
         self._wait()
+        for graph, early in self._early.items():
+            if not _is_written(graph, early.key):
+                self._differs(graph, early, at_once=True)
         log = self._device.findings
         if any(each.phase == "replay" for each in explain_findings(log) if is_hazard(each)):
             return
@@ -216,6 +233,14 @@ def _answer(
     texts = _TEXTS._replace(compared=_TEXTS.compared.format(at))
     found = calls.compared(code, texts, modes.objects.alive())
     return b"" if found is None else msgspec.msgpack.encode(found)
+
+
+def _is_written(graph: WatchedGraph, key: int | None) -> bool:
+    """Whether a tensor that a graph reads was written since the capture: the script gives it its
+    values, also where the code would have another tensor by now."""
+    use = None if key is None else graph.external.get(key)
+    write = None if use is None else use.buffer.last_write
+    return write is not None and write.time > graph.began
 
 
 @dataclass

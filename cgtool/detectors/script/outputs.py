@@ -79,10 +79,15 @@ class Outputs(Detector):
         graph = event.graph
         for handed in self._handed:
             if graph in handed.graphs and not handed.has_begun:
+                handed_to, end = (
+                    ("a queue", "until it is taken out")
+                    if handed.in_queue
+                    else ("another thread", "for that thread")
+                )
                 self.report(
                     OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                    f"another thread gets the output of {graph.name} here, and the next replay, "
-                    "which overwrites it, does not wait for that thread",
+                    f"{handed_to} gets the output of {graph.name} here, and the next replay, which "
+                    f"overwrites it, does not wait {end}",
                     handed.place,
                     graphs=(graph,),
                 )

@@ -47,7 +47,7 @@ from cgtool.observe.script.bindings import (
     tensors_at,
 )
 from cgtool.observe.script.branches import is_of_the_best, is_taken_now_and_then
-from cgtool.observe.script.changes import Target, changed_at, rebound_in
+from cgtool.observe.script.changes import Target, changed_at, put_at, rebound_in
 from cgtool.observe.script.names import Stack, stack_of, suspended_in, waiting_beside
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.snapshots import Snapshot, Snapshots, overlap
@@ -146,10 +146,11 @@ class StaleNames(Detector):
         if not self._sites[graph]:
             own.update(place.in_every_call for place in holding)
         for place in [each for each, held in self._held.items() if held.graph is graph]:
+            if place in holding:
+                # Also where it may have been bound again: which result is kept depends on them.
+                self._look_at_best(place, self._held[place], stack)
             if place not in holding or not self._is_still_there(place, holding[place][0]):
                 self._held.pop(place, None)
-            else:
-                self._look_at_best(place, self._held[place], stack)
         snapshots = Snapshots()
         for place, (there, value) in holding.items():
             if place in self._held or place.in_every_call in own:
@@ -429,6 +430,10 @@ class StaleNames(Detector):
         if held.line is not None:
             return (held.line,)
         place, stack = held.place, stack_of(frame).values()
+        for _, code, offset in held.replayed_at:
+            at = statement_at(code, offset)
+            if at.line in (statement_start(at.file, each) for each in lines_that_bind(place, code)):
+                return (at,)
         # Not `best = None`; not `best = 0.9 * best + 0.1 * y` if another line has begun it.
         lines = [
             (code, line)
@@ -437,6 +442,10 @@ class StaleNames(Detector):
             if names_at(code, line)
         ]
         lines = [each for each in lines if place.key not in names_at(*each)] or lines
+        # Of several, those that read where the result is.
+        others = self._holding(held.graph, stack_of(frame)) if len(lines) > 1 else {}
+        names = {each.key for each in others if each != place}
+        lines = [each for each in lines if not names.isdisjoint(names_at(*each))] or lines
         only = tuple(Frame(code.co_filename, line, code.co_qualname) for code, line in lines)
         if place.kind in ("local", "global") and len(only) == 1:
             return only
@@ -451,6 +460,9 @@ class StaleNames(Detector):
             # In an earlier call of a function that runs.
             functions = [(each.f_code.co_filename, each.f_code.co_qualname) for each in stack]
             bound = rebound_in(targets, functions)
+        if not bound and place.kind == "item":
+            container = place.through[-1][:2] if place.through else ("name", place.root[1])
+            bound = put_at(place.code.co_filename, container)
         if not bound and len(only) == 1:
             # What holds it was made with it: `Pair(left=run(x))`.
             bound = only
@@ -610,13 +622,19 @@ def _is_read(place: Place, frame: FrameType, names: Names) -> bool:
         return place.key in names.local and place.owner == id(home_of(frame, str(place.key)))
     if place.kind == "global":
         return place.key in names.shared and place.owner == id(frame.f_globals)
-    if place.key not in names.parts:
+    # `torch.stack(kept)` reads all items.
+    is_of_all = not any(isinstance(each, int) for each in names.parts)
+
+    def is_named(key: str | int) -> bool:
+        return key in names.parts or (is_of_all and isinstance(key, int))
+
+    if not is_named(place.key):
         return False
     values = locals_of(frame) if names.local else {}
     named = {id(values.get(name)) for name in names.local}
     named |= {id(frame.f_globals.get(name)) for name in names.shared}
     parts = place.parts
     return any(
-        owner in named and all(key in names.parts for _, key, _ in parts[number:])
+        owner in named and all(is_named(key) for _, key, _ in parts[number:])
         for number, (_, _, owner) in enumerate(parts)
     )

@@ -29,8 +29,15 @@ from cgtool.observe.uses import CHANGES
 _Stored = tuple[str, str | int | None]
 """What an instruction binds: ``("local", "y")``, ``("cell", "y")``, ``("global", "y")``,
 ``("attribute", "best")``, ``("item", "best")``; ``("item", None)`` for any item."""
-_SETTERS = CHANGES | {"__setitem__", "__setattr__", "setattr"}
+_SETS = {
+    **dict.fromkeys((*CHANGES, "__setitem__"), "item"),
+    **dict.fromkeys(("__setattr__", "setattr", "__dict__", "vars"), "attribute"),
+}
+"""What a line may bind that has such a name, in any object. A method of the program's with the name
+has lines of its own."""
 _INSIDE = ("attribute", "item")
+_FEW = 2
+"""Items of a list whose places are looked at."""
 _DEPTH = 1
 """Parts between a name and an object whose parts are looked at."""
 Held = TypeVar("Held")
@@ -140,7 +147,7 @@ def places_of_tensors(stack: Stack) -> Iterator[tuple[Place, Any]]:
             seen.add(place)
             if tensors_at(value):
                 yield place, value
-            elif not isinstance(value, list | tuple):
+            elif not _is_long(value):
                 yield from _inside(place, value)
 
 
@@ -148,8 +155,13 @@ def _inside(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
     for (kind, key), part in parts_of(value):
         if tensors_at(part):
             yield place.part(kind, key, value), part
-        elif len(place.parts) < _DEPTH and not isinstance(part, list | tuple):
+        elif len(place.parts) < _DEPTH and not _is_long(part):
             yield from _inside(place.part(kind, key, value), part)
+
+
+def _is_long(value: Any) -> bool:
+    """What keeps the results of many replays is followed as a whole (``outputs``)."""
+    return isinstance(value, tuple) or (isinstance(value, list) and len(value) > _FEW)
 
 
 def tensors_at(value: Any) -> list[torch.Tensor]:
@@ -179,8 +191,8 @@ def _stores(code: CodeType) -> dict[int, frozenset[_Stored]]:
             found = [("attribute", argument)]
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
             found = [("item", last_constant)]
-        elif name.startswith("LOAD_") and not _SETTERS.isdisjoint(_names(argument)):
-            found = [(kind, None) for kind in _INSIDE]
+        elif name.startswith("LOAD_"):
+            found = [(_SETS[part], None) for part in _names(argument) if part in _SETS]
         if found:
             stored.setdefault(line, set()).update(found)
         is_key = name.startswith("LOAD_") and isinstance(argument, str | int)

@@ -25,20 +25,46 @@ def is_taken_now_and_then(file: str, line: int, others: Iterable[int]) -> bool:
 
 def is_of_the_best(file: str, line: int, name: str) -> bool:
     """Whether a line binds a name, which is read elsewhere too, where a value is greater or less
-    than the one that it replaces: ``if score > best_score: best, best_score = out, score``."""
+    than the one that it replaces: ``if score > best_score: best, best_score = out, score``; or on
+    such a condition: ``best = out if out.item() > 5 else best``."""
     tree = tree_of(file)
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or 0):
-            if not _replaces_what_it_compares(node):
-                continue
+        if not isinstance(node, ast.If | ast.Assign):
+            continue
+        first, last = node.lineno, node.end_lineno or 0
+        if not first <= line <= last:
+            continue
+        keeps = _replaces_what_it_compares(node) if isinstance(node, ast.If) else _may_keep(node)
+        if keeps:
             return any(
                 name in (getattr(each, "id", ""), getattr(each, "attr", ""))
                 and isinstance(each.ctx, ast.Load)
                 for each in ast.walk(tree)
                 if isinstance(each, ast.Name | ast.Attribute)
-                if not node.lineno <= each.lineno <= (node.end_lineno or 0)
+                if not first <= each.lineno <= last
             )
     return False
+
+
+def _may_keep(node: ast.Assign) -> bool:
+    """``best = out if out.item() > 5 else best``."""
+    return any(
+        isinstance(value, ast.IfExp)
+        and ast.unparse(to) in (ast.unparse(value.body), ast.unparse(value.orelse))
+        and any(_is_order(part) for part in ast.walk(value.test))
+        and not _names_in(value.test).isdisjoint(_names_in(value.body, value.orelse))
+        for target in node.targets
+        for to, value in assigned_parts(target, node.value)
+    )
+
+
+def _is_order(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and any(isinstance(op, _ORDERS) for op in node.ops)
+
+
+def _names_in(*nodes: ast.AST) -> set[str]:
+    parts = (part for node in nodes for part in ast.walk(node))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _replaces_what_it_compares(node: ast.If) -> bool:
@@ -57,8 +83,7 @@ def _replaces_what_it_compares(node: ast.If) -> bool:
 
 def _compares(test: ast.expr, tree: ast.Module) -> bool:
     """Whether an expression has an order or a remainder in it, or a name bound to such a one."""
-    parts = list(ast.walk(test))
-    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    parts, names = list(ast.walk(test)), _names_in(test)
     parts += [
         part
         for node in ast.walk(tree)
@@ -67,7 +92,6 @@ def _compares(test: ast.expr, tree: ast.Module) -> bool:
         for part in ast.walk(node.value)
     ]
     return any(
-        (isinstance(part, ast.Compare) and any(isinstance(op, _ORDERS) for op in part.ops))
-        or (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
+        _is_order(part) or (isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
         for part in parts
     )

@@ -17,7 +17,7 @@ from cgtool.model.capture import Frame, Frames
 from cgtool.observe.frames import line_of
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import statement_start, tree_of
-from cgtool.observe.uses import CHANGES
+from cgtool.observe.uses import CHANGE_FIRST, CHANGES
 
 Target = tuple[str, str | int]
 """``("name", "scale")``, ``("attribute", "p")``, ``("item", "lr")``: the last step to what a line
@@ -43,6 +43,8 @@ _TAKE = frozenset(
     )
 )  # fmt: skip
 """Changes of a container that put nothing there."""
+_REORDER = ("heappop", "heapify", "shuffle")
+"""Functions that put nothing into their first argument, which they change."""
 _REGISTER = frozenset(("register_buffer", "register_parameter", "add_module", "register_module"))
 """Methods of a module that give it an attribute."""
 _CHANGE_IN_PLACE = CHANGES | {"fill", "put", "resize", "sort", "reverse", "add_module", "popitem"}
@@ -170,6 +172,11 @@ class _Visitor(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
+        called = getattr(function, "id", "") or getattr(function, "attr", "")
+        if called in CHANGE_FIRST and node.args:
+            self._puts = called not in _REORDER
+            self._change(node.args[0], in_place=True)
+            self._puts = True
         if isinstance(function, ast.Name):
             self._add("call", function.id, node)
             if function.id in ("setattr", "delattr"):

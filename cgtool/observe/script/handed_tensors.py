@@ -42,7 +42,7 @@ def observe_handing_over(script: ObservedScript, patches: Patches) -> None:
     waiting: dict[int, tuple[int, HandedCall]] = {}
     """By id of what is in a queue: the thread that has put it there."""
 
-    def handed(values: Iterable[Any]) -> HandedCall | None:
+    def handed(values: Iterable[Any], *, in_queue: bool = False) -> HandedCall | None:
         if script.capture is not None or script.closed or not len(script.buffers):
             return None
         allocators = map(script.buffers.allocator_of, listed_tensors(values))
@@ -51,7 +51,7 @@ def observe_handing_over(script: ObservedScript, patches: Patches) -> None:
         if not graphs or late[place] >= _CALLS:
             return None
         late[place] += 1
-        call = HandedCall(graphs, place)
+        call = HandedCall(graphs, place, in_queue)
         script.publish(events.TensorsHanded(call))
         return call
 
@@ -74,7 +74,7 @@ def observe_handing_over(script: ObservedScript, patches: Patches) -> None:
         return original(pool, begin_late, *args, **kwargs)
 
     def put(original: Any, items: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        call = handed((item,))
+        call = handed((item,), in_queue=True)
         # Another item had this id, if it left the queue without a `get`.
         waiting.pop(id(item), None)
         if call is not None:

@@ -202,11 +202,12 @@ class GraphedCallable:
 
 @dataclass(eq=False)
 class HandedCall:
-    """A call with outputs of graphs that a pool of threads has taken."""
+    """A call with outputs of graphs that a pool of threads has taken, or an item of a queue."""
 
     graphs: frozenset[WatchedGraph]
     place: Frames
     """Where it was handed over."""
+    in_queue: bool = False
     has_begun: bool = False
     may_begin: threading.Event = field(default_factory=threading.Event)
 

@@ -34,7 +34,7 @@ before = dict(observer.amax)
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     quantized = step()
-for batch in range(4):
+for _ in range(4):
     x.normal_()
     graph.replay()
     print(quantized.sum().item())

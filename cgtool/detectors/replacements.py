@@ -36,7 +36,10 @@ _INSTEAD = {
         "construct the `TransformerEncoder` with enable_nested_tensor=False"
     ),
     "one_hot": "pass num_classes, the number of classes",
-    "MultivariateNormal": "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L",
+    "MultivariateNormal": (
+        "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L; the covariance of a "
+        "precision matrix is `torch.linalg.inv_ex(precision_matrix).inverse`"
+    ),
     "normal": "use mean + std * torch.randn_like(std)",
     # SegmentReduce.cpp: what it reads are the lengths, to check them.
     "segment_reduce": "pass unsafe=True, which leaves out the check of the lengths",

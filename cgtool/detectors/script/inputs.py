@@ -356,7 +356,7 @@ class Inputs(Detector):
         if old is None or not is_due or key not in graph.allocated or key in graph.external:
             return False
         write = use.buffer.last_write
-        if write is not None and write.time > graph.began:
+        if write is not None and write.time > graph.began and write.graph is not graph:
             return False
         with unobserved(), no_torch_function(), torch.no_grad():
             return not _has_values_of(now, old)

@@ -236,11 +236,11 @@ def _answer(
 
 
 def _is_written(graph: WatchedGraph, key: int | None) -> bool:
-    """Whether a tensor that a graph reads was written since the capture: the script gives it its
-    values, also where the code would have another tensor by now."""
+    """Whether a tensor that a graph reads was last written by something else: the script gives it
+    its values, also where the code would have another tensor by now."""
     use = None if key is None else graph.external.get(key)
     write = None if use is None else use.buffer.last_write
-    return write is not None and write.time > graph.began
+    return write is not None and write.time > graph.began and write.graph is not graph
 
 
 @dataclass

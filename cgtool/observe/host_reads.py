@@ -126,8 +126,12 @@ class Change:
     @property
     def text(self) -> str:
         name, before, after = self.watched.use.text, self.before.shown, self.after.shown
-        # The states of a generator look the same, and so do containers of one size.
-        return f"{name}: {before}, then {after}" if before != after else f"{name} has changed"
+        if before != after:
+            return f"{name}: {before}, then {after}"
+        if self.after.kind == "random":
+            return f"{name}: the state of its generator has changed"
+        # Containers of one size look the same.
+        return f"{name} has changed"
 
     def spares(self, key: str) -> bool:
         """Whether it is the change of a container whose items of this key, or size, are as they

@@ -358,8 +358,11 @@ class Inputs(Detector):
         write = use.buffer.last_write
         if write is not None and write.time > graph.began and write.graph is not graph:
             return False
-        with unobserved(), no_torch_function(), torch.no_grad():
-            return not _has_values_of(now, old)
+        try:
+            with unobserved(), no_torch_function(), torch.no_grad():
+                return not _has_values_of(now, old)
+        except (RuntimeError, NotImplementedError):  # some layouts cannot be compared
+            return False
 
     def _report_rebound(
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
@@ -703,7 +706,14 @@ def _uses_in(code: CodeType) -> list[Use]:
 def _has_values_of(new: Any, old: torch.Tensor) -> bool:
     if not isinstance(new, torch.Tensor) or (new.shape, new.dtype) != (old.shape, old.dtype):
         return False
-    return torch.allclose(new, old, equal_nan=True) if new.is_floating_point() else new.equal(old)
+    if new.device != old.device:
+        return False
+    if not new.is_floating_point():
+        return new.equal(old)
+    # There are no ops for numbers of one byte.
+    if new.dtype.itemsize == 1:
+        new, old = new.float(), old.float()
+    return torch.allclose(new, old, equal_nan=True)
 
 
 def _refill(path: Path) -> str:

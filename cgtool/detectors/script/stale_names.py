@@ -430,14 +430,18 @@ class StaleNames(Detector):
         if held.line is not None:
             return (held.line,)
         place, stack = held.place, stack_of(frame).values()
+        codes = _codes_that_share(place, stack)
         for _, code, offset in held.replayed_at:
             at = statement_at(code, offset)
+            # Another function may have a local variable with that name.
+            if code not in codes and place.root[0] == "local":
+                continue
             if at.line in (statement_start(at.file, each) for each in lines_that_bind(place, code)):
                 return (at,)
         # Not `best = None`; not `best = 0.9 * best + 0.1 * y` if another line has begun it.
         lines = [
             (code, line)
-            for code in _codes_that_share(place, stack)
+            for code in codes
             for line in lines_that_bind(place, code)
             if names_at(code, line)
         ]

@@ -8,16 +8,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cgtool.detectors.compare_iterations import FROZEN, compare_iterations
-from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
+from cgtool.detectors.frozen_host_state import (
+    CONTROL_FLOW_FROZEN,
+    FROZEN,
+    compare_iterations,
+)
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import chain_of, frames_of, is_internal
-from cgtool.observe.host_reads import HostReads
-from cgtool.observe.iteration import observe
-from cgtool.observe.kept_ops import READS, Op
+from cgtool.recapture.iteration import observe
+from cgtool.recapture.ops import READS, Op
 from cgtool.observe.ops import OpCall
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURING_QUERIES
@@ -79,7 +81,7 @@ def ops_with_answer(
 ) -> list[Op]:
     """The ops of an iteration in which all queries get this answer."""
     with watch_capturing_queries(answer):
-        return observe(run, roots, annotations, HostReads(), set()).ops
+        return observe(run, roots, annotations, set()).ops
 
 
 def does_the_same(eager: Sequence[Op], captured: Sequence[Op]) -> bool:

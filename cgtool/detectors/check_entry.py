@@ -19,8 +19,11 @@ from cgtool.detectors.capturing_paths import (
     reads_only_in_eager,
     runs_other_ops,
 )
-from cgtool.detectors.compare_iterations import Differences, compare_iterations
-from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
+from cgtool.detectors.frozen_host_state import (
+    CONTROL_FLOW_FROZEN,
+    Differences,
+    compare_iterations,
+)
 from cgtool.detectors.reporting import CapturedRegion, FindingLog, at_call
 from cgtool.detectors.streams import LaneNode
 from cgtool.findings import code
@@ -29,8 +32,8 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
-from cgtool.observe.iteration import SchedulerStep
-from cgtool.observe.kept_ops import SKIPPED
+from cgtool.recapture.iteration import SchedulerStep
+from cgtool.recapture.ops import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
     NO_DIFFERENTIABLE_PARAMS,
@@ -92,7 +95,7 @@ def check_entry(
         session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            differences = compare_iterations(run, *observed)
+            differences = compare_iterations(run, *observed, workload, later=True)
         return steps, differences, run, session.without_gradient
 
     try:

@@ -30,7 +30,7 @@ from cgtool.observe.frames import Chain, frames_of, is_subscript, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import runs_the_same
 from cgtool.observe.iteration import Iteration
-from cgtool.observe.kept_ops import COPIES
+from cgtool.recapture.ops import COPIES
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import Position, conditions_around, statement_lines, text_at
 from cgtool.observe.uses import changed_by

@@ -28,7 +28,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import NOTE, Finding
 from cgtool.observe.frames import call_user, here
-from cgtool.observe.iteration import Iteration
+from cgtool.recapture.iteration import Iteration
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import no_torch_function
@@ -68,7 +68,7 @@ _SEEDS_ITS_OWN = (
 def seeded(iteration: Iteration, before: Iteration | None = None) -> Iterator[Finding]:
     """Generators of the code's own that an iteration seeds. ``before``: the iteration before it; a
     generator that only one of them seeds is another one in each call."""
-    for number, (_generator, frames) in iteration.seeding.items():
+    for number, frames in iteration.seeding.items():
         if before is None or number in before.seeding:
             yield Finding(RNG_STATE_SET_IN_CAPTURE, _SEEDS_ITS_OWN, frames, phase="capture")
 

@@ -12,7 +12,7 @@ import torch
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.host_values import Value
 from cgtool.observe.iteration import Iteration
-from cgtool.observe.kept_ops import OutsideTensor
+from cgtool.recapture.ops import OutsideTensor
 from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.observe.uses import memory_set_in
 

@@ -21,7 +21,7 @@ from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here, is_internal_file, package_part
-from cgtool.observe.iteration import SchedulerStep
+from cgtool.recapture.iteration import SchedulerStep
 from cgtool.observe.script.changes import assigns
 from cgtool.observe.tensors import on_host
 from cgtool.program.objects import real_module

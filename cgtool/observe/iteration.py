@@ -48,7 +48,7 @@ from cgtool.observe.host_values import (
     random_state,
     value_of,
 )
-from cgtool.observe.kept_ops import KeptOpRecorder, Op
+from cgtool.recapture.ops import KeptOpRecorder, Op
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.servers import serving
 from cgtool.observe.source import COMPREHENSIONS, Position, call_at, called_at, names_in

@@ -196,6 +196,7 @@ def _in_place(
     if size > _MOST_ITEMS:
         return
     if places is not None:
+        place.path = path
         places.append(place)
     for key, value in place.items().items():
         yield path if key is value else _joined(path, key), value
@@ -213,11 +214,15 @@ def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> I
         yield f"hook of {path}", getattr(tensor, hooks, None)
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if places is not None and plain and has_shape(tensor) and not tensor.is_meta:
-        places.append(memory(tensor))
+        place = memory(tensor)
+        place.path = path
+        places.append(place)
     # `requires_grad_(False)` keeps the gradient, as in the critic of a GAN.
     if is_leaf(tensor) and (tensor.requires_grad or tensor.grad is not None):
         if places is not None:
-            places.append(attributes(tensor, ("grad",)))
+            place = attributes(tensor, ("grad",))
+            place.path = path
+            places.append(place)
         yield f"gradient of {path}", tensor.grad
 
 
@@ -232,7 +237,7 @@ def _in_function(
         return
     cells: dict[str, Any] = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        for _, value in _in_place("", attributes(cell, ("cell_contents",)), places):
+        for _, value in _in_place(name, attributes(cell, ("cell_contents",)), places):
             cells[name] = value
     yield from cells.items()
     arguments = code.co_varnames[: code.co_argcount]

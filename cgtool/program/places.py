@@ -46,6 +46,8 @@ class Place:
     put: Callable[[Items], None]
     """Sets it to exactly these."""
     same: Callable[[Items, Items], bool] = _same_objects
+    path: str = ""
+    """How the code names it; "" for what has no name of its own: the globals of a function."""
 
     def restore(self, items: Items) -> None:
         """Set it to ``items``, unless it still has them."""

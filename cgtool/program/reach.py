@@ -28,7 +28,8 @@ class Reachable:
     """Everything that can be reached from objects, breadth first."""
 
     def __init__(self, roots: Iterable[Named]) -> None:
-        self._places: list[Place] = []
+        self.places: list[Place] = []
+        """What holds objects, and can be restored."""
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """By identity: the first path to it."""
         self.random_sources: list[Any] = []
@@ -42,11 +43,11 @@ class Reachable:
             if not is_data(value) and id(value) not in self.objects:
                 self.objects[id(value)] = path, value
                 if not self._record(path, value):
-                    waiting.extend(inside(path, value, self._places))
+                    waiting.extend(inside(path, value, self.places))
 
     def layout(self) -> Callable[[], None]:
         """Record which objects are in which places; returns what restores them."""
-        layout = [(place, place.items()) for place in self._places]
+        layout = [(place, place.items()) for place in self.places]
 
         def restore() -> None:
             for place, items in layout:

@@ -19,7 +19,7 @@ from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.frames import callers, locals_of
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.iteration import CallProfile, Iteration
-from cgtool.observe.kept_ops import Op, inside
+from cgtool.recapture.ops import Op, inside
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph

@@ -48,7 +48,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import line_of
 from cgtool.observe.host_reads import HostReads
-from cgtool.observe.iteration import SchedulerStep
+from cgtool.recapture.iteration import SchedulerStep
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at, ends_block

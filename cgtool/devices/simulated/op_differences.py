@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from msgspec.structs import replace
 
-from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, frames_of_branch
+from cgtool.detectors.frozen_host_state import METADATA_ADDRESS_CHANGED, frames_of_branch
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN
 from cgtool.devices.simulated.graph import Step
 from cgtool.model.capture import Frames

@@ -15,12 +15,14 @@ from cgtool.detectors.capturing_paths import (
     passes_other_values,
     runs_other_ops,
 )
-from cgtool.detectors.compare_iterations import FROZEN, IN_PLACE_ON_STATIC_INPUT, compare_iterations
-from cgtool.detectors.frozen_values import (
+from cgtool.detectors.frozen_host_state import (
     CPU_WORK_IN_REGION,
+    FROZEN,
     PYTHON_SCALAR_FROZEN,
     PYTHON_SIDE_EFFECTS_SKIPPED,
+    compare_iterations,
 )
+from cgtool.detectors.one_iteration import IN_PLACE_ON_STATIC_INPUT
 from cgtool.detectors.preflight import (
     LR_FROZEN_DESPITE_CAPTURABLE,
     OPTIMIZER_WITHOUT_CAPTURE_GUARD,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from cgtool.jobs.verify.raw_tensors import arithmetic, dense, raw, same_bits
+from cgtool.observe.raw_tensors import arithmetic, dense, raw, same_bits
 
 SLACK = 2.0
 """A replay may differ from the nearest eager run by this many times the difference between eager

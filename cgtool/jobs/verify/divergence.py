@@ -12,7 +12,7 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, Ops, ResultRecorder
 from cgtool.jobs.verify.differences import difference, magnitude
 from cgtool.jobs.verify.evidence import Key, Results, Trial
-from cgtool.jobs.verify.raw_tensors import copies, is_finite
+from cgtool.observe.raw_tensors import copies, is_finite
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Frames

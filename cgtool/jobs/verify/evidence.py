@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cgtool.jobs.verify.raw_tensors import is_finite
+from cgtool.observe.raw_tensors import is_finite
 from cgtool.model.finding import Finding
 
 Key = tuple[str, str]

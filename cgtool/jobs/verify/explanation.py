@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from cgtool.detectors.capturing_paths import Queries
-from cgtool.detectors.frozen_values import PYTHON_SIDE_EFFECTS_SKIPPED
+from cgtool.detectors.frozen_host_state import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
@@ -19,7 +19,7 @@ from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.evidence import Run, Trial
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.jobs.verify.raw_tensors import unchanged
+from cgtool.observe.raw_tensors import unchanged
 from cgtool.jobs.verify.runner import ReplayFailedError, TrialRunner
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.capture import Caveat, Frame

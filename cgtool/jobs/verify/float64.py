@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.jobs.verify.raw_tensors import raw, write
+from cgtool.observe.raw_tensors import raw, write
 from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import has_shape, key_of

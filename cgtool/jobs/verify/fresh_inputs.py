@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from cgtool.jobs.verify.raw_tensors import arithmetic, raw
+from cgtool.observe.raw_tensors import arithmetic, raw
 
 _TRIES = 3
 """Draws of all candidates: a permutation of a few values can be the same as before."""

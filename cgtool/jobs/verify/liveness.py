@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
+from cgtool.detectors.frozen_host_state import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, VerifyTarget
 from cgtool.findings import code

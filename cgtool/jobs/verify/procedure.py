@@ -19,7 +19,7 @@ from cgtool.jobs.verify.float64 import NO_MEMORY
 from cgtool.jobs.verify.fresh_inputs import fresh, reordered
 from cgtool.jobs.verify.judge import Verdict, judge
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.jobs.verify.raw_tensors import copies, raw, unchanged
+from cgtool.observe.raw_tensors import copies, raw, unchanged
 from cgtool.jobs.verify.runner import (
     DeviceLostError,
     ReplayFailedError,

@@ -15,7 +15,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.device import RecorderT, VerifyTarget
 from cgtool.jobs.verify.evidence import Iteration, Key, Results, Run, Trial
 from cgtool.jobs.verify.float64 import Float64Recorder
-from cgtool.jobs.verify.raw_tensors import (
+from cgtool.observe.raw_tensors import (
     copies,
     fill_sentinel,
     holds_byte,

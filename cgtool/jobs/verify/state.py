@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.jobs.verify.raw_tensors import copies, raw, write
+from cgtool.observe.raw_tensors import copies, raw, write
 from cgtool.program.description import named_tensors
 from cgtool.program.progress import in_words, progress
 from cgtool.program.workload import Workload, inputs_of, reachable_from

@@ -37,7 +37,7 @@ from cgtool.observe.frames import (
 )
 from cgtool.observe.graphs import GraphFollower
 from cgtool.observe.iteration import CallProfile
-from cgtool.observe.kept_ops import unprofiled
+from cgtool.recapture.ops import unprofiled
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.line_trace import LineTrace

@@ -1,5 +1,4 @@
-"""The ops of an eager iteration, as a graph would keep them: with numbers and addresses as they
-are."""
+"""The ops of one run, as a graph would keep them: with numbers and addresses as they are."""
 
 from __future__ import annotations
 
@@ -26,14 +25,12 @@ from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_interna
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.tensors import has_memory, is_number, on_host, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.op_key import Observer, may_have_python_kernel, unobserved
+from cgtool.torch_compat.op_key import Observer, may_have_python_kernel
 from cgtool.torch_compat.patches import set_profile
-from cgtool.torch_compat.private import no_torch_function, pytree, storage_address
+from cgtool.torch_compat.private import pytree, storage_address
 from cgtool.torch_compat.shared_kernels import copies_to_device
 from cgtool.torch_compat.storages import StorageRef
 
-_GENERATOR = type(torch.default_generator)
-"""The class itself: the simulated device replaces `torch.Generator`."""
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
 SKIPPED = (
@@ -92,16 +89,10 @@ class Op:
     """Those of the device tensors among the arguments, one tensor after the other."""
     reads_device: bool = False
     """It brings values of the device to the host, and waits for them."""
-    answer: Any = None
-    """The number that it brings."""
     fills_host: bool = False
     """It copies from the device to the host, and does not wait."""
     random: bool = False
     """It draws random numbers."""
-    drawn_from: bytes | None = None
-    """The state of the host's generator that it was given."""
-    is_seeded: bool = False
-    """The code has given the generator a seed, or a state, before it draws from it."""
     in_optimizer: bool = False
     """An optimizer of PyTorch runs it."""
     host_input: bool = False
@@ -114,6 +105,11 @@ class Op:
     """An earlier op has read these arguments: the next call goes on from what this one leaves."""
     reads_nothing_of: int | None = None
     """Index of the call that allocated memory which this op reads before anything is written."""
+
+    @property
+    def site(self) -> tuple[Any, ...]:
+        """The op, and the instructions that lead to it."""
+        return self.call.name, *((id(code), lasti) for code, lasti in self.call.chain)
 
 
 class _Memory:
@@ -141,6 +137,9 @@ class _Memory:
         self._made |= storages
         if on_host:
             self._made_on_host |= storages
+
+    def has_made(self, storage: int) -> bool:
+        return storage in self._made
 
     def overwrite(self, tensor: torch.Tensor) -> None:
         """An op has written a tensor without reading it."""
@@ -182,6 +181,10 @@ class KeptOpRecorder(OpRecorder):
         """Those of all arguments and results of ops, by key."""
         self._memory = _Memory(self.storages)
         self._empty = Uninitialized()
+
+    def has_made(self, storage: int) -> bool:
+        """Whether an op of this run has made a storage."""
+        return self._memory.has_made(storage)
 
     def observe(
         self,
@@ -226,7 +229,6 @@ class KeptOpRecorder(OpRecorder):
         places: list[bool] = []
         host_scalar = host_input = False
         only_shapes = takes_shape(call.name)
-        drawn_from: bytes | None = None
         has_history = False
         for position, argument in _values_in(args, kwargs):
             if isinstance(argument, torch.Tensor):
@@ -259,9 +261,6 @@ class KeptOpRecorder(OpRecorder):
             elif type(argument) in (bool, int, float, complex, str):
                 # A number that is none differs from itself.
                 numbers.append((position, argument if argument == argument else "nan"))
-            elif isinstance(argument, _GENERATOR) and argument.device.type == "cpu":
-                with unobserved(), no_torch_function():
-                    drawn_from = bytes(argument.get_state().tolist())
         all_host = bool(places) and all(places)
         host_scalar = host_scalar and not all_host
         return Op(
@@ -274,7 +273,6 @@ class KeptOpRecorder(OpRecorder):
             lists,
             tuple(sizes),
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
-            drawn_from=drawn_from,
             host_input=host_input,
             has_history=has_history,
             in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
@@ -296,7 +294,6 @@ class KeptOpRecorder(OpRecorder):
             # A copy into a tensor that is there already fills it as other work of the host does.
             is_new = bool(filled) and not op.call.name.startswith("aten::copy_")
             op.reads_device = is_new or op.call.name in READS
-            op.answer = result if op.call.name in READS else None
         written = list(filter(has_memory, written_by(func, args, kwargs)))
         op.inputs_written = frozenset(self.inputs.intersection(map(storage_address, written)))
         op.carries_over = bool(op.inputs_written) and op.inputs_written <= self._inputs_read

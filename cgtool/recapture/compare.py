@@ -1,0 +1,137 @@
+"""The first op that two runs of the same code do not share, and in what it differs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cgtool.observe.ops import OpCall
+from cgtool.recapture.iteration import Iteration
+from cgtool.recapture.ops import Op, OutsideTensor, Place
+
+_INDEXES = ("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")
+"""Ops for which PyTorch makes tensors of lists (`x[[0, 2]]`)."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first op that two runs do not share."""
+
+    kind: str
+    """``branch``: another op; ``list``: another number of tensors in an argument; ``number``;
+    ``values``: of a CPU tensor; ``tensor``: another one."""
+    at: int
+    """The number of the op, of those on the device."""
+    before: OpCall | None
+    """Of the first run; None where that has ended."""
+    after: OpCall | None
+    old: Any = None
+    new: Any = None
+    """What differs of the arguments; an ``OutsideTensor`` for another tensor."""
+    place: Place | None = None
+    is_added: bool = False
+    """The second run has this op in addition, and then goes on as the first."""
+    in_optimizer: bool = False
+    is_drawn: bool = False
+    """The op draws random numbers on the device."""
+
+
+def first_difference(first: Iteration, second: Iteration, start: int = 0) -> Difference | None:
+    """The first one from op number ``start`` on; None if both run the same ops, on the same
+    tensors from outside, with the same numbers."""
+    before, after = first.in_order(), second.in_order()
+    filled = first.filled | second.filled
+    for at, (old, new) in enumerate(itertools.zip_longest(before, after)):
+        if old is None or new is None or old.site != new.site:
+            return Difference(
+                "branch",
+                at,
+                old and old.call,
+                new and new.call,
+                is_added=_is_added(before[at:], after[at:]),
+            )
+        if at < start:
+            continue
+        found = (
+            _in_lists(at, old, new)
+            or _in_numbers(at, old, new, filled)
+            or _in_tensors(at, old, new, first, second)
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _is_added(before: Sequence[Op], after: Sequence[Op]) -> bool:
+    if not before or not after:
+        return False
+    expected, other = before[0].site, after[0].site
+    goes_on = any(op.site == expected for op in after)
+    return goes_on and all(op.site != other for op in before)
+
+
+def _in_lists(at: int, old: Op, new: Op) -> Difference | None:
+    for key in {**old.lists, **new.lists}:
+        counts = old.lists.get(key, 0), new.lists.get(key, 0)
+        if counts[0] != counts[1]:
+            return Difference("list", at, old.call, new.call, *counts)
+    return None
+
+
+def _in_numbers(at: int, old: Op, new: Op, filled: set[int]) -> Difference | None:
+    """Not in memory of the host that a replay fills again."""
+    if new.in_optimizer:
+        # The options of optimizers are judged as such (``preflight``).
+        return None
+    before, after = (
+        {place: value for place, value in op.numbers if op.read_on_host.get(place) not in filled}
+        for op in (old, new)
+    )
+    for place in {**before, **after}:
+        values = before.get(place), after.get(place)
+        if values[0] != values[1]:
+            kind = "values" if place in new.read_on_host else "number"
+            return Difference(
+                kind,
+                at,
+                old.call,
+                new.call,
+                *values,
+                place,
+                in_optimizer=new.in_optimizer,
+                is_drawn=new.random and place[1] < 0,
+            )
+    return None
+
+
+def _in_tensors(
+    at: int, old: Op, new: Op, first: Iteration, second: Iteration
+) -> Difference | None:
+    by_place = {tensor.position: tensor for tensor in old.outside}
+    for tensor in new.outside:
+        other = by_place.get(tensor.position)
+        if other is not None and _is_another(other, tensor, first, second, new):
+            optimizer = new.in_optimizer
+            return Difference(
+                "tensor", at, old.call, new.call, other, tensor, tensor.position,
+                in_optimizer=optimizer,
+            )  # fmt: skip
+    return None
+
+
+def _is_another(
+    old: OutsideTensor, new: OutsideTensor, first: Iteration, second: Iteration, op: Op
+) -> bool:
+    is_there = (old.address, old.shape) == (new.address, new.shape)
+    # Another tensor where the old one was freed: an allocator uses its memory again.
+    is_again = old.storage != new.storage and not first.outlived(old.storage)
+    if is_there and not is_again:
+        return False
+    if new.storage == old.storage and new.storage in first.emptied:
+        # In memory that each iteration takes for it, and gives back.
+        return False
+    # It existed neither before nor after: PyTorch created it in C++ for this call.
+    is_short_lived = new.storage not in first.storages and not second.outlived(new.storage)
+    return not (is_short_lived and op.call.name.startswith(_INDEXES))

@@ -1,0 +1,181 @@
+"""One more run of the user's code, of which nothing stays: what it writes to tensors is undone, it
+prints nothing, and it ends before it writes a file, starts a process or connects to another."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import FrameType
+from typing import Any
+
+import torch
+
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import written_by
+from cgtool.observe.frames import is_internal
+from cgtool.observe.ops import OpCall
+from cgtool.observe.raw_tensors import raw
+from cgtool.observe.tensors import has_memory, is_emptied, on_host, tensors_in
+from cgtool.recapture.ops import READS, KeptOpRecorder
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import storage_address
+
+_MOST_BYTES = 4 << 30
+"""Of what a run overwrites, which is copied before."""
+_MOST_OPS = 20
+"""Times the ops of the run before: a loop whose length is a number that was set."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_REACHES_OUT = frozenset(
+    (
+        *("os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg"),
+        *("os.link", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir"),
+        *("os.spawn", "os.symlink", "os.system", "os.truncate", "os.utime", "socket.bind"),
+        *("socket.connect", "socket.sendmsg", "socket.sendto", "sqlite3.connect"),
+        *("subprocess.Popen", "signal.pthread_kill"),
+    )
+)
+"""Audit events of CPython."""
+
+
+class Stopped(BaseException):
+    """The run would reach out of the process, takes too long, or writes too much."""
+
+
+class _OfThread(threading.local):
+    is_contained = False
+
+
+_of_thread = _OfThread()
+
+
+@cache
+def _audited() -> None:
+    """An audit hook stays until the process ends."""
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if not _of_thread.is_contained:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            is_written = isinstance(flags, int) and flags & _WRITES and path != os.devnull
+        else:
+            is_written = event in _REACHES_OUT
+        if is_written:
+            _of_thread.is_contained = False
+            raise Stopped(event)
+
+    sys.addaudithook(refuse)
+
+
+@contextlib.contextmanager
+def contained(seconds: float) -> Iterator[None]:
+    """Raises Stopped in what runs inside, once it reaches out or takes longer."""
+    _audited()
+    is_main = threading.current_thread() is threading.main_thread()
+
+    def expired(_signal: int, _frame: FrameType | None) -> None:
+        raise Stopped("time")
+
+    before = signal.signal(signal.SIGALRM, expired) if is_main else None
+    output = io.StringIO()
+    _of_thread.is_contained = True
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            if is_main:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+    finally:
+        _of_thread.is_contained = False
+        if is_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+class UndoingRecorder(KeptOpRecorder):
+    """Keeps what the ops of a run overwrite; may give them other random numbers and answers."""
+
+    def __init__(self, roots: Any, annotations: Annotations, inputs: set[int]) -> None:
+        super().__init__(roots, annotations, inputs)
+        self.most_ops = sys.maxsize
+        self.draws: float | None = None
+        """What random ops on the host return: the lowest or the highest number."""
+        self.changes_answers = False
+        """Values that the host reads from the device are other ones."""
+        self._saved: dict[int, tuple[torch.Tensor, torch.UntypedStorage]] = {}
+        self._bytes = 0
+
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        if len(self.ops) > self.most_ops:
+            raise Stopped("ops")
+        for tensor in written_by(func, args, kwargs):
+            self._save(tensor)
+        result = super().execute(call, func, args, kwargs)
+        is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        if self.draws is not None and is_random:
+            for tensor in tensors_in(result):
+                if on_host(tensor) and tensor.is_floating_point():
+                    with raw():
+                        tensor.fill_(self.draws)
+        if self.changes_answers and call.name in READS:
+            return _another(result)
+        return result
+
+    def _save(self, tensor: torch.Tensor) -> None:
+        if not has_memory(tensor) or is_emptied(tensor):
+            return
+        key = storage_address(tensor)
+        if key in self._saved or self.has_made(key):
+            return
+        self._bytes += tensor.untyped_storage().nbytes()
+        if self._bytes > _MOST_BYTES:
+            raise Stopped("memory")
+        with raw():
+            self._saved[key] = tensor, tensor.untyped_storage().clone()
+
+    def undo(self) -> None:
+        """Write back what was overwritten."""
+        with raw():
+            for tensor, values in self._saved.values():
+                if tensor.untyped_storage().nbytes() == values.nbytes():
+                    tensor.untyped_storage().copy_(values)
+
+
+def _another(answer: Any) -> Any:
+    if isinstance(answer, bool):
+        return not answer
+    return -answer - 1 if isinstance(answer, int | float) else answer
+
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
+
+
+class Clock:
+    """The functions of ``time``, as a run sees them: each call is a millisecond later than the one
+    before, so that two runs read the same times."""
+
+    def __init__(self, patches: Patches, days: float) -> None:
+        self.reads = 0
+        """How often the user's code has read one of them."""
+        for name in _CLOCKS:
+            start = getattr(time, name)() + days * 86_400
+            patches.set(time, name, self._reading(start, 1e-3))
+            patches.set(time, f"{name}_ns", self._reading(int(start * 1e9), 1_000_000))
+        local = time.localtime
+        patches.set(time, "localtime", lambda at=None: local(time.time() if at is None else at))
+
+    def _reading(self, start: Any, step: Any) -> Callable[[], Any]:
+        calls = iter(range(sys.maxsize))
+
+        def read() -> Any:
+            self.reads += not is_internal(sys._getframe(1).f_code)
+            return start + next(calls) * step
+
+        return read

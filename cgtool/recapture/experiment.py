@@ -1,0 +1,503 @@
+"""Runs captured code again, from other host state, and finds the state that makes it run other ops.
+
+The ops of two iterations are compared first. Then the code runs again as it would later: with the
+numbers that an iteration moves moved further, with other draws of the host's random generators, and
+on another day. Where a run differs, the items of host state are set one after the other, until it
+is known which of them make the difference: nothing is named that was not shown to matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from cgtool.model import clock
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import is_internal
+from cgtool.recapture.compare import Difference, first_difference
+from cgtool.recapture.contained import _MOST_OPS, Clock, Stopped, UndoingRecorder, contained
+from cgtool.recapture.host_state import HostState, Item, Reading
+from cgtool.recapture.iteration import Iteration, observe
+from cgtool.torch_compat.patches import Patches
+
+_SECONDS = 20.0
+"""For all runs of an experiment."""
+_SECONDS_OF_RUN = 5.0
+_MOST_FINDINGS = 8
+_FURTHER = (50, 300, 1000, 20_000, 1_000_000)
+"""By how many steps of an iteration numbers are moved further."""
+_MULTIPLE = 72_072_000
+"""Of all small numbers: what happens every so many steps happens at this one."""
+_POWERS = (10, 100, 1000, 10_000, 100_000)
+_MOST_CONSTANTS = 12
+_MOST_STEPS = 2000
+"""Of an iterator, and of iterations that follow each other."""
+_SECONDS_OF_WALK = 1.0
+_SEEDS = 16
+_EXTREMES = (2**-40, 1 - 2**-24)
+"""A number that is hardly ever drawn, at each end."""
+_ORDER = ("random", "number", "value", "iterator", "tensor", "container", "object")
+"""Kinds of items; what comes first is tried first."""
+
+
+@dataclass(frozen=True)
+class Caused:
+    """A difference between two runs, and what makes it."""
+
+    difference: Difference
+    items: tuple[Item, ...]
+    """The host state that was shown to make it; none if nothing that can be set back does."""
+    second: Iteration
+    """The run that differs."""
+    trial: str
+    """``next``: two iterations differ; ``later``: with numbers moved further; ``draws``: with other
+    random numbers; ``clock``: on another day."""
+
+
+@dataclass
+class Outcome:
+    """What running again has shown."""
+
+    first: Iteration
+    second: Iteration
+    """The two iterations that were compared."""
+    caused: list[Caused] = field(default_factory=list)
+    moved: list[tuple[Item, Item]] = field(default_factory=list)
+    """Containers that have changed in both iterations, each with both changes."""
+    uses_reads: bool = False
+    """Whether a value that the second iteration reads from the device reaches one of its ops, or
+    decides which ops run."""
+    limits: list[str] = field(default_factory=list)
+    """Why less was tried than could have been."""
+
+
+class Experiment:
+    """One piece of code, the host state that it can reach, and runs of it."""
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        state: HostState | None,
+        roots: Any,
+        annotations: Annotations,
+        inputs: set[int],
+        seconds: float = _SECONDS,
+    ) -> None:
+        """``inputs``: the storages of the callables' arguments, by key. Without ``state``,
+        iterations are only compared."""
+        self._run, self._state = run, state
+        self._observed = roots, annotations, inputs
+        self._end = clock.monotonic() + seconds
+        self._most_ops = sys.maxsize
+        self._clock_reads = 0
+        """How often the last run that had a ``Clock`` has read it."""
+
+    def compare(self, *, later: bool = True) -> Outcome:
+        """Compare two iterations; with ``later``, also run the code as it would run later."""
+        state = self._state
+        if state is None:
+            return self._compare_only()
+        before = state.read()
+        first = self.iterate()
+        between = state.read()
+        second = self.iterate()
+        after = state.read()
+        self._most_ops = 1000 + _MOST_OPS * len(second.ops)
+        outcome = Outcome(first, second)
+        try:
+            difference = first_difference(first, second)
+            if difference is not None:
+                self._explain(outcome, before, between, difference)
+            outcome.moved = _moved_twice(state, before, between, after)
+            if later:
+                self._run_later(outcome, between, after)
+            if any(op.reads_device for op in second.ops):
+                base = self.rerun(after)
+                other = self.rerun(after, changes_answers=True)
+                outcome.uses_reads = other is None or (
+                    base is not None and first_difference(base, other) is not None
+                )
+        except Stopped as stopped:
+            outcome.limits.append(str(stopped))
+        finally:
+            state.restore(after)
+        return outcome
+
+    def iterate(self) -> Iteration:
+        """One iteration of which everything stays."""
+        return observe(self._run, *self._observed)
+
+    def rerun(
+        self,
+        reading: Reading | None,
+        *,
+        days: float | None = None,
+        draws: float | None = None,
+        seed: int | None = None,
+        changes_answers: bool = False,
+    ) -> Iteration | None:
+        """One more iteration from some host state, or, without one, from the present state; what it
+        does to that stays, and nothing else. None if it raises.
+
+        Raises Stopped when there is no time left.
+        """
+        left = self._end - clock.monotonic()
+        if left <= 0:
+            raise Stopped(f"no more than {_SECONDS:.0f} s are spent on running the code again")
+        state = self._state
+        assert state is not None
+        recorders: list[UndoingRecorder] = []
+        times: Clock | None = None
+
+        def make(*observed: Any) -> UndoingRecorder:
+            recorder = UndoingRecorder(*observed)
+            recorder.most_ops = self._most_ops
+            recorder.draws, recorder.changes_answers = draws, changes_answers
+            recorders.append(recorder)
+            return recorder
+
+        if reading is not None:
+            state.restore(reading)
+        if seed is not None:
+            state.seed(seed)
+        try:
+            with Patches() as patches:
+                if days is not None:
+                    times = Clock(patches, days)
+                if draws is not None:
+                    _draw_always(patches, draws)
+                with contained(min(left, _SECONDS_OF_RUN)):
+                    return observe(self._run, *self._observed, make)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            # With state that it never meets, code may do anything.
+            return None
+        finally:
+            self._clock_reads = 0 if times is None else times.reads
+            for recorder in recorders:
+                recorder.undo()
+
+    # --- two iterations
+
+    def _compare_only(self) -> Outcome:
+        first, second = self.iterate(), self.iterate()
+        outcome = Outcome(first, second)
+        self._settle(outcome, first_difference(first, second))
+        return outcome
+
+    def _settle(self, outcome: Outcome, difference: Difference | None) -> None:
+        """Report a difference that no state explains. Another op may run because of a warm-up
+        (TorchScript compiles a function in its second call): then two more iterations differ."""
+        if difference is not None and difference.kind == "branch":
+            iterations = [outcome.second, self.iterate(), self.iterate()]
+            for pair in zip(iterations, iterations[1:], strict=False):
+                outcome.first, outcome.second = pair
+                difference = first_difference(*pair)
+                if difference is None:
+                    break
+        if difference is not None:
+            outcome.caused.append(Caused(difference, (), outcome.second, "next"))
+
+    def _explain(
+        self, outcome: Outcome, before: Reading, between: Reading, difference: Difference
+    ) -> None:
+        """Find the host state that makes two iterations differ, until none is left."""
+        assert self._state is not None
+        items = _in_order(self._state.differences(before, between))
+        base = self._repeatable(before)
+        if base is None:
+            days = self._repeatable(before, days=0.0), self.rerun(before, days=1.0)
+            if self._clock_reads and days[0] is not None and days[1] is not None:
+                by_clock = first_difference(days[0], days[1])
+                if by_clock is not None:
+                    outcome.caused.append(Caused(by_clock, (), days[1], "clock"))
+                    return
+            self._settle(outcome, difference)
+            return
+        while len(outcome.caused) < _MOST_FINDINGS:
+            other = self.rerun(before.with_items(between, items))
+            found = other and first_difference(base, other)
+            if other is None or found is None:
+                break
+            shows = partial(self._differs, base, before, between, found.at)
+            causes = _minimal(items, shows)
+            outcome.caused.append(Caused(found, tuple(causes), other, "next"))
+            items = [item for item in items if item not in causes]
+        if not outcome.caused:
+            self._settle(outcome, difference)
+
+    def _differs(
+        self, base: Iteration, reading: Reading, other: Reading, at: int, items: Sequence[Item]
+    ) -> bool:
+        """Whether a run from ``reading`` with some items of ``other`` differs at op ``at``, or
+        before."""
+        again = self.rerun(reading.with_items(other, items))
+        found = again and first_difference(base, again)
+        return found is not None and found.at <= at
+
+    def _repeatable(self, reading: Reading, **options: Any) -> Iteration | None:
+        """A run from some state, if a second one is the same."""
+        first, second = self.rerun(reading, **options), self.rerun(reading, **options)
+        if first is None or second is None or first_difference(first, second) is not None:
+            return None
+        return first
+
+    # --- later iterations
+
+    def _run_later(self, outcome: Outcome, between: Reading, after: Reading) -> None:
+        state = self._state
+        assert state is not None
+        known = {item.key for caused in outcome.caused for item in caused.items}
+        items = [each for each in state.differences(between, after) if each.key not in known]
+        base = self._repeatable(after)
+        if base is None:
+            return
+        numbers = [item for item in items if item.kind in ("number", "tensor", "iterator")]
+        for values in self._later_values(outcome.second):
+            if not numbers:
+                break
+            numbers = self._try_numbers(outcome, base, after, numbers, values)
+        if _draws(outcome.second, items) and not _is_known(outcome, "random"):
+            self._try_draws(outcome, base, after)
+        if items and not outcome.caused:
+            self._walk(outcome, base, after)
+        again = self.rerun(after, days=0.0)
+        if again is not None and self._clock_reads and not _has_trial(outcome, "clock"):
+            later = self.rerun(after, days=1.0)
+            found = later and first_difference(again, later)
+            if later is not None and found is not None:
+                outcome.caused.append(Caused(found, (), later, "clock"))
+
+    def _later_values(self, iteration: Iteration) -> Iterator[Callable[[Item], Any]]:
+        for steps in _FURTHER:
+            yield partial(_moved, steps=steps)
+        for constant in sorted({*_constants(iteration), *_POWERS}):
+            for less in (0, 1):
+                yield partial(_moved_to, number=constant, less=less)
+        for less in (0, 1):
+            yield partial(_moved_to, number=_MULTIPLE, less=less)
+
+    def _try_numbers(
+        self,
+        outcome: Outcome,
+        base: Iteration,
+        after: Reading,
+        numbers: list[Item],
+        value_of: Callable[[Item], Any],
+    ) -> list[Item]:
+        """Run with other values of numbers; returns those of which nothing is known yet."""
+
+        def run(items: Sequence[Item]) -> Iteration | None:
+            again = self.rerun(after.with_numbers(items, [*map(value_of, items)]))
+            if again is None or first_difference(base, again) is not None:
+                return again
+            # What it decides at its end shows in the next iteration.
+            return self.rerun(None)
+
+        def shows(at: int, items: Sequence[Item]) -> bool:
+            again = run(items)
+            found = again and first_difference(base, again)
+            return found is not None and found.at <= at
+
+        while numbers and len(outcome.caused) < _MOST_FINDINGS:
+            other = run(numbers)
+            if other is None and len(numbers) > 1:
+                # One that cannot be so far on its own may hide the others.
+                return [n for n in numbers if not self._try_one(outcome, base, n, run)]
+            found = other and first_difference(base, other)
+            if other is None or found is None:
+                break
+            causes = _minimal(numbers, partial(shows, found.at))
+            moved = tuple(_with_after(item, value_of(item)) for item in causes)
+            outcome.caused.append(Caused(found, moved, other, "later"))
+            numbers = [item for item in numbers if item not in causes]
+        return numbers
+
+    def _try_one(
+        self,
+        outcome: Outcome,
+        base: Iteration,
+        item: Item,
+        run: Callable[[Sequence[Item]], Iteration | None],
+    ) -> bool:
+        other = run([item])
+        found = other and first_difference(base, other)
+        if other is None or found is None:
+            return False
+        outcome.caused.append(Caused(found, (item,), other, "later"))
+        return True
+
+    def _walk(self, outcome: Outcome, base: Iteration, after: Reading) -> None:
+        """Go on from call to call: what only many of them show."""
+        assert self._state is not None
+        self._state.restore(after)
+        end = clock.monotonic() + _SECONDS_OF_WALK
+        for _ in range(_MOST_STEPS):
+            other = self.rerun(None)
+            found = other and first_difference(base, other)
+            if other is not None and found is not None:
+                outcome.caused.append(Caused(found, (), other, "later"))
+            if found is not None or other is None or clock.monotonic() > end:
+                return
+
+    def _try_draws(self, outcome: Outcome, base: Iteration, after: Reading) -> None:
+        runs: list[dict[str, Any]] = [{"draws": each} for each in _EXTREMES]
+        runs += [{"seed": seed} for seed in range(_SEEDS)]
+        for options in runs:
+            other = self.rerun(after, **options)
+            found = other and first_difference(base, other)
+            if other is not None and found is not None:
+                outcome.caused.append(Caused(found, (), other, "draws"))
+                return
+
+
+def _minimal(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> list[Item]:
+    """Few of the items with which ``shows`` is still true, as it is with all of them."""
+    needed: list[Item] = []
+    rest = [*items]
+    while rest:
+        low, high = 0, len(rest)
+        while low < high:
+            middle = (low + high) // 2
+            if shows([*needed, *rest[:middle]]):
+                high = middle
+            else:
+                low = middle + 1
+        if not low:
+            break
+        needed.append(rest[low - 1])
+        rest = rest[: low - 1]
+        if shows(needed):
+            break
+    return needed
+
+
+def _in_order(items: Iterable[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: _ORDER.index(item.kind))
+
+
+def _moved_twice(
+    state: HostState, before: Reading, between: Reading, after: Reading
+) -> list[tuple[Item, Item]]:
+    first = {item.key: item for item in state.differences(before, between)}
+    return [
+        (first[item.key], item)
+        for item in state.differences(between, after)
+        if item.kind == "container" and item.key in first
+    ]
+
+
+def _step_of(item: Item) -> Any:
+    return item.after - item.before
+
+
+def _moved(item: Item, steps: int) -> Any:
+    """Its value after so many more iterations."""
+    if item.kind == "iterator":
+        made = copy.copy(item.after)
+        for _ in itertools.islice(made, min(steps, _MOST_STEPS)):
+            pass
+        return made
+    if isinstance(item.after, torch.Tensor) and item.after.dtype == torch.bool:
+        return item.after
+    moved = item.after + _step_of(item) * steps
+    return type(item.after)(moved) if type(item.after) in (int, float) else moved
+
+
+def _moved_to(item: Item, number: int, less: int) -> Any:
+    """A number that it has not reached yet, or what is one step before that."""
+    if item.kind == "iterator":
+        return item.after
+    value, step = item.after, _step_of(item)
+    target = number - step * less
+    if isinstance(value, torch.Tensor):
+        is_ahead = ((target - value) * step > 0).to(value.device)
+        return torch.where(is_ahead, torch.zeros_like(value) + target, value)
+    if not isinstance(value, int | float):
+        return ((target - value) * step > 0) * (target - value).astype(value.dtype) + value
+    is_ahead = math.isfinite(step) and (target - value) * step > 0
+    return type(value)(target) if is_ahead else value
+
+
+def _with_after(item: Item, value: Any) -> Item:
+    return Item(item.path, item.kind, item.after, value, item.key)
+
+
+def _is_known(outcome: Outcome, kind: str) -> bool:
+    return any(item.kind == kind for caused in outcome.caused for item in caused.items)
+
+
+def _has_trial(outcome: Outcome, trial: str) -> bool:
+    return any(caused.trial == trial for caused in outcome.caused)
+
+
+def _draws(iteration: Iteration, items: Iterable[Item]) -> bool:
+    """Whether the iteration draws random numbers on the host."""
+    on_host = any(op.host and op.random for op in iteration.ops)
+    return on_host or any(item.kind == "random" and item.key[1] != 1 for item in items)
+
+
+def _constants(iteration: Iteration) -> list[int]:
+    """Numbers in the code of the functions that ran."""
+    waiting = [
+        code for op in iteration.ops for code, _ in op.call.chain if not is_internal(code)
+    ]
+    seen: set[int] = set()
+    found: dict[int, None] = {}
+    while waiting:
+        code = waiting.pop()
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        for constant in code.co_consts:
+            if type(constant) is int and 2 < constant <= 10_000_000:
+                found[constant] = None
+            elif isinstance(constant, types.CodeType):
+                waiting.append(constant)
+    return sorted(found)[:_MOST_CONSTANTS]
+
+
+def _draw_always(patches: Patches, value: float) -> None:
+    """The functions of ``random`` and ``numpy.random`` return the lowest or the highest number."""
+    low = value < 0.5
+    patches.set(random, "random", lambda: value)
+    patches.set(random, "getrandbits", lambda bits: 0 if low else (1 << bits) - 1)
+    # All others of the module are methods of a generator, which call these.
+    patches.set(random.Random, "random", lambda _self: value)
+    patches.set(random.Random, "_randbelow", lambda _self, n: 0 if low else n - 1)
+    patches.set(
+        random.Random,
+        "normalvariate",
+        lambda _self, mu=0.0, sigma=1.0: mu + sigma * (-4.0 if low else 4.0),
+    )
+    if (numpy := sys.modules.get("numpy")) is None:
+        return
+
+    def of(shape: Any) -> Any:
+        return value if shape is None or shape == () else numpy.full(shape, value)
+
+    patches.set(numpy.random, "random", lambda size=None: of(size))
+    patches.set(numpy.random, "rand", lambda *shape: of(shape))
+    patches.set(
+        numpy.random, "uniform", lambda low=0.0, high=1.0, size=None: low + of(size) * (high - low)
+    )
+    with contextlib.suppress(AttributeError):
+        patches.set(
+            numpy.random,
+            "randint",
+            lambda first, last=None, size=None, **_: (
+                (first if last is not None else 0) if low else (last or first) - 1
+            ),
+        )

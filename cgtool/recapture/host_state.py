@@ -1,0 +1,268 @@
+"""What Python holds on the host: read, compared, changed item by item, and restored.
+
+An ``Item`` is one thing that two readings do not share: an attribute, an item of a container, the
+values of a small CPU tensor, the state of a random generator. Iterators of Python and NumPy arrays
+are among them. Files, sockets, threads and objects of C extensions are not: what they hold cannot
+be set back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cgtool.observe.tensors import has_memory, on_host
+from cgtool.program.places import Items, Place
+from cgtool.program.progress import progress
+from cgtool.program.reach import Reachable
+from cgtool.observe.raw_tensors import raw
+
+_SMALL = 4096
+"""Elements of a CPU tensor, or of an array, that is restored."""
+_NUMBERS = (int, float)
+_VALUES = (*_NUMBERS, bool, str, bytes, complex, type(None))
+_ITERATORS = ("builtins", "itertools")
+_NAMELESS = ("cell_contents", "data")
+"""Keys of places that hold one thing, whose path is its name."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that two readings do not share."""
+
+    path: str
+    """How the code names it: `scheduler.last_epoch`; what it is, if it has no name."""
+    kind: str
+    """``number``, ``value``, ``object``, ``container``, ``tensor``, ``random`` or ``iterator``."""
+    before: Any
+    after: Any
+    key: tuple[str, int, Any]
+    """Which table of ``Reading`` it is in, the number in it, and the key in a place."""
+
+    @property
+    def text(self) -> str:
+        """Its two values."""
+        if self.kind == "container":
+            return f"`{self.path}` had {len(self.before)} items, then {len(self.after)}"
+        if self.kind in ("number", "value"):
+            return f"`{self.path}` was {_short(self.before)}, then {_short(self.after)}"
+        if self.kind == "random":
+            return f"{self.path} goes on from call to call"
+        if self.kind == "tensor":
+            return f"`{self.path}` has other values on the host"
+        if self.kind == "iterator":
+            return f"`{self.path}` moves on"
+        return f"`{self.path}` is another object"
+
+
+@dataclass
+class Reading:
+    """What the host held at one time."""
+
+    places: list[Items] = field(default_factory=list)
+    iterators: dict[tuple[int, Any], Any] = field(default_factory=dict)
+    """By place and key: a copy of an iterator."""
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
+
+    def with_items(self, other: Reading, items: Iterable[Item]) -> Reading:
+        """This one, with the values that ``other`` has for some items."""
+        made = Reading(
+            [*self.places], {**self.iterators}, [*self.tensors], [*self.arrays], [*self.random]
+        )
+        for item in items:
+            made._take(other, item)
+        return made
+
+    def _take(self, other: Reading, item: Item) -> None:
+        table, number, key = item.key
+        if table != "places":
+            getattr(self, table)[number] = getattr(other, table)[number]
+        elif item.kind == "container":
+            self.places[number] = other.places[number]
+            for each in [each for each in self.iterators if each[0] == number]:
+                del self.iterators[each]
+            self.iterators |= {k: v for k, v in other.iterators.items() if k[0] == number}
+        else:
+            # In the order of the other one, which the order of a dictionary may follow.
+            changed = {**self.places[number]}
+            if key in other.places[number]:
+                changed[key] = other.places[number][key]
+            else:
+                changed.pop(key, None)
+            self.places[number] = changed
+            if (number, key) in other.iterators:
+                self.iterators[number, key] = other.iterators[number, key]
+
+    def with_numbers(self, items: Sequence[Item], numbers: Sequence[Any]) -> Reading:
+        """This one, with other numbers for some items."""
+        made = self.with_items(self, ())
+        for item, number in zip(items, numbers, strict=True):
+            table, index, key = item.key
+            if item.kind == "iterator":
+                made.iterators[index, key] = number
+            elif table == "places":
+                made.places[index] = {**made.places[index], key: number}
+            else:
+                getattr(made, table)[index] = number
+        return made
+
+
+class HostState:
+    """What can be reached from some objects, and the random generators of the host."""
+
+    def __init__(self, reachable: Reachable) -> None:
+        self.places: list[Place] = reachable.places
+        named = reachable.tensors.values()
+        self._tensors = [(path, each) for path, each in named if _is_small_on_host(each)]
+        self._arrays = [each for each in reachable.arrays if each.size <= _SMALL]
+        self._sources: list[Any] = [random, torch.default_generator, *reachable.random_sources]
+        if (numpy := sys.modules.get("numpy")) is not None:
+            self._sources.append(numpy.random)
+
+    def read(self) -> Reading:
+        """What it is now."""
+        reading = Reading()
+        for number, place in enumerate(self.places):
+            items = _items_of(place)
+            reading.places.append(items)
+            for key, value in items.items():
+                if _is_iterator(value) and (kept := _copied(value)) is not None:
+                    reading.iterators[number, key] = kept
+        with raw():
+            reading.tensors = [tensor.detach().clone() for _, tensor in self._tensors]
+        reading.arrays = [array.copy() for array in self._arrays]
+        reading.random = [_state_of(source) for source in self._sources]
+        return reading
+
+    def restore(self, reading: Reading) -> None:
+        """Set everything to what it was."""
+        for number, (place, items) in enumerate(zip(self.places, reading.places, strict=True)):
+            fresh = {
+                key: copy.copy(reading.iterators[number, key])
+                for key in items
+                if (number, key) in reading.iterators
+            }
+            with contextlib.suppress(Exception):
+                place.restore({**items, **fresh} if fresh else items)
+        with raw():
+            for (_, tensor), values in zip(self._tensors, reading.tensors, strict=True):
+                if tensor.shape == values.shape:
+                    tensor.detach().copy_(values)
+        for array, values in zip(self._arrays, reading.arrays, strict=True):
+            array[...] = values
+        for source, state in zip(self._sources, reading.random, strict=True):
+            _set_state(source, state)
+
+    def seed(self, number: int) -> None:
+        """Seed all random generators of the host."""
+        for source in self._sources:
+            with contextlib.suppress(Exception):
+                bits = getattr(source, "bit_generator", None)
+                if isinstance(source, type(torch.default_generator)):
+                    source.manual_seed(number)
+                elif bits is not None:
+                    bits.state = type(bits)(number).state
+                else:
+                    source.seed(number)
+
+    def differences(self, before: Reading, after: Reading) -> list[Item]:
+        """What two readings do not share."""
+        items: list[Item] = []
+        for number, place in enumerate(self.places):
+            old, new = before.places[number], after.places[number]
+            items += self._in_place(number, place.path, old, new, before, after)
+        for number, (path, _) in enumerate(self._tensors):
+            old, new = before.tensors[number], after.tensors[number]
+            if old.shape != new.shape or not torch.equal(old, new):
+                items.append(Item(path, "tensor", old, new, ("tensors", number, None)))
+        for number in range(len(self._arrays)):
+            old, new = before.arrays[number], after.arrays[number]
+            if old.tobytes() != new.tobytes():
+                items.append(Item("an array", "tensor", old, new, ("arrays", number, None)))
+        for number, (old, new) in enumerate(zip(before.random, after.random, strict=True)):
+            if repr(old) != repr(new):
+                name = "a random generator of the host"
+                items.append(Item(name, "random", None, None, ("random", number, None)))
+        return items
+
+    def _in_place(
+        self, number: int, path: str, old: Items, new: Items, before: Reading, after: Reading
+    ) -> Iterator[Item]:
+        if len(old) != len(new) or any(key not in new for key in old):
+            yield Item(path or "a container", "container", old, new, ("places", number, None))
+            return
+        for key, value in old.items():
+            now, where = new[key], ("places", number, key)
+            name = path if key in _NAMELESS else f"{path}.{key}" if path else str(key)
+            if (number, key) in after.iterators:
+                kept = before.iterators.get((number, key)), after.iterators[number, key]
+                if progress(kept[0]) != progress(kept[1]):
+                    yield Item(name, "iterator", *kept, where)
+            elif type(value) in _VALUES and type(now) in _VALUES:
+                if type(value) is not type(now) or (value != now and value == value):
+                    is_number = type(value) is type(now) and type(now) in _NUMBERS
+                    yield Item(name, "number" if is_number else "value", value, now, where)
+            elif value is not now and not (key is value):
+                yield Item(name, "object", value, now, where)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:36]} ..."
+
+
+def _is_small_on_host(tensor: torch.Tensor) -> bool:
+    is_plain = tensor.layout == torch.strided and not tensor.is_quantized
+    return is_plain and on_host(tensor) and has_memory(tensor) and tensor.numel() <= _SMALL
+
+
+def _items_of(place: Place) -> Items:
+    try:
+        return place.items()
+    except Exception:  # an attribute of the user's that raises
+        return {}
+
+
+def _is_iterator(value: Any) -> bool:
+    return type(value).__module__ in _ITERATORS and isinstance(value, Iterator)
+
+
+def _copied(iterator: Any) -> Any:
+    """A copy that goes on from the same item; None for iterators that have no copy."""
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        made = copy.copy(iterator)
+        return None if made is iterator else made
+    return None
+
+
+def _state_of(source: Any) -> Any:
+    if hasattr(source, "getstate"):  # Python's
+        return source.getstate()
+    if hasattr(source, "get_state"):  # PyTorch's, and the older ones of NumPy
+        with raw():
+            state = source.get_state()
+            return bytes(state.tolist()) if isinstance(state, torch.Tensor) else state
+    return getattr(source, "bit_generator", source).state
+
+
+def _set_state(source: Any, state: Any) -> None:
+    if hasattr(source, "setstate"):
+        source.setstate(state)
+    elif hasattr(source, "set_state"):
+        with raw():
+            is_torch = isinstance(source, type(torch.default_generator))
+            source.set_state(torch.tensor([*state], dtype=torch.uint8) if is_torch else state)
+    else:
+        getattr(source, "bit_generator", source).state = state
+

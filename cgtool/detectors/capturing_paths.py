@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cgtool.detectors.frozen_host_state import (
@@ -17,40 +15,12 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import chain_of, frames_of, is_internal
+from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.recapture.iteration import observe
 from cgtool.recapture.ops import READS, Op
 from cgtool.observe.ops import OpCall
-from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import CAPTURING_QUERIES
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
-
-Queries = Sequence[Frames]
-"""Call chains that queried whether a stream is capturing, innermost first."""
-
-
-@contextlib.contextmanager
-def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
-    """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
-    queries: list[Frames] = []
-
-    def is_capturing(original: Callable[[], bool]) -> bool:
-        caller = sys._getframe(2)
-        if caller.f_code.co_name == "is_current_stream_capturing" and caller.f_back is not None:
-            caller = caller.f_back
-        # torch's own optimizers call it too; they refuse rather than branch.
-        if not is_internal(caller.f_code):
-            queries.append(frames_of(chain_of(caller)))
-            if answer is not None:
-                return answer
-        return original()
-
-    with Patches() as patches:
-        for point in CAPTURING_QUERIES:
-            patches.wrap(*point, is_capturing)
-        yield queries
-
 
 def runs_other_ops(query: Frames, eager: Sequence[OpCall], captured: Sequence[OpCall]) -> Finding:
     """The finding of code that asks at ``query`` whether it is being captured, and then runs other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,26 @@ class Difference:
     """The op draws random numbers on the device."""
 
 
-def first_difference(first: Iteration, second: Iteration, start: int = 0) -> Difference | None:
-    """The first one from op number ``start`` on; None if both run the same ops, on the same
-    tensors from outside, with the same numbers."""
-    before, after = first.in_order(), second.in_order()
+def first_difference(
+    first: Iteration,
+    second: Iteration,
+    *,
+    by_name: bool = False,
+    is_meant: Callable[[OutsideTensor], bool] = lambda _tensor: False,
+) -> Difference | None:
+    """None if both run the same ops, on the same tensors from outside, with the same numbers.
+
+    ``by_name``: ops are the same if their names are, in the order in which they ran; otherwise
+    they are also called from the same place. ``is_meant``: whether a tensor of the first run is to
+    be read whatever the second one reads.
+    """
+    if by_name:
+        before, after = ([op for op in run.ops if not op.host] for run in (first, second))
+    else:
+        before, after = first.in_order(), second.in_order()
     filled = first.filled | second.filled
     for at, (old, new) in enumerate(itertools.zip_longest(before, after)):
-        if old is None or new is None or old.site != new.site:
+        if old is None or new is None or not _is_same(old, new, by_name=by_name):
             return Difference(
                 "branch",
                 at,
@@ -52,12 +65,10 @@ def first_difference(first: Iteration, second: Iteration, start: int = 0) -> Dif
                 new and new.call,
                 is_added=_is_added(before[at:], after[at:]),
             )
-        if at < start:
-            continue
         found = (
             _in_lists(at, old, new)
             or _in_numbers(at, old, new, filled)
-            or _in_tensors(at, old, new, first, second)
+            or _in_tensors(at, old, new, first, second, is_meant)
         )
         if found is not None:
             return found
@@ -106,13 +117,24 @@ def _in_numbers(at: int, old: Op, new: Op, filled: set[int]) -> Difference | Non
     return None
 
 
+def _is_same(old: Op, new: Op, *, by_name: bool) -> bool:
+    return old.call.name == new.call.name if by_name else old.site == new.site
+
+
 def _in_tensors(
-    at: int, old: Op, new: Op, first: Iteration, second: Iteration
+    at: int,
+    old: Op,
+    new: Op,
+    first: Iteration,
+    second: Iteration,
+    is_meant: Callable[[OutsideTensor], bool],
 ) -> Difference | None:
     by_place = {tensor.position: tensor for tensor in old.outside}
     for tensor in new.outside:
         other = by_place.get(tensor.position)
-        if other is not None and _is_another(other, tensor, first, second, new):
+        if other is None or is_meant(other):
+            continue
+        if _is_another(other, tensor, first, second, new):
             optimizer = new.in_optimizer
             return Difference(
                 "tensor", at, old.call, new.call, other, tensor, tensor.position,

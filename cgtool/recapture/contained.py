@@ -109,7 +109,9 @@ class UndoingRecorder(KeptOpRecorder):
         """What random ops on the host return: the lowest or the highest number."""
         self.changes_answers = False
         """Values that the host reads from the device are other ones."""
-        self._saved: dict[int, tuple[torch.Tensor, torch.UntypedStorage]] = {}
+        self.copies = True
+        """What is overwritten is copied before; in a capture, which writes nothing, it is not."""
+        self._saved: dict[int, tuple[torch.Tensor, torch.UntypedStorage | None]] = {}
         self._bytes = 0
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -134,17 +136,26 @@ class UndoingRecorder(KeptOpRecorder):
         key = storage_address(tensor)
         if key in self._saved or self.has_made(key):
             return
+        if not self.copies:
+            self._saved[key] = tensor, None
+            return
         self._bytes += tensor.untyped_storage().nbytes()
         if self._bytes > _MOST_BYTES:
             raise Stopped("memory")
         with raw():
             self._saved[key] = tensor, tensor.untyped_storage().clone()
 
+    @property
+    def overwritten(self) -> list[torch.Tensor]:
+        """A tensor in each storage of before that the run has written to."""
+        return [tensor for tensor, _ in self._saved.values()]
+
     def undo(self) -> None:
-        """Write back what was overwritten."""
+        """Write back what was overwritten; once more, and it is as the run has left it."""
         with raw():
-            for tensor, values in self._saved.values():
-                if tensor.untyped_storage().nbytes() == values.nbytes():
+            for key, (tensor, values) in self._saved.items():
+                if values is not None and tensor.untyped_storage().nbytes() == values.nbytes():
+                    self._saved[key] = tensor, tensor.untyped_storage().clone()
                     tensor.untyped_storage().copy_(values)
 
 

@@ -110,6 +110,8 @@ class Reading:
             table, index, key = item.key
             if item.kind == "iterator":
                 made.iterators[index, key] = number
+            elif number is ABSENT:
+                made.places[index] = {k: v for k, v in made.places[index].items() if k != key}
             elif table == "places":
                 made.places[index] = {**made.places[index], key: number}
             else:
@@ -195,6 +197,21 @@ class HostState:
                 items.append(Item(name, "random", None, None, ("random", number, None)))
         return items
 
+    def changed_since(self, values: Values, reading: Reading) -> list[Item]:
+        """What differs from ``plain_values`` of another time, as far as these say."""
+        items: list[Item] = []
+        for number, (place, held) in enumerate(zip(self.places, reading.places, strict=True)):
+            for key, value in held.items():
+                name = _name_of(place.path, key)
+                # An attribute may have been one of the class until now.
+                is_new = name not in values and (place.path, None) in values
+                before = ABSENT if is_new else values.get(name, value)
+                if type(value) in _VALUES and before != value:
+                    is_number = type(value) is type(before) and type(value) in _NUMBERS
+                    kind = "number" if is_number else "value"
+                    items.append(Item(name, kind, before, value, ("places", number, key)))
+        return items
+
     def _in_place(
         self, number: int, path: str, old: Items, new: Items, before: Reading, after: Reading
     ) -> Iterator[Item]:
@@ -203,7 +220,7 @@ class HostState:
             return
         for key, value in old.items():
             now, where = new[key], ("places", number, key)
-            name = path if key in _NAMELESS else f"{path}.{key}" if path else str(key)
+            name = _name_of(path, key)
             if (number, key) in after.iterators:
                 kept = before.iterators.get((number, key)), after.iterators[number, key]
                 if progress(kept[0]) != progress(kept[1]):
@@ -214,6 +231,36 @@ class HostState:
                     yield Item(name, "number" if is_number else "value", value, now, where)
             elif value is not now and not (key is value):
                 yield Item(name, "object", value, now, where)
+
+
+Values = dict[str | tuple[str, None], Any]
+
+
+def plain_values(reachable: Reachable) -> Values:
+    """Numbers, texts and flags by path, and the paths of what holds something. Keeps nothing
+    alive."""
+    values: Values = {}
+    for place in reachable.places:
+        values[place.path, None] = None
+        for key, value in _items_of(place).items():
+            if type(value) in _VALUES:
+                values[_name_of(place.path, key)] = value
+    return values
+
+
+def _name_of(path: str, key: Any) -> str:
+    if key in _NAMELESS:
+        return path
+    return f"{path}.{key}" if path else str(key)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "not there"
+
+
+ABSENT = _Absent()
+"""The value of what a place does not hold."""
 
 
 def _short(value: Any) -> str:

@@ -85,6 +85,8 @@ class Op:
     """The storages of the CPU tensors among ``numbers``, by position."""
     lists: dict[int | str, int] = field(default_factory=dict)
     """How many tensors there are in the lists among the arguments, by position or name."""
+    made: tuple[int, ...] = ()
+    """The storages of its results, by key."""
     sizes: tuple[int, ...] = ()
     """Those of the device tensors among the arguments, one tensor after the other."""
     reads_device: bool = False
@@ -196,6 +198,14 @@ class KeptOpRecorder(OpRecorder):
     ) -> Any:
         return unprofiled(super().observe, func, args, kwargs, run, caller)
 
+    def note(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
+        """An op has run that another recorder executes."""
+        op = self._op(call, func, args, kwargs)
+        made = self._memory.note(result) - self._memory.note((args, kwargs))
+        self._complete(op, func, args, kwargs, result)
+        self.ops.append(op)
+        self._memory.made(made, on_host=op.host)
+
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         op = None if call.name.startswith(SKIPPED) else self._op(call, func, args, kwargs)
         before = self._memory.note((args, kwargs))
@@ -294,6 +304,7 @@ class KeptOpRecorder(OpRecorder):
             # A copy into a tensor that is there already fills it as other work of the host does.
             is_new = bool(filled) and not op.call.name.startswith("aten::copy_")
             op.reads_device = is_new or op.call.name in READS
+        op.made = tuple(map(storage_address, filter(has_memory, tensors_in(result))))
         written = list(filter(has_memory, written_by(func, args, kwargs)))
         op.inputs_written = frozenset(self.inputs.intersection(map(storage_address, written)))
         op.carries_over = bool(op.inputs_written) and op.inputs_written <= self._inputs_read

@@ -25,8 +25,8 @@ from cgtool.detectors.script import (
     callables,
     capture_misuse,
     copies,
-    first_calls,
-    frozen_state,
+    first_steps,
+    frozen_regions,
     gradients,
     inputs,
     memory,
@@ -63,7 +63,7 @@ _OBSERVERS = (
 """In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
+    callables.Callables, first_steps.FirstSteps, inputs.Inputs,
     copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
     not_run.NotRun, stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
@@ -71,10 +71,9 @@ _DETECTORS: tuple[type[Detector], ...] = (
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
-    speed.Compiled,
+    speed.Compiled, frozen_regions.FrozenRegions,
 )  # fmt: skip
-"""In the order in which they are called. ``HostState`` knows why ``Inputs`` finds memory freed: a
-module was replaced."""
+"""In the order in which they are called: what runs captured code again is the last."""
 
 
 _USAGE_ERROR = 2

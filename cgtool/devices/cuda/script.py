@@ -24,6 +24,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import on_host, place_of, tensors_in
+from cgtool.recapture.contained import UndoingRecorder
 from cgtool.torch_compat.allocator import memory_segments, pool_sizes
 from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
@@ -56,6 +57,25 @@ class _Device:
 
     def is_dead(self, ref: StorageRef) -> bool:
         return ref.expired()
+
+    def run_again(
+        self, run: Callable[[], None], recorder: UndoingRecorder
+    ) -> Callable[[], None]:
+        """As ``recapture.regions.Recapturing`` says: in a capture, which launches nothing."""
+        graph = CUDAGraphBase()
+        recorder.copies = False
+        self.synchronize()
+        self.recorder, before = recorder, self.recorder
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                CUDAGraphBase.capture_begin(graph, pool=None, capture_error_mode="thread_local")
+                try:
+                    run()
+                finally:
+                    CUDAGraphBase.capture_end(graph)
+        finally:
+            self.recorder = before
+        return partial(CUDAGraphBase.replay, graph)
 
     def tried(self, function: Callable[[], bytes]) -> bytes | None:
         return None  # a forked process cannot use the device

@@ -30,12 +30,10 @@ from cgtool.detectors.script.run import run
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
-from cgtool.devices.simulated.later_calls import LaterCalls
 from cgtool.devices.simulated.libraries import Handles
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
-from cgtool.devices.simulated.second_call import SecondCalls
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
@@ -392,9 +390,5 @@ def check_script(
         with redirection, graphs_of(device), contextlib.closing(device), stale:
             script = ObservedScript(device, annotations)
             device.captured = script.captured_op
-            later = LaterCalls(script, device)
-            with SecondCalls(script, device) as again:
-                _, looked_at = run(path, arguments, script, device.findings, progress)
-                again.report()
-                later.report()
+            _, looked_at = run(path, arguments, script, device.findings, progress)
             return device.findings.all(), looked_at

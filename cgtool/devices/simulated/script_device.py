@@ -45,8 +45,11 @@ from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import place_of
+from cgtool.recapture.contained import UndoingRecorder
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.op_key import outer_ops
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import CAPTURING_QUERIES
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
@@ -277,6 +280,21 @@ class ScriptDevice(DeviceModel):
 
     def template(self, graph: Any) -> None:
         return None
+
+    def run_again(
+        self, run: Callable[[], None], recorder: UndoingRecorder
+    ) -> Callable[[], None]:
+        """As ``recapture.regions.Recapturing`` says: eagerly, and undone."""
+        self.recorder, before = recorder, self.recorder
+        try:
+            with Patches() as patches:
+                for point in CAPTURING_QUERIES:
+                    patches.set(*point, lambda: True)
+                run()
+        finally:
+            self.recorder = before
+            recorder.undo()
+        return recorder.undo
 
     def tried(self, function: Callable[[], bytes]) -> bytes | None:
         return ForkedProcess(function, 2 * _SECONDS).answer(_SECONDS) if can_fork() else None

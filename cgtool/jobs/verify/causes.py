@@ -10,7 +10,6 @@ import torch
 from msgspec.structs import replace
 
 from cgtool.detectors.capturing_paths import (
-    Queries,
     ops_with_answer,
     passes_other_values,
     runs_other_ops,
@@ -33,6 +32,7 @@ from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.runner import TrialRunner, eager_iteration
 from cgtool.model.finding import ERROR, NOTE, WARNING, Finding
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.capturing_queries import Queries
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import without_collector

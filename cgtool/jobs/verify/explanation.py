@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.detectors.capturing_paths import Queries
+from cgtool.observe.capturing_queries import Queries
 from cgtool.detectors.frozen_host_state import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.analysis.units import count_text, names_text
-from cgtool.detectors.capturing_paths import watch_capturing_queries
+from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness

@@ -15,11 +15,20 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.frames import callers, is_internal, locals_of, position_of, set_locals
+from cgtool.observe.frames import (
+    callers,
+    is_internal,
+    line_of,
+    locals_of,
+    position_of,
+    set_locals,
+)
 from cgtool.observe.kept_values import kept
-from cgtool.observe.lookup import MISSING
+from cgtool.observe.lookup import MISSING, attribute_of
+from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
+from cgtool.torch_compat.private import pytree
 from cgtool.torch_compat.weak import Weak
 
 RUNS_AGAIN = "_runs_again"
@@ -66,6 +75,11 @@ class Block:
         self.used, self._stored = {*names.used}, {*names.stored}
         self.function = frame.f_code.co_qualname
 
+    def roots(self) -> Iterator[tuple[str, Any]]:
+        """What it can reach, by name, in its frame."""
+        values = {**self._frame.f_globals, **locals_of(self._frame)}
+        return ((name, values[name]) for name in sorted(self.used & values.keys()))
+
     def is_ready(self) -> bool:
         """Note what it assigns, as that was at its beginning; False if a value that it reads is
         gone."""
@@ -109,9 +123,23 @@ class Block:
             return None
         outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in self.assigned()]
         later = LaterBlock(
-            code, self._targets, frame.f_globals, known, outputs, self.function, _place_of(frame)
+            code,
+            self._targets,
+            frame.f_globals,
+            known,
+            outputs,
+            self.function,
+            _place_of(frame),
+            self.used,
         )
         return later if own <= {*known, *self._stored} else None
+
+
+_MODES = (
+    *("torch.autograd.", "torch.amp.", "torch.cuda", "torch.profiler", "cgtool."),
+    *("contextlib", "threading", "_thread"),
+)
+"""Modules of context managers around a capture that the code does not miss later."""
 
 
 @dataclass
@@ -130,6 +158,8 @@ class LaterBlock:
     function: str
     place: tuple[int, CodeType]
     """Of its frame."""
+    used: set[str]
+    """All names in its lines."""
     reused: set[str] = field(default_factory=set)
     """Names that other captured lines have, too, and perhaps another meaning of them."""
 
@@ -140,6 +170,16 @@ class LaterBlock:
             alive = [tensor for tensor in tensors if tensor is not None]
             if len(alive) == len(tensors):
                 yield name, alive
+
+    def note_reused(self, other: Region) -> None:
+        """Another capture has lines of its own with names."""
+        if isinstance(other, LaterBlock):
+            self.reused |= other.used
+
+    def roots(self) -> Iterator[tuple[str, Any]]:
+        """What it can reach, by name."""
+        for name, look_up in self.names.items():
+            yield name, look_up()
 
     def run(self) -> None:
         """Raises LookupError if a value is gone."""
@@ -154,8 +194,70 @@ class LaterBlock:
         self.outer.update({name: self.values[name] for name in self.values.keys() - self.cells})
         _run(self.code, self.values, self.cells, self.outer)
 
+    def restore_after(self) -> Callable[[], None]:
+        """Returns what sets the global names back that ``run`` sets."""
+        names = {*self.code.co_names}
+        before = {name: self.outer[name] for name in names & self.outer.keys()}
+
+        def restore() -> None:
+            for name in names & self.outer.keys() - before.keys():
+                del self.outer[name]
+            self.outer.update(before)
+
+        return restore
+
     def assigned(self) -> Outputs:
         return _assigned(self.targets, {**self.outer, **self.values}, self.cells)
+
+
+@dataclass
+class LaterCallable:
+    """A callable of ``make_graphed_callables``, which has its arguments in its samples."""
+
+    graphed: GraphedCallable
+    function = ""
+
+    result: Any = None
+
+    def run(self) -> None:
+        samples = [reference() for reference in self.graphed.samples]
+        function = self.graphed.function and self.graphed.function()
+        if function is None or function is MISSING or any(each is None for each in samples):
+            raise LookupError
+        with torch.enable_grad():
+            self.result = function(*pytree.tree_unflatten(samples, self.graphed.structure))
+
+    def outputs(self) -> Outputs:
+        """None has a name."""
+        return iter(())
+
+    def assigned(self) -> Outputs:
+        """What ``run`` has returned."""
+        yield "output", self.result
+
+    def restore_after(self) -> Callable[[], None]:
+        """Returns what forgets the result."""
+        return partial(setattr, self, "result", None)
+
+    def roots(self) -> Iterator[tuple[str, Any]]:
+        """What it can reach, by name."""
+        yield "", self.graphed.function and self.graphed.function()
+
+    def note_reused(self, _other: object) -> None:
+        """Its names are its own."""
+
+
+Region = LaterBlock | LaterCallable
+"""Captured code that can run again."""
+
+
+def region_of(block: Block | None, graphed: GraphedCallable | None) -> Region | None:
+    """At the end of a capture: the code that was captured, if it can run again. ``block`` is None
+    where a callable of ``make_graphed_callables`` was captured."""
+    if block is not None:
+        return block.later() if block.is_ready() else None
+    is_forward = graphed is not None and graphed.function is not None
+    return LaterCallable(graphed) if graphed is not None and is_forward else None
 
 
 def _place_of(frame: FrameType) -> tuple[int, CodeType]:
@@ -238,6 +340,8 @@ def block_of(frame: FrameType | None) -> Block | None:
     """The code of a capture that ``frame`` has just begun, or that the user's frames around it
     have by a context manager of their own; None if it is not known, or no function can be made of
     it."""
+    if _is_in_context(frame):
+        return None
     for each in callers(frame):
         if is_internal(each.f_code):
             continue
@@ -453,3 +557,43 @@ class _InFunction(ast.NodeTransformer):
         if is_super and not node.args and self._self:
             node.args = [ast.Name(name, ast.Load()) for name in ("__class__", self._self)]
         return node
+
+
+def _is_in_context(frame: FrameType | None) -> bool:
+    """Whether a context manager is entered around a capture that sets something else than modes of
+    PyTorch (``LiveObjects.modes``): that may be meant for the capture alone."""
+    for each in callers(frame):
+        if not is_internal(each.f_code):
+            if any(not _is_restored(item.context_expr, each) for item in _contexts_of(each)):
+                return True
+            if each.f_code.co_name == "<module>":
+                break
+    return False
+
+
+def _contexts_of(frame: FrameType) -> Iterator[ast.withitem]:
+    line = line_of((frame.f_code, frame.f_lasti))
+    for function in functions_of(frame.f_code):
+        for node in ast.walk(function):
+            if not isinstance(node, ast.With | ast.AsyncWith):
+                continue
+            if node.lineno <= line <= (node.end_lineno or 0):
+                yield from node.items
+
+
+def _is_restored(node: ast.expr, frame: FrameType) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value: Any = {**frame.f_globals, **locals_of(frame)}.get(node.id, MISSING)
+    for name in names:
+        value = attribute_of(value, name)
+    if not isinstance(value, type) and not hasattr(value, "__qualname__"):
+        value = type(value)
+    module = str(getattr(value, "__module__", ""))
+    return module.startswith(_MODES)

@@ -63,14 +63,10 @@ def test_rules_and_entries_belong_together():
         ("fills_a_mask_with_the_maximum", "`masked_fill` with a tensor as value"),
         ("branches_with_cond", "`torch.cond` or `while_loop`, which reads its condition"),
         ("layer_by_a_tensor", "a tensor as the index of a layer"),
-        ("rate_falls_on_a_plateau", "the scheduler, which reads the loss"),
-        ("span_timer", "Event.synchronize()"),
         ("sparse_matrix_with_checks", "`sparse_coo_tensor`, which reads the range"),
         ("gradients_are_tested_for_nan", "`detect_anomaly`, which looks for NaN"),
         ("scripted_branch", "`TorchScript`, which reads a tensor value"),
-        ("ctc_of_device_lengths", "`ctc_loss`, which copies its lengths to the host,"),
         ("ctc_loss_with_lengths_of_the_host", "`ctc_loss`, which copies its lengths to the device"),
-        ("combinations_of_embeddings", "`combinations`, which calls `masked_select`, whose output"),
     ],
 )
 def test_words(name, words):

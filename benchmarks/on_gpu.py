@@ -4,7 +4,7 @@ Runs several jobs at a time, each with a limit, and those that measure times las
 nothing beside them. What a job printed and how it ended is in OUTDIR/log.txt and OUTDIR/jobs.jsonl
 as soon as it ends, and the files that it left in $OUT are in OUTDIR/files.zip, so a run that is
 killed loses only what was still running. ``--minutes`` ends the run in time: jobs that still run
-then are killed, and what they had printed is kept. ``--only "corpus=hidden_state --jobs 2"`` runs
+then are killed, and what they had printed is kept. ``--only "corpus=streams --jobs 2"`` runs
 one job with more arguments. Exit code 1 if a job failed, was killed or not started.
 """
 
@@ -62,10 +62,6 @@ class Job(NamedTuple):
 JOBS = {
     "corpus": Job(
         ("benchmarks/corpus.py", "--jobs", "{jobs}", "--save", "{out}/corpus.jsonl"), 1200
-    ),
-    "as-scripts": Job(
-        ("benchmarks/corpus.py", "--as-scripts", "--sample", "400", "--jobs", "{jobs}",
-         "--save", "{out}/as-scripts.jsonl"), 600,
     ),
     "findings": Job(
         ("benchmarks/findings.py", "--device", "gpu", "--jobs", "{jobs}",

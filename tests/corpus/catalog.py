@@ -1,14 +1,14 @@
-"""The corpus: workloads as users write them, each with what a GPU does to it.
+"""The corpus: programs as users write them, each with what a GPU does to it.
 
-``entries/THEME.py`` has factories, ``scripts/*.py`` are scripts that capture graphs themselves. A
-trailing comment ``# guilty: REASON`` marks the line because of which a capture is refused or a
-replay computes something else than eager. An entry without a marked line captures and replays
-correctly. If either of two lines is a fair answer, both are marked. ``# guilty if FEATURE: REASON``
-is a mark only with the versions of PyTorch for which ``FEATURES`` says so.
+``entries/FAMILY/NAME.py`` defines a factory ``NAME``, with ``device`` as its only parameter or
+without one; ``scripts/FAMILY/NAME.py`` captures graphs itself. A comment ``# <- CODE`` marks the
+line because of which a capture is refused or a replay computes something else than eager. A program
+without a mark is correct: it captures and replays correctly. If either of two lines is a fair
+answer, both are marked. ``# <- CODE if FEATURE`` is a mark only with the versions of PyTorch for
+which ``FEATURES`` says so. ``# <- CODE (not shown)`` is a mistake that two thousand replays need
+not show: a race, a file that changes.
 
-A factory is a public function at the top of a file without parameters, or with ``device`` alone.
-What stands between it and the factory above it belongs to it: a module that it uses, for example.
-If the loop around the code has a learning rate scheduler, it is an attribute ``scheduler``.
+If the loop around an entry has a learning rate scheduler, it is an attribute ``scheduler``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import zlib
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-WRONG = HERE / "wrong.txt"
-"""Entries whose verdict is known to be wrong; `benchmarks/corpus.py --record` writes them."""
+CONFIRMS_RULES = "refused_ops"
+"""The family with an entry for each rule of ``detectors/op_rules.py``. None of it is held out."""
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 """What a statement can be inside of."""
-_GUILTY = re.compile(r"# guilty(?: if ([a-z-]+))?: (.+)")
+_MARK = re.compile(r"# <- ([a-z0-9-]+)(?: if ([a-z-]+))?( \(not shown\))?")
 
 
 def _recomputes_other_numbers() -> bool:
@@ -62,124 +62,82 @@ FEATURES = {
     "refuses-pinning": _refuses_pinning,
 }
 """By the name in a mark: whether it holds for the PyTorch that is installed."""
-NOT_SHOWN = frozenset(
-    (
-        # Races, which small tensors and a busy host do not show on every GPU.
-        "functional_updates:features_freed_while_a_stream_reads",
-        "pinned_memory:gate_by_a_pinned_flag",
-        "simulations_and_streams:event_recorded_too_early",
-        "scripts:event_recorded_too_early",
-        # Files and free memory, which nothing changes meanwhile.
-        "less_direct_reads:config_reload",
-        "reviewed_projects:chunks_by_free_memory",
-        "reviewed_projects:configuration_file",
-        # A line of text that no replay writes.
-        "schedules_of_a_step:asserts_finite_losses_now_and_then",
-        "schedules_of_a_step:compares_with_the_best_now_and_then",
-        "schedules_of_a_step:keeps_a_number_now_and_then",
-        "schedules_of_a_step:writes_a_line_now_and_then",
-        # Boxes of which all match those before.
-        "speech_vision_and_play:tracks_get_the_next_identities",
-        # An average of what has converged.
-        "steps_of_a_recipe:average_with_a_warm_up",
-    )
-)
-"""Entries whose mistake two thousand replays need not show."""
-RAISES = frozenset(("scripts:model_never_moved",))
-"""Entries that PyTorch ends with an exception at the marked line, graphs or not."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A factory of the corpus, or a script."""
+class Mark:
+    """One marked line."""
 
-    theme: str
-    name: str
+    code: str
+    line: int
+    feature: str | None
+    is_shown: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the corpus. All that is known of it follows from its file."""
+
     file: Path
-    guilty: tuple[range, ...]
-    """Lines of each marked statement; none for an innocent entry."""
-    reasons: tuple[str, ...]
-    depends: bool = False
-    """Whether the version of PyTorch decides."""
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+    @property
+    def family(self) -> str:
+        return self.file.parent.name
 
     @property
     def is_script(self) -> bool:
-        return self.theme == "scripts"
+        return self.file.parent.parent.name == "scripts"
 
     @property
-    def key(self) -> str:
-        return f"{self.theme}:{self.name}"
+    def is_holdout(self) -> bool:
+        """Whether nobody looks at it, nor at its verdict, while a wrong verdict is being fixed."""
+        return self.family != CONFIRMS_RULES and zlib.crc32(self.name.encode()) % 3 == 0
 
     @property
     def spec(self) -> str:
         """What the command line calls it."""
         return str(self.file) if self.is_script else f"{self.file}:{self.name}"
 
-    def is_guilty_line(self, line: int | None) -> bool:
-        return any(line in lines for lines in self.guilty)
+    @functools.cached_property
+    def source(self) -> str:
+        return self.file.read_text()
+
+    @functools.cached_property
+    def all_marks(self) -> tuple[Mark, ...]:
+        """Also those that do not hold for the PyTorch that is installed."""
+        return tuple(
+            Mark(match[1], number, match[2], not match[3])
+            for number, line in enumerate(self.source.splitlines(), 1)
+            for match in _MARK.finditer(line)
+        )
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [each for each in self.all_marks if not each.feature or FEATURES[each.feature]()]
+
+    @property
+    def is_faulty(self) -> bool:
+        return bool(self.marks)
+
+    @functools.cached_property
+    def marked_lines(self) -> frozenset[int]:
+        """Of each marked statement."""
+        marks = self.marks
+        statements = _statements(ast.parse(self.source)) if marks else {}
+        return frozenset(line for mark in marks for line in statements.get(mark.line, (mark.line,)))
 
 
-def entries(*wanted: str) -> list[Entry]:
-    """All entries, or those of these themes, names and keys."""
-    files = [*sorted(HERE.glob("entries/*.py")), *sorted(HERE.glob("scripts/*.py"))]
-    found = [entry for file in files for entry in _entries_in(file)]
+def programs(*wanted: str) -> list[Program]:
+    """All programs, or those of these families and names."""
+    files = [*sorted(HERE.glob("entries/*/*.py")), *sorted(HERE.glob("scripts/*/*.py"))]
+    found = [Program(file) for file in files]
     if not wanted:
         return found
-    return [each for each in found if {each.theme, each.name, each.key} & set(wanted)]
-
-
-def entries_of(theme: str) -> tuple[Entry, ...]:
-    """Those of one file, without reading the others."""
-    return _entries_in(HERE / "entries" / f"{theme}.py")
-
-
-@functools.cache
-def _entries_in(file: Path) -> tuple[Entry, ...]:
-    return (_script(file),) if file.parent.name == "scripts" else tuple(_factories(file))
-
-
-def _factories(file: Path) -> Iterator[Entry]:
-    source = file.read_text()
-    marks, dependent, tree = marks_of(source), _dependent(source), ast.parse(source)
-    statements = _statements(tree)
-    start = 1
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and _is_factory(node):
-            end = node.end_lineno or node.lineno
-            own = {line: reason for line, reason in marks.items() if start <= line <= end}
-            lines = tuple(statements.get(line, range(line, line + 1)) for line in own)
-            depends = any(start <= line <= end for line in dependent)
-            yield Entry(file.stem, node.name, file, lines, tuple(own.values()), depends)
-            start = end + 1
-
-
-def _is_factory(node: ast.FunctionDef) -> bool:
-    names = [argument.arg for argument in node.args.args]
-    public = not node.name.startswith("_") and not node.decorator_list
-    return public and names in ([], ["device"]) and node.args.vararg is None
-
-
-def _script(file: Path) -> Entry:
-    source = file.read_text()
-    marks = marks_of(source)
-    statements = _statements(ast.parse(source)) if marks else {}
-    lines = tuple(statements.get(line, range(line, line + 1)) for line in marks)
-    return Entry("scripts", file.stem, file, lines, tuple(marks.values()))
-
-
-def marks_of(source: str) -> dict[int, str]:
-    """Line and reason of each marker that holds."""
-    return {
-        number: match[2]
-        for number, line in enumerate(source.splitlines(), 1)
-        if (match := _GUILTY.search(line)) and (match[1] is None or FEATURES[match[1]]())
-    }
-
-
-def _dependent(source: str) -> list[int]:
-    """The lines with markers that hold with some versions of PyTorch."""
-    found = enumerate(source.splitlines(), 1)
-    return [number for number, line in found if (match := _GUILTY.search(line)) and match[1]]
+    return [program for program in found if {program.family, program.name} & set(wanted)]
 
 
 def _statements(tree: ast.AST) -> dict[int, range]:

@@ -1,35 +1,64 @@
-"""A sample of the corpus; `python benchmarks/corpus.py` runs all of it."""
+"""A part of the corpus; `python benchmarks/corpus.py` judges all of it.
+
+Each commit checks another quarter of the programs that are not held out.
+``CGTOOL_CORPUS_PART=2`` selects one, and ``CGTOOL_CORPUS_PART=all`` all four.
+"""
 
 from __future__ import annotations
+
+import os
+import subprocess
 
 import pytest
 import torch
 
-from tests.corpus.catalog import FEATURES, HERE, WRONG, entries, marks_of
-from tests.corpus.judge import GOOD, judged
+from tests.corpus.catalog import FEATURES, HERE, Program, programs
+from tests.corpus.judge import known_wrong, verdicts
 from tests.corpus.truth import Twin, agrees_with, truths
 
-EVERY = 40
-KNOWN = frozenset(WRONG.read_text().split())
+PARTS = 4
+GROUPS = 12
+"""Tests that judge the programs of a part, for several workers to share."""
 
 
-def test_entries_have_names_of_their_own():
-    keys = [entry.key for entry in entries()]
-    assert len(keys) == len(set(keys))
-    assert set(keys) >= KNOWN
+def _part() -> str:
+    if given := os.environ.get("CGTOOL_CORPUS_PART"):
+        return given
+    command = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "0"
+    return str(int(done.stdout.strip() or "0", 16) % PARTS)
 
 
-def test_every_mark_belongs_to_an_entry():
-    files = [*HERE.glob("entries/*.py"), *HERE.glob("scripts/*.py")]
-    marks = sum(len(marks_of(file.read_text())) for file in files)
-    assert sum(len(entry.guilty) for entry in entries()) == marks
+def chosen(part: str) -> list[Program]:
+    """The programs of a part, or of all."""
+    seen = [program for program in programs() if not program.is_holdout]
+    return seen if part == "all" else seen[int(part) :: PARTS]
 
 
-def test_a_mark_may_depend_on_pytorch(monkeypatch):
-    source = "x = 1  # guilty if it-rains: wet\ny = 2  # guilty: always\n"
-    for rains, lines in ((True, [1, 2]), (False, [2])):
+PART = _part()
+
+
+def test_programs_have_names_of_their_own():
+    names = [program.name for program in programs()]
+    assert len(names) == len(set(names))
+    assert set(names) >= set(known_wrong())
+
+
+def test_what_a_mark_says(tmp_path, monkeypatch):
+    file = tmp_path / "scripts" / "streams" / "weather.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "x = 1  # <- sync-item if it-rains\ny = (\n    2  # <- sync-item (not shown)\n)\n"
+    )
+    for rains, lines in ((True, {1, 2, 3, 4}), (False, {2, 3, 4})):
         monkeypatch.setitem(FEATURES, "it-rains", lambda rains=rains: rains)
-        assert list(marks_of(source)) == lines
+        program = Program(file)
+        assert (program.family, program.is_script, program.is_faulty) == ("streams", True, True)
+        assert program.marked_lines == lines
+        assert [mark.is_shown for mark in program.all_marks] == [True, False]
 
 
 def test_the_truth_compares_gradients_and_leaves_libraries_alone():
@@ -42,26 +71,28 @@ def test_the_truth_compares_gradients_and_leaves_libraries_alone():
     assert kept is weight and gradient is weight.grad
 
 
-def test_a_sample_gets_the_right_verdict():
-    sample = [entry for entry in entries()[::EVERY] if entry.key not in KNOWN]
-    wrong = [verdict.text for verdict in judged(sample) if verdict.outcome not in GOOD]
-    if wrong:
-        pytest.fail("\n".join(wrong))
+@pytest.mark.parametrize("group", range(GROUPS), ids=lambda group: f"{PART}-{group}")
+def test_verdicts_are_right_but_for_those_known_to_be_wrong(group):
+    group_of_part = chosen(PART)[group::GROUPS]
+    known = known_wrong()
+    listed = {each.name: known[each.name] for each in group_of_part if each.name in known}
+    wrong = {
+        each.program.name: each for each in verdicts(group_of_part, jobs=1) if not each.is_right
+    }
+    text = "\n".join(each.text for each in wrong.values())
+    assert {name: each.outcome for name, each in wrong.items()} == listed, text
 
 
 @pytest.mark.gpu
-def test_threads_and_streams_are_followed_on_a_gpu():
-    chosen = entries(
-        "generic_stream_class", "generic_stream_without_fork", "helper_thread_computes",
-        "helper_thread_waits", "generic_streams_by_hand", "thread_polls_an_event",
-        "operator_reads_its_bound",
-    )  # fmt: skip
-    wrong = [verdict.text for verdict in judged(chosen, "cuda") if verdict.outcome not in GOOD]
-    assert not wrong, "\n".join(wrong)
+def test_streams_are_followed_on_a_gpu():
+    streams = [each for each in programs("streams") if not each.is_holdout and not each.is_script]
+    known = known_wrong()
+    wrong = [each for each in verdicts(streams, "cuda") if not each.is_right]
+    assert not [each.text for each in wrong if each.program.name not in known]
 
 
 @pytest.mark.gpu
-def test_a_sample_is_marked_as_a_gpu_behaves():
-    for entry in entries()[::EVERY]:
-        result = truths([entry])[entry.key]
-        assert agrees_with(entry, result["result"]), (entry.key, result)
+def test_a_part_is_marked_as_a_gpu_behaves():
+    for program in chosen(PART)[::GROUPS]:
+        result = truths([program])[program.name]
+        assert agrees_with(program, result["result"]), (program.name, result)

@@ -1,4 +1,4 @@
-"""What a GPU does to an entry: plain PyTorch written by hand, nothing of cgtool.
+"""What a GPU does to a program: plain PyTorch written by hand, nothing of cgtool.
 
 Of each entry there are two: one runs eagerly, the other is captured with ``torch.cuda.graph`` after
 three warm-up iterations on a side stream. Both then take part in the same loop: fresh values are
@@ -26,29 +26,29 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.corpus.catalog import NOT_SHOWN, Entry
+from tests.corpus.catalog import Program
 from tests.forked_workers import in_fork
 
 SECONDS = 60
 GROUP = 8
-"""Entries that share a process."""
+"""Programs that share a process."""
 _WARM_UP, _FIRST, _MORE, _DAY = 3, 6, 2000, 86_400
 _MORE_SECONDS = {True: 12.0, False: 1.0}
-"""Of guilty and of innocent entries: what is guilty may differ late."""
+"""By whether the program is faulty: such a one may differ late."""
 _EAGER = re.compile(r"# eager: (.+?)(?:  #.*)?$", re.MULTILINE)
 NOT_COMPARED = "not compared"
 _CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
 
 
-def truths(chosen: list[Entry]) -> dict[str, dict[str, str]]:
-    """By the key of the entry, its ``result`` (equal, differs, refused, fails in eager, crashed,
+def truths(chosen: list[Program]) -> dict[str, dict[str, str]]:
+    """By the name of the program, its ``result`` (equal, differs, refused, fails in eager, crashed,
     not compared) and the ``detail``.
 
     Entries run one after the other in a process of their own until a capture is refused, which
     leaves the process unusable. A script has a process for itself.
     """
     found: dict[str, dict[str, str]] = {}
-    while rest := [entry for entry in chosen if entry.key not in found]:
+    while rest := [program for program in chosen if program.name not in found]:
         group = rest[:1] if rest[0].is_script else [each for each in rest if not each.is_script]
         try:
             found |= in_fork(_answers, group, timeout=SECONDS)
@@ -56,35 +56,39 @@ def truths(chosen: list[Entry]) -> dict[str, dict[str, str]]:
             # Which one it was shows when each is alone.
             detail = str(error).strip().splitlines()[-1]
             if len(group) == 1:
-                found[group[0].key] = {"result": "crashed", "detail": detail}
+                found[group[0].name] = {"result": "crashed", "detail": detail}
             else:
-                for entry in group:
-                    found |= truths([entry])
+                for program in group:
+                    found |= truths([program])
     return found
 
 
-def agrees_with(entry: Entry, result: str) -> bool:
-    """Whether a result does not contradict the label of an entry. A mark that depends on PyTorch
+def agrees_with(program: Program, result: str) -> bool:
+    """Whether a result does not contradict the marks of a program. A mark that depends on PyTorch
     is about a backward that is a graph of its own, and here there is only one graph."""
-    if result == NOT_COMPARED or entry.depends or entry.key in NOT_SHOWN:
+    is_decided = all(mark.is_shown and not mark.feature for mark in program.all_marks)
+    if result == NOT_COMPARED or not is_decided:
         return True
-    return bool(entry.guilty) == (result != "equal")
+    return program.is_faulty == (result != "equal")
 
 
-def _answers(group: list[Entry]) -> dict[str, dict[str, str]]:
+def _answers(group: list[Program]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for entry in group:
-        found[entry.key] = answer = _answer(entry)
+    for program in group:
+        found[program.name] = answer = _answer(program)
         if answer["result"] not in ("equal", "differs"):
             break
     return found
 
 
-def _answer(entry: Entry) -> dict[str, str]:
+def _answer(program: Program) -> dict[str, str]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         try:
-            result, detail = _script(entry, printed) if entry.is_script else _Race(entry).result()
+            if program.is_script:
+                result, detail = _script(program, printed)
+            else:
+                result, detail = _Race(program).result()
         except Differs as difference:
             result, detail = "differs", str(difference)
         except _Failed as failure:
@@ -117,7 +121,7 @@ def _called(result: str) -> Iterator[None]:
 class Twin:
     """An entry that was loaded on its own: its callable, its inputs, its state."""
 
-    def __init__(self, entry: Entry, name: str, device: str) -> None:
+    def __init__(self, entry: Program, name: str, device: str) -> None:
         import torch
 
         torch.manual_seed(0)
@@ -125,7 +129,7 @@ class Twin:
         module = types.ModuleType(f"{name}_{entry.file.stem}")
         sys.modules[module.__name__] = module
         # A second registration of a custom op would end the first one.
-        source = entry.file.read_text().replace('"corpus::', f'"{name}_corpus::')
+        source = entry.source.replace('"corpus::', f'"{name}_corpus::')
         exec(compile(source, str(entry.file), "exec"), vars(module))
         factory = getattr(module, entry.name)
         made = factory(device) if factory.__code__.co_argcount else factory()
@@ -191,11 +195,11 @@ class Twin:
 class _Race:
     """Eager against replays."""
 
-    def __init__(self, entry: Entry, device: str = "cuda") -> None:
+    def __init__(self, entry: Program, device: str = "cuda") -> None:
         with _called("fails in eager"):
             self.eager = Twin(entry, "eager", device)
             self.graphed = Twin(entry, "graphed", device)
-        self.guilty = bool(entry.guilty)
+        self.is_faulty = entry.is_faulty
         self.on_gpu = device == "cuda"
         self.iteration = 0
         self.replay: Callable[[], Any] = lambda: None
@@ -218,7 +222,7 @@ class _Race:
         with _a_day_later():
             for _ in range(2):
                 self._compare(" later")
-        end = time.perf_counter() + _MORE_SECONDS[self.guilty]
+        end = time.perf_counter() + _MORE_SECONDS[self.is_faulty]
         while self.iteration < _MORE and time.perf_counter() < end:
             self._compare_many(50)
         return "equal", f"{self.iteration} iterations"
@@ -496,12 +500,12 @@ def _short(value: Any) -> str:
 # --- scripts
 
 
-def _script(entry: Entry, printed: io.StringIO) -> tuple[str, str]:
-    expected = _EAGER.findall(entry.file.read_text())
-    sys.argv = [str(entry.file)]
-    sys.path.insert(0, str(entry.file.parent))
+def _script(script: Program, printed: io.StringIO) -> tuple[str, str]:
+    expected = _EAGER.findall(script.source)
+    sys.argv = [str(script.file)]
+    sys.path.insert(0, str(script.file.parent))
     with _called("refused"):
-        runpy.run_path(str(entry.file), run_name="__main__")
+        runpy.run_path(str(script.file), run_name="__main__")
         import torch
 
         torch.cuda.synchronize()

@@ -25,17 +25,17 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
 from cgtool.program.load import load
 from cgtool.program.workload import Workload, WorkloadPart
-from tests.corpus.catalog import entries, entries_of
+from tests.corpus.catalog import CONFIRMS_RULES, programs
 
 _TESTING = str(Path(torch.__file__).parent / "testing" / "_internal" / "jit_utils.py")
 
-ENTRIES = entries_of("refused_ops")
+ENTRIES = programs(CONFIRMS_RULES)
 
 
 def refusal(entry):
     """What a capture of an entry is refused for; None if it is captured."""
     with SimulatedDevice("test").active() as device:
-        workload = load(f"{entry.file}:{entry.name}", device="cuda")
+        workload = load(entry.spec, device="cuda")
         try:
             prepare(device, workload, CaptureOptions(), lambda _text: None)
         except CgtoolError as error:
@@ -48,10 +48,10 @@ def test_rules_and_entries_belong_together():
     confirmed = set()
     for entry in ENTRIES:
         failure = refusal(entry)
-        assert (failure is not None) == bool(entry.guilty), entry.key
+        assert (failure is not None) == entry.is_faulty, entry.name
         if failure is not None:
             lines = {frame.line for frame in failure.frames}
-            assert any(lines & set(guilty) for guilty in entry.guilty), entry.key
+            assert lines & entry.marked_lines, entry.name
             confirmed |= {each for each in subjects if each.removesuffix(",") in failure.message}
     assert confirmed == subjects
 
@@ -63,18 +63,14 @@ def test_rules_and_entries_belong_together():
         ("fills_a_mask_with_the_maximum", "`masked_fill` with a tensor as value"),
         ("branches_with_cond", "`torch.cond` or `while_loop`, which reads its condition"),
         ("layer_by_a_tensor", "a tensor as the index of a layer"),
-        ("rate_falls_on_a_plateau", "the scheduler, which reads the loss"),
-        ("span_timer", "Event.synchronize()"),
         ("sparse_matrix_with_checks", "`sparse_coo_tensor`, which reads the range"),
         ("gradients_are_tested_for_nan", "`detect_anomaly`, which looks for NaN"),
         ("scripted_branch", "`TorchScript`, which reads a tensor value"),
-        ("ctc_of_device_lengths", "`ctc_loss`, which copies its lengths to the host,"),
         ("ctc_loss_with_lengths_of_the_host", "`ctc_loss`, which copies its lengths to the device"),
-        ("combinations_of_embeddings", "`combinations`, which calls `masked_select`, whose output"),
     ],
 )
 def test_words(name, words):
-    (entry,) = entries(name)
+    (entry,) = programs(name)
     assert words in refusal(entry).message
 
 
@@ -186,7 +182,7 @@ def test_torchscript_is_named_where_pytorch_tests_wrap_its_calls(monkeypatch):
     names = {"original": torch._C.ScriptMethod.__call__}
     exec(code, names)
     monkeypatch.setattr(torch._C.ScriptMethod, "__call__", names["call"])
-    (entry,) = entries("scripted_branch")
+    (entry,) = programs("scripted_branch")
     assert "`TorchScript`, which reads a tensor value" in refusal(entry).message
 
 

@@ -1,0 +1,12 @@
+import torch
+
+
+def collisions_of_all_pairs(device):
+    index = torch.arange(6, device=device)
+
+    def collide(points):
+        # It selects by a mask.
+        pairs = torch.combinations(index, 2)  # <- sync-dynamic-shape-op
+        return (points[pairs[:, 0]] - points[pairs[:, 1]]).norm(dim=1).clamp(max=1)
+
+    return collide, (torch.randn(6, 3, device=device),)

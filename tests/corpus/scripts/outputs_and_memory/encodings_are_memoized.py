@@ -1,0 +1,40 @@
+"""Encodings of prompts are memoized: each is the output of one graph."""
+
+import functools
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+table = nn.Embedding(64, 8).cuda()
+encoder = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).cuda()
+ids = torch.zeros(5, dtype=torch.long, device="cuda")
+
+
+@torch.inference_mode()
+def forward():
+    return encoder(table(ids)).mean(0)
+
+
+forward()
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.inference_mode(), torch.cuda.graph(graph):
+    pooled = encoder(table(ids)).mean(0)
+
+
+@functools.lru_cache(maxsize=8)
+def encode(prompt):
+    ids.copy_(torch.tensor([ord(letter) % 64 for letter in prompt]))
+    graph.replay()
+    return pooled  # <- output-overwritten-by-next-replay
+
+
+with torch.inference_mode():
+    for prompt in ("river", "stone", "river", "cloud", "stone"):
+        query = encode(prompt)  # <- output-overwritten-by-next-replay
+        reference = encode("river")  # <- output-overwritten-by-next-replay
+        likeness = torch.cosine_similarity(
+            query, reference, dim=0
+        )  # <- output-overwritten-by-next-replay
+        print(prompt, likeness.item())

@@ -153,7 +153,7 @@ class ScriptDevice(DeviceModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.event_class = type("Event", (_ScriptEvent,), {"device": self})
+        self.event_class = type("Event", (_ScriptEvent,), {"owner": self})
         self.recorder: OpRecorder | None = None
         """Recorder of the capture in progress."""
         self.ended_by: Finding | None = None
@@ -245,8 +245,7 @@ class ScriptDevice(DeviceModel):
         return known(cuda_error(*_ENDED))
 
     def new_pool(self) -> PoolId:
-        """``torch.cuda.graph_pool_handle``."""
-        return self.add_pool((0, len(self.pools) + 1))
+        return self.add_pool(super().new_pool())
 
     def add_pool(self, pool: PoolId) -> PoolId:
         if pool not in self.pools:
@@ -291,7 +290,7 @@ class ScriptDevice(DeviceModel):
 class _ScriptEvent(Event):
     """Uses the host's clock."""
 
-    device: ScriptDevice
+    owner: ScriptDevice
 
     _captured = False
 
@@ -301,11 +300,11 @@ class _ScriptEvent(Event):
 
     def record(self, stream: Stream | None = None) -> None:
         super().record(stream)
-        self._captured = (stream or self.device.current).is_capturing() and not self._external
+        self._captured = (stream or self.owner.current).is_capturing() and not self._external
 
     def _refuse_captured(self, call: str) -> None:
-        if self._captured and not self.device.capturing:
-            self.device.report(
+        if self._captured and not self.owner.capturing:
+            self.owner.report(
                 CAPTURED_EVENT_MISUSE,
                 f"{call} of an event that was recorded in a capture, so it never completes",
                 phase="script",

@@ -196,7 +196,7 @@ def get_properties(_index: int) -> type[_Properties]:
 
 
 cudart = SimpleNamespace(
-    cudaError=SimpleNamespace(success=0),
+    cudaError=type("cudaError", (int,), {"success": 0}),
     cudaGetErrorString="CUDA error {}".format,
     cudaMemGetInfo=lambda _device: _FREE_AND_TOTAL,
     **_answers(dict.fromkeys(("cudaProfilerStart", "cudaProfilerStop"), 0)),

@@ -168,6 +168,9 @@ class Stream(Lane):
     def __hash__(self) -> int:
         return self.stream_id
 
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.cuda_stream
 

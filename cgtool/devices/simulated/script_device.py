@@ -318,6 +318,6 @@ class _ScriptEvent(Event):
         self._refuse_captured("query()")
         return super().query()
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end_event: Any) -> float:
         self._refuse_captured("elapsed_time()")
-        return super().elapsed_time(end)
+        return super().elapsed_time(end_event)

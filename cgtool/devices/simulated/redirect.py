@@ -376,6 +376,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
     with Patches() as patches:
         patches.enter_context(control_flow.run_directly())
         replace, wrap, stand_in = patches.replace, patches.wrap, patches.stand_in
+        note = device.note_record_stream
         wrap(threading, "excepthook", _thread_ended)
         for binding in private.bindings(
             {"cuda_": cuda_bindings(device), "accelerator_": accelerator_bindings(device)}
@@ -387,8 +388,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         patches.set(*private.DEVICE_COUNT, 1)
         patches.set(torch.cuda, private.GET_PROPERTIES, get_properties)
         patches.set(*private.ACCELERATOR, lambda: torch.device("cuda"))
-        for owner in (torch.cuda, torch.cuda.memory, torch.cuda.streams):
-            for name, value in cuda_calls(device).items():
+        for name, value in cuda_calls(device).items():
+            for owner in (torch.cuda, torch.cuda.memory, torch.cuda.streams):
                 replace(owner, name, value)
         for name, value in _SAYS_ITS_DEVICE.items():
             replace(torch.Tensor, name, value)
@@ -397,7 +398,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(torch, "Event", device.event_class)
         for name in ("set_autocast_enabled", "set_autocast_dtype", "set_autocast_gpu_dtype"):
             wrap(torch, name, _set_autocast)
-        replace(torch.Tensor, "record_stream", lambda tensor, _: device.note_record_stream(tensor))
+        replace(torch.Tensor, "record_stream", lambda tensor, *_, **__: note(tensor))
         replace(torch, "compile", functools.partial(_compile, device))
         replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
         replace(torch.backends.cuda, "is_built", lambda: True)

@@ -162,14 +162,14 @@ class GeneratorStates:
         self._saved.append(_Saved(state, self._graph, here()))
         return state
 
-    def _restore(self, original: Any, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        with self._setting(_Set("state", here(), self._find(state))):
-            return call_user(original, state, *args, **kwargs)
+    def _restore(self, original: Any, new_state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with self._setting(_Set("state", here(), self._find(new_state))):
+            return call_user(original, new_state, *args, **kwargs)
 
-    def _restore_host(self, original: Any, state: torch.Tensor) -> Any:
+    def _restore_host(self, original: Any, new_state: torch.Tensor) -> Any:
         # On the simulated device both are one generator; `fork_rng` sets the host's first.
         with self._setting(self._last):
-            return call_user(original, state)
+            return call_user(original, new_state)
 
     def _seed(self, original: Any, seed: int) -> Any:
         self._refused |= sets_other_seed(seed)

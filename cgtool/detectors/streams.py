@@ -53,6 +53,8 @@ NOT_CAPTURED = frozenset((KERNEL_ON_STREAM_ZERO, SIDE_STREAM_NOT_FORKED))
 Frontier = frozenset[int]
 
 _GRAPHS = "/torch/cuda/graphs.py"
+_PASSED_OVER = "/cgtool/", "/torch/cuda/__init__.py"
+"""`torch.cuda.synchronize`, and what it calls."""
 _BEGINS_IN_THREAD = (
     "the capture could not begin (900): another thread is capturing, and `torch.cuda.graph` "
     "synchronizes the device"
@@ -120,7 +122,7 @@ class _Current(threading.local):
 def _begins_capture() -> bool:
     """Whether what calls cgtool is ``torch.cuda.graph`` or ``make_graphed_callables``."""
     files = (package_part(frame.f_code.co_filename) for frame in callers(sys._getframe(1)))
-    return next((file for file in files if not file.startswith("/cgtool/")), "") == _GRAPHS
+    return next((file for file in files if not file.startswith(_PASSED_OVER)), "") == _GRAPHS
 
 
 class CaptureInProgress(CapturedRegion):

@@ -475,7 +475,9 @@ def _is_changed(given: list[tuple[torch.Tensor, int]], returned: Any) -> bool:
     if any(id(tensor) not in known for tensor in tensors_in(returned)):
         return True
     with no_torch_function():
-        return any(version not in (-1, getattr(tensor, VERSION)) for tensor, version in given)
+        # An inference tensor has none.
+        followed = [(tensor, version) for tensor, version in given if version >= 0]
+        return any(getattr(tensor, VERSION) != version for tensor, version in followed)
 
 
 _IMPORT_FILE = "<frozen importlib._bootstrap>"

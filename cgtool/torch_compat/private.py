@@ -472,8 +472,32 @@ Dropout: Any = _module("torch.nn.modules.dropout._DropoutNd", "train() and eval(
 _simulated = partial(_patch_point, "simulated device")
 _UNSIMULATED = "code for a GPU cannot run on the simulated device"
 
-LAZY_INIT = _simulated("torch.cuda._lazy_init", _UNSIMULATED)
 INITIALIZED = _simulated("torch.cuda._initialized", _UNSIMULATED)
+CUDART = _simulated("torch.cuda._cudart", "the runtime library of CUDA cannot be called there")
+DEVICE_COUNT = _simulated("torch.cuda._cached_device_count", _UNSIMULATED)
+GET_PROPERTIES = "_get_device_properties"
+"""In ``torch.cuda`` when a GPU has been initialized."""
+_IMPORTED_AS = {
+    "_cuda_exchangeDevice": "_exchange_device",
+    "_cuda_maybeExchangeDevice": "_maybe_exchange_device",
+}
+ACCELERATOR = _simulated("torch._C._get_accelerator", "torch.get_device_module() fails there")
+
+
+def bindings(functions: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and function: in place of PyTorch's bindings in C++, which builds without CUDA do
+    not have, and of those that its modules have imported. ``functions``: by the module of PyTorch
+    and by what the name begins with."""
+    for prefix, by_name in functions.items():
+        for short_name, function in by_name.items():
+            name = f"_{prefix}{short_name}"
+            yield torch._C, name, function
+            for module in (torch.cuda, torch.cuda.memory, torch.cuda.graphs):
+                known = _IMPORTED_AS.get(name, name)
+                if hasattr(module, known):
+                    yield module, known, function
+
+
 check: Callable[[bool, Callable[[], str]], None] = _private(
     "simulated device", "torch._check", "ops with tensors on two devices do not fail there"
 )
@@ -482,15 +506,6 @@ CAPTURING_QUERIES = tuple(
     for owner in ("torch.cuda.graphs", "torch._C")
 )
 """What ``torch.cuda.is_current_stream_capturing`` calls, by whatever name the code knows it."""
-SLEEP = _simulated("torch.cuda._sleep", "torch.cuda._sleep() fails there")
-SNAPSHOT = _simulated("torch.cuda.memory._snapshot", "memory snapshots fail there")
-DUMP_SNAPSHOT = _simulated("torch.cuda.memory._dump_snapshot", "memory snapshots fail there")
-RECORD_MEMORY_HISTORY = _simulated(
-    "torch.cuda.memory._record_memory_history", "memory snapshots fail there"
-)
-HOST_EMPTY_CACHE = _simulated(
-    "torch._C._host_emptyCache", "pinned memory cannot be emptied", gpu=True
-)
 GROUP_TENSORS = _simulated(
     "torch._C._group_tensors_by_device_and_dtype", "foreach optimizers fail there"
 )

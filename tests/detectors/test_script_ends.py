@@ -212,9 +212,10 @@ def test_everything_that_is_patched_is_restored(tmp_path: Path) -> None:
 
 
 def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> None:
-    failure = _failure(tmp_path, "import torch\n\npool = torch.cuda.MemPool()\n").failure
+    call = "torch.cuda.cudart().cudaHostRegister(0, 8, 0)"
+    failure = _failure(tmp_path, f"import torch\n\n{call}\n").failure
     assert failure.exit_code == 4
-    assert "torch.cuda.MemPool has no counterpart" in failure.message
+    assert "cudaHostRegister() has no counterpart" in failure.message
     assert failure.frames[0].line == 3
 
 

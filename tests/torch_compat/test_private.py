@@ -100,7 +100,7 @@ def test_no_private_name_of_pytorch(path: Path) -> None:
         "key = tensor.untyped_storage()._cdata",
         "def f(node): return node._sequence_nr()",
         'schema = getattr(func, "_schema", None)',
-        'patches.set(torch.cuda, "_lazy_init", None)',
+        'patches.set(torch.cuda, "_initialized", None)',
         'module = sys.modules.get("torch._dynamo")',
     ],
 )

@@ -22,7 +22,8 @@ def silent(_text):
 @pytest.fixture
 def autocast_off():
     yield
-    torch.set_autocast_enabled("cpu", False)
+    for kind in ("cpu", "cuda"):
+        torch.set_autocast_enabled(kind, False)
     torch.clear_autocast_cache()
 
 

@@ -1,28 +1,24 @@
-"""What ``torch.cuda`` and ``torch.accelerator`` return on the simulated device.
+"""What PyTorch's bindings of CUDA return on the simulated device.
 
-Of memory, only the pools of graphs are modeled; what is outside captures counts as 0 bytes.
+The functions of ``torch.cuda`` and ``torch.accelerator`` are PyTorch's own: they parse their
+arguments, and call functions in C++ (``torch._C._cuda_getDevice``), which are replaced by those of
+this file. Of memory, only the pools of graphs are modeled; what is outside captures counts as 0
+bytes.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import pickle
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
-from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
-from cgtool.torch_compat import private
-
-RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class _Properties:
@@ -33,38 +29,56 @@ class _Properties:
     total_memory = 141 << 30
     multi_processor_count = 132
     max_threads_per_multi_processor = 2048
+    max_threads_per_block = 1024
+    regs_per_multiprocessor = 65536
+    shared_memory_per_block = 48 << 10
+    shared_memory_per_block_optin = 227 << 10
+    shared_memory_per_multiprocessor = 228 << 10
     warp_size = 32
+    is_integrated = is_multi_gpu_board = 0
 
 
+_FREE_AND_TOTAL = (_Properties.total_memory, _Properties.total_memory)
 _ANSWERS = {
-    **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
-    **dict.fromkeys(("init", private.LAZY_INIT.name, "set_device"), None),
-    "device_count": 1,
-    "current_device": 0,
-    "get_device_name": _Properties.name,
-    "get_device_capability": (_Properties.major, _Properties.minor),
-    "get_device_properties": _Properties(),
-}
-_MEMORY_ANSWERS = {
+    **dict.fromkeys(("getDevice", "exchangeDevice", "maybeExchangeDevice"), 0),
     **dict.fromkeys(
         (
-            "empty_cache", "ipc_collect", "set_per_process_memory_fraction", "set_sync_debug_mode",
-            "reset_peak_memory_stats", "reset_accumulated_memory_stats",
-            "reset_max_memory_allocated", "reset_max_memory_cached", "reset_peak_host_memory_stats",
-            "reset_accumulated_host_memory_stats", private.RECORD_MEMORY_HISTORY.name,
-            private.SLEEP.name,
+            "init", "setDevice", "ipc_collect", "sleep", "emptyCache", "setMemoryFraction",
+            "resetAccumulatedMemoryStats", "resetPeakMemoryStats", "record_memory_history",
+            "resetAccumulatedHostMemoryStats", "resetPeakHostMemoryStats", "setMemoryMetadata",
+            "record_memory_history_legacy", "beginAllocateToPool", "endAllocateToPool",
+            "beginAllocateCurrentThreadToPool", "releasePool", "cudaCachingAllocator_enable",
+            "clearCublasWorkspaces", "customAllocator", "changeCurrentAllocator", "getAllocator",
         )
     ),
-    **dict.fromkeys(("get_sync_debug_mode", "memory_usage", "utilization"), 0),
-    "can_device_access_peer": False,
-    "get_allocator_backend": "native",
-    "get_per_process_memory_fraction": 1.0,
+    **dict.fromkeys(("getCurrentBlasHandle", "getCurrentSolverHandle"), 1),
+    "getDeviceCount": 1,
+    "getArchFlags": f"sm_{_Properties.major}{_Properties.minor}",
+    "canDeviceAccessPeer": False,
+    "getAllocatorBackend": "native",
+    "getMemoryFraction": 1.0,
+    "getMemoryMetadata": "",
+    "cudaCachingAllocator_is_enabled": True,
 }  # fmt: skip
-_UNSUPPORTED = (
-    "memory_stats_as_nested_dict", "caching_allocator_alloc", "use_mem_pool",
-    "caching_allocator_delete", "current_blas_handle", "get_stream_from_external",
-    "change_current_allocator", "cudart",
+_ACCELERATOR_ANSWERS = {
+    **dict.fromkeys(("getDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), 0),
+    **dict.fromkeys(
+        (
+            "setDeviceIndex", "emptyCache", "emptyHostCache", "resetAccumulatedStats",
+            "resetPeakStats", "setAllocatorSettings",
+        )
+    ),
+    "getAccelerator": torch.device("cuda"),
+    "isAllocatorInitialized": True,
+    "getMemoryInfo": _FREE_AND_TOTAL,
+    "getDeviceCapability": {
+        "supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+    },
+}  # fmt: skip
+_NVML_QUERIES = (
+    "device_memory_used", "memory_usage", "utilization", "temperature", "power_draw", "clock_rate",
 )  # fmt: skip
+"""Functions of ``torch.cuda`` that read a driver's counters, without bindings."""
 
 
 def _answers(values: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
@@ -76,17 +90,10 @@ def _answers(values: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
     return {name: answer(value) for name, value in values.items()}
 
 
-class _Guard(contextlib.nullcontext[None]):
-    """``torch.cuda.device(0)``: there is only one device."""
-
-    def __init__(self, _device: Any) -> None:
-        super().__init__()
-
-
 def _unsupported(name: str, fix: str, why: str = "") -> Callable[..., Any]:
     def call(*_args: Any, **_kwargs: Any) -> Any:
         raise user_code(
-            f"torch.cuda.{name} has no counterpart on the simulated device",
+            f"{name} has no counterpart on the simulated device",
             frames=here(2),
             why=why,
             fix=fix,
@@ -97,103 +104,126 @@ def _unsupported(name: str, fix: str, why: str = "") -> Callable[..., Any]:
 
 def _no_graphs(name: str) -> Callable[..., Any]:
     return _unsupported(
-        name,
+        f"torch.cuda.{name}",
         "return the callable uncaptured, or run on a machine with a GPU",
         "cgtool itself captures what the entry point returns",
     )
 
 
-def _class(name: str, init: Callable[..., Any]) -> type:
+def _graph_class(name: str) -> type:
     """A class that cannot be instantiated: ``torch.cuda.CUDAGraph | None`` can be an annotation."""
-    return type(name, (), {"__init__": init})
+    return type(name, (), {"__init__": _no_graphs(name)})
 
 
 def cuda_calls(device: DeviceModel) -> dict[str, Any]:
-    """Replacements by their names in ``torch.cuda``."""
-
-    def enter(stream: Stream | None) -> Any:
-        return stream if stream is not None else contextlib.nullcontext()
-
-    def reseeds(name: str) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            if not args or sets_other_seed(*args):
-                device.refuse(
-                    RNG_STATE_ACCESS,
-                    f"torch.cuda.{name}()",
-                    why=(
-                        "the generator belongs to the graph while it is captured: PyTorch "
-                        "refuses to seed it again"
-                    ),
-                    fix="seed before the replay, not in the captured code",
-                )
-            return getattr(torch.default_generator, name.removesuffix("_all"))(*args)
-
-        return call
-
-    def get_state(*_: Any) -> torch.Tensor:
-        state = torch.get_rng_state()
-        if device.capturing:
-            device.random_state("saved", state)
-        return state
-
-    def set_state(state: torch.Tensor, *_: Any) -> None:
-        torch.set_rng_state(state)
-        if device.capturing:
-            device.random_state("restored", state)
-
-    return _answers(_ANSWERS) | {
-        private.INITIALIZED.name: True,
-        "device": _Guard,
-        "device_of": _Guard,
-        "synchronize": _synchronize(device, "torch.cuda"),
-        "current_stream": lambda *_: device.current,
-        "default_stream": lambda *_: device.default,
-        "stream": enter,
-        "set_stream": _set_stream(device),
+    """Replacements by their names in ``torch.cuda`` and its modules: classes, and what has no
+    bindings."""
+    return {
         "Stream": device.stream_class,
-        "ExternalStream": device.stream_of,
+        "ExternalStream": device.external_stream_class,
         "Event": device.event_class,
-        **{name: reseeds(name) for name in ("manual_seed", "manual_seed_all", "seed")},
-        "initial_seed": torch.default_generator.initial_seed,
-        "get_rng_state": get_state,
-        "set_rng_state": set_state,
-        **{name: _class(name, _no_graphs(name)) for name in ("CUDAGraph", "graph")},
+        "MemPool": type("MemPool", (_MemPool,), {"device": device}),
+        **{name: _graph_class(name) for name in ("CUDAGraph", "graph")},
         "make_graphed_callables": _no_graphs("make_graphed_callables"),
+        "default_generators": (device.generator,),
+        **_answers(dict.fromkeys(_NVML_QUERIES, 0)),
     }
 
 
-def accelerator_calls(device: DeviceModel) -> dict[str, Any]:
-    """Replacements by their names in ``torch.accelerator``."""
-    return _answers(
-        {
-            "is_available": True,
-            "device_count": 1,
-            "current_accelerator": torch.device("cuda"),
-            "current_device_index": 0,
-        }
-    ) | {
-        "current_stream": lambda *_: device.current,
-        "set_stream": _set_stream(device),
-        "synchronize": _synchronize(device, "torch.accelerator"),
+def cuda_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
+    """By their names in ``torch._C``, without ``_cuda_``."""
+
+    def ids(stream: Stream) -> tuple[int, int, int]:
+        return stream.stream_id, stream.device_index, stream.device_type
+
+    def set_stream(*, stream_id: int, **_ids: int) -> None:
+        device.current = device.stream_by_id(stream_id)
+
+    def allocate(size: int, _stream: int) -> int:
+        memory = torch.UntypedStorage(size)
+        allocated[memory.data_ptr()] = memory
+        return memory.data_ptr()
+
+    allocated: dict[int, torch.UntypedStorage] = {}
+
+    def is_capturing() -> bool:
+        if device.current_is_capturing:
+            device.answer_capturing()
+        return device.current_is_capturing
+
+    return {
+        **_answers(_ANSWERS),
+        "getCurrentStream": lambda _index: ids(device.current),
+        "getDefaultStream": lambda _index: ids(device.default),
+        "getStreamFromExternal": lambda handle, _index: ids(device.stream_of(handle)),
+        "getCurrentRawStream": lambda _index: device.current.cuda_stream,
+        "setStream": set_stream,
+        "synchronize": partial(
+            device.refuse_synchronize, "torch.cuda.synchronize()", in_all_modes=True
+        ),
+        "isCurrentStreamCapturing": is_capturing,
+        "set_sync_debug_mode": partial(setattr, device, "sync_debug_mode"),
+        "get_sync_debug_mode": lambda: device.sync_debug_mode,
+        "cudaCachingAllocator_raw_alloc": allocate,
+        "cudaCachingAllocator_raw_delete": allocated.pop,
+        "memoryStats": lambda _index: _memory_stats(device),
+        "hostMemoryStats": _host_memory_stats,
+        "memorySnapshot": partial(_snapshot, device),
     }
 
 
-def _synchronize(device: DeviceModel, module: str) -> Callable[..., None]:
-    return lambda *_: device.refuse_synchronize(f"{module}.synchronize()", in_all_modes=True)
+def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
+    """By their names in ``torch._C``, without ``_accelerator_``."""
+    return {
+        **_answers(_ACCELERATOR_ANSWERS),
+        "getStream": lambda _index: device.current,
+        "setStream": partial(setattr, device, "current"),
+        "synchronizeDevice": lambda _index: device.refuse_synchronize(
+            "torch.accelerator.synchronize()", in_all_modes=True
+        ),
+        "getDeviceStats": lambda _index: _memory_stats(device),
+    }
 
 
-def _set_stream(device: DeviceModel) -> Callable[[Stream], None]:
-    def set_stream(stream: Stream) -> None:
-        device.current = stream
-
-    return set_stream
+def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
+    """By their names in ``torch._C``, without an underscore."""
+    return {"graph_pool_handle": device.new_pool, **_answers({"host_emptyCache": None})}
 
 
-class _Stats(collections.OrderedDict[str, int]):
-    """Statistics; an unknown one is 0."""
+def get_properties(_index: int) -> type[_Properties]:
+    """Of the device with this index."""
+    return _Properties
 
-    def __missing__(self, _name: str) -> int:
-        return 0
+
+cudart = SimpleNamespace(
+    cudaError=type("cudaError", (int,), {"success": 0}),
+    cudaGetErrorString="CUDA error {}".format,
+    cudaMemGetInfo=lambda _device: _FREE_AND_TOTAL,
+    **_answers(dict.fromkeys(("cudaProfilerStart", "cudaProfilerStop"), 0)),
+    **{
+        name: _unsupported(f"{name}()", "allocate with pin_memory=True")
+        for name in ("cudaHostRegister", "cudaHostUnregister")
+    },
+)
+"""``torch.cuda.cudart()``"""
+
+
+class _MemPool:
+    """Replaces ``torch.cuda.MemPool``: the id of a pool, for a graph to allocate from."""
+
+    device: DeviceModel
+
+    def __init__(
+        self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        self.allocator = allocator
+        self.id = self.device.new_pool()
+
+    def use_count(self) -> int:
+        return 1
+
+    def snapshot(self, include_traces: bool = True) -> Any:
+        return torch.cuda.memory_snapshot(self.id)
 
 
 def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> dict[str, Any]:
@@ -225,65 +255,64 @@ def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> d
     }
 
 
-def memory_calls(device: DeviceModel) -> dict[str, Any]:
-    """Replacements by their names in ``torch.cuda`` and ``torch.cuda.memory``."""
+def _snapshot(device: DeviceModel, selected: Any = None) -> dict[str, Any]:
+    """``selected``: the id of a pool, (0, 0) for all, and whether to include traces."""
+    pools: dict[tuple[int, int], PrivatePool] = getattr(device, "pools", {})
+    wanted = tuple(selected or ())[:2]
+    segments = [
+        _segment(pool_id, pool, first)
+        for pool_id, pool in pools.items()
+        if wanted in ((), (0, 0), pool_id)
+        for first in pool.segments
+    ]
+    return {"segments": segments, "device_traces": [[]], "allocator_settings": {}}
 
-    def memory_snapshot(mempool_id: Any = None, *_args: Any, **_kwargs: Any) -> list[Any]:
-        pools: dict[tuple[int, int], PrivatePool] = getattr(device, "pools", {})
-        return [
-            _segment(pool_id, pool, first)
-            for pool_id, pool in pools.items()
-            if mempool_id is None or tuple(mempool_id) == pool_id
-            for first in pool.segments
-        ]
 
-    def snapshot(*_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        return {"segments": memory_snapshot(), "device_traces": [[]], "allocator_settings": {}}
+_COUNTS = ("current", "peak", "allocated", "freed")
 
-    def dump(filename: str = "dump_snapshot.pickle", *_args: Any, **_kwargs: Any) -> None:
-        Path(filename).write_bytes(pickle.dumps(snapshot()))
 
-    # By these names `observe.iteration` knows what returns another number each time.
-    def memory_allocated(*_args: Any) -> int:
-        return sum(segment["allocated_size"] for segment in memory_snapshot())
+def _memory_stats(device: DeviceModel) -> dict[str, Any]:
+    """All that the allocator counts, by name, pool and kind of count."""
+    segments = _snapshot(device)["segments"]
+    read_from = {
+        "allocated_bytes": "allocated_size",
+        "active_bytes": "active_size",
+        "requested_bytes": "requested_size",
+        "reserved_bytes": "total_size",
+        **dict.fromkeys(
+            ("allocation", "segment", "active", "inactive_split", "inactive_split_bytes")
+        ),
+    }
 
-    def memory_reserved(*_args: Any) -> int:
-        return sum(segment["total_size"] for segment in memory_snapshot())
+    def counts(field: str | None, size: str) -> dict[str, int]:
+        of_size = [each for each in segments if size in ("all", each["segment_type"])]
+        now = sum(each[field] for each in of_size) if field else 0
+        return {"current": now, "peak": now, "allocated": now, "freed": 0}
 
-    def mem_get_info(*_args: Any) -> tuple[int, int]:
-        return _Properties.total_memory, _Properties.total_memory
+    pools = {"all": "all", "small_pool": "small", "large_pool": "large"}
+    return {
+        **{
+            name: {pool: counts(field, size) for pool, size in pools.items()}
+            for name, field in read_from.items()
+        },
+        **{f"oversize_{name}": dict.fromkeys(_COUNTS, 0) for name in ("allocations", "segments")},
+        **dict.fromkeys(
+            (
+                "num_alloc_retries", "num_ooms", "max_split_size", "num_sync_all_streams",
+                "num_device_alloc", "num_device_free",
+            ),
+            0,
+        ),
+    }  # fmt: skip
 
-    def memory_stats(*_args: Any, **_kwargs: Any) -> _Stats:
-        stats = _Stats()
-        for name, value in (
-            ("allocated_bytes", memory_allocated()),
-            ("reserved_bytes", memory_reserved()),
-        ):
-            for which in ("current", "peak"):
-                stats[f"{name}.all.{which}"] = value
-        return stats
 
-    def memory_summary(*_args: Any, **_kwargs: Any) -> str:
-        return (
-            f"simulated device: pools of graphs {memory_allocated()} bytes allocated, "
-            f"{memory_reserved()} reserved"
-        )
-
-    return (
-        _answers(_MEMORY_ANSWERS | {"host_memory_stats": _Stats()})
-        | {name: _unsupported(name, "run it on a machine with a GPU") for name in _UNSUPPORTED}
-        | dict.fromkeys(("memory_allocated", "max_memory_allocated"), memory_allocated)
-        | dict.fromkeys(
-            ("memory_reserved", "max_memory_reserved", "memory_cached", "max_memory_cached"),
-            memory_reserved,
-        )
-        | {
-            "mem_get_info": mem_get_info,
-            "memory_snapshot": memory_snapshot,
-            private.SNAPSHOT.name: snapshot,
-            private.DUMP_SNAPSHOT.name: dump,
-            "memory_stats": memory_stats,
-            "memory_summary": memory_summary,
-            "MemPool": _class("MemPool", _unsupported("MemPool", "run it on a machine with a GPU")),
-        }
-    )
+def _host_memory_stats() -> dict[str, Any]:
+    times = ("total", "max", "min", "count", "avg")
+    return {
+        **{
+            name: dict.fromkeys(_COUNTS, 0)
+            for name in ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+        },
+        **{name: dict.fromkeys(times, 0) for name in ("host_alloc_time", "host_free_time")},
+        **dict.fromkeys(("num_host_alloc", "num_host_free"), 0),
+    }

@@ -50,7 +50,7 @@ from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree
+from cgtool.torch_compat.private import generator_key, no_torch_function, pytree
 from cgtool.torch_compat.storages import StorageRef, copy_bytes
 
 API_ORDER_MISUSE = code("api-order-misuse")
@@ -348,6 +348,30 @@ class CUDAGraph:
         return 0 if self._graph is None else len(self._graph.nodes)
 
 
+class _Graph:
+    """Replaces ``torch.accelerator.Graph``, with the other methods of ``CUDAGraph``."""
+
+    def __new__(
+        cls, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default"
+    ) -> Any:
+        graph: Any = super().__new__(cls, keep_graph)  # type: ignore[call-arg]
+        graph.graph_pool = pool
+        graph.capture_error_mode = capture_error_mode
+        return graph
+
+    def capture_begin(self: Any) -> None:
+        mode = "global" if self.capture_error_mode == "default" else self.capture_error_mode
+        super().capture_begin(self.graph_pool, mode)  # type: ignore[misc]
+
+    def __enter__(self) -> None:
+        torch.accelerator.synchronize()
+        torch.accelerator.empty_cache()
+        self.capture_begin()
+
+    def __exit__(self: Any, *_exc: object) -> None:
+        self.capture_end()
+
+
 def _levels_of_ours() -> int:
     """How far out of this file and the recorder's the program's own call is, for a warning."""
     frame, level = sys._getframe(1).f_back, 2
@@ -364,10 +388,9 @@ def graphs_of(device: ScriptDevice) -> Iterator[None]:
     with Patches() as patches:
         for owner in (torch.cuda, graphs):
             patches.set(owner, "CUDAGraph", device.graph_class)
-            patches.set(owner, "graph_pool_handle", device.new_pool)
+        patches.replace(torch.accelerator, "Graph", type("Graph", (_Graph, device.graph_class), {}))
         patches.set(torch.cuda, "graph", graphs.graph)
         patches.set(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
-        patches.set(*HOST_EMPTY_CACHE, lambda: None)
         patches.set(graphs.graph, "default_capture_stream", None)
         yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
@@ -25,7 +27,9 @@ UNCOMPILED_NOTE = Caveat(
     "the simulated device compiles nothing: code under torch.compile runs eagerly, its ops unfused",
 )
 _FIRST_HANDLE = 1 << 32
+_GPU = torch.device("cuda", 0)
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
+RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class DeviceModel(CaptureInProgress):
@@ -36,10 +40,17 @@ class DeviceModel(CaptureInProgress):
         self.stream_numbers = itertools.count()
         # Subclasses per device: user code uses torch.cuda.Stream in annotations and isinstance.
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
-        self.event_class: type[Event] = type("Event", (Event,), {"device": self})
+        self.external_stream_class: type = type(
+            "ExternalStream", (_ExternalStream,), {"owner": self}
+        )
+        self.event_class: type[Event] = type("Event", (Event,), {"owner": self})
         self.by_handle: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self.default: Stream = self.stream_class(name="default stream")
-        self.default.cuda_stream = self.default.stream_id = 0
+        self.default.cuda_stream = 0
+        self.generator: DefaultGenerator = DefaultGenerator()
+        self.generator.owner = self
+        self.sync_debug_mode = 0
+        self._pools = itertools.count(1)
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when captured code does either."""
         self.is_warm = False
@@ -50,10 +61,18 @@ class DeviceModel(CaptureInProgress):
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
 
-    def stream_of(self, handle: int, _device: Any = None) -> Stream:
-        """``torch.cuda.ExternalStream``: a stream by the handle that CUDA knows it by."""
+    def stream_of(self, handle: int) -> Stream:
+        """A stream by the handle that CUDA knows it by."""
         known = self.default if handle == 0 else self.by_handle.get(handle)
         return known or self.stream_class()
+
+    def stream_by_id(self, stream_id: int) -> Stream:
+        """A stream by the number that PyTorch knows it by."""
+        return self.stream_of(_FIRST_HANDLE + stream_id if stream_id else 0)
+
+    def new_pool(self) -> tuple[int, int]:
+        """``torch.cuda.graph_pool_handle``."""
+        return 0, next(self._pools)
 
     def is_dead(self, storage: StorageRef) -> bool:
         return self.memory.is_dead(storage)
@@ -78,17 +97,38 @@ class Stream(Lane):
     """Replaces ``torch.cuda.Stream``."""
 
     owner: DeviceModel
+    device = _GPU
+    device_index = 0
+    device_type = 1
+    stream_id: int
+    cuda_stream: int
+    priority: int
+    _of_thread: _Entered
 
-    def __init__(self, device: Any = None, priority: int = 0, *, name: str = "", **_: Any) -> None:
-        self.number = next(self.owner.stream_numbers)
-        super().__init__(name or f"stream {self.number}", chain_of(sys._getframe(1)))
-        self.priority = priority
-        self.device, self.device_index = torch.device("cuda", 0), 0
-        self.stream_id = self.number
+    def __new__(
+        cls, _device: Any = None, priority: int = 0, *, stream_id: int | None = None, **kwargs: Any
+    ) -> Stream:
+        if stream_id is not None:
+            return cls.owner.stream_by_id(stream_id)
+        if "stream_ptr" in kwargs:
+            return cls.owner.stream_of(kwargs["stream_ptr"])
+        stream = super().__new__(cls)
+        stream.stream_id = next(cls.owner.stream_numbers)
+        name = kwargs.get("name", f"stream {stream.stream_id}")
+        Lane.__init__(stream, name, chain_of(sys._getframe(1)))
+        stream.priority = priority
         # Numbers up to two name default streams.
-        self.cuda_stream = _FIRST_HANDLE + self.number
-        self.owner.by_handle[self.cuda_stream] = self
-        self._of_thread = _Entered()
+        stream.cuda_stream = _FIRST_HANDLE + stream.stream_id
+        cls.owner.by_handle[stream.cuda_stream] = stream
+        stream._of_thread = _Entered()
+        return stream
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        """Nothing: the stream may have been there before."""
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -5
 
     def wait_stream(self, stream: Stream) -> None:
         self.owner.wait(self, stream.joined, stream.frontier, stream)
@@ -123,16 +163,36 @@ class Stream(Lane):
         self.owner.current = self._of_thread.before.pop()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
 
     def __hash__(self) -> int:
-        return self.number
+        return self.stream_id
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+
+class _ExternalStream:
+    """Replaces ``torch.cuda.ExternalStream``: the stream with a handle."""
+
+    owner: DeviceModel
+
+    def __new__(cls, stream_ptr: int, *_args: Any, **_kwargs: Any) -> Any:
+        return cls.owner.stream_of(stream_ptr)
 
 
 class Event:
     """Replaces ``torch.cuda.Event``."""
 
-    device: DeviceModel
+    owner: DeviceModel
+    device = _GPU
     recorded_ns = 0
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -142,23 +202,71 @@ class Event:
         self.stream: Stream | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        stream = stream or self.device.current
+        stream = stream or self.owner.current
         self.recorded, self.recorded_ns = True, clock.perf_counter_ns()
         self.joined, self.frontier, self.stream = stream.joined, stream.frontier, stream
 
     def wait(self, stream: Stream | None = None) -> None:
-        (stream or self.device.current).wait_event(self)
+        (stream or self.owner.current).wait_event(self)
 
     def synchronize(self) -> None:
-        self.device.refuse_synchronize("Event.synchronize()")
+        self.owner.refuse_synchronize("Event.synchronize()")
 
     def query(self) -> bool:
-        self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")
+        self.owner.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")
         return True
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end_event: Event) -> float:
         """In milliseconds of the host, which runs the ops."""
-        self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.elapsed_time()")
-        if not (self.recorded and end.recorded):
+        self.owner.refuse(EVENT_OR_STREAM_QUERY, "Event.elapsed_time()")
+        if not (self.recorded and end_event.recorded):
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end.recorded_ns - self.recorded_ns) / 1e6
+        return (end_event.recorded_ns - self.recorded_ns) / 1e6
+
+
+class DefaultGenerator(torch.Generator):
+    """``torch.cuda.default_generators[0]``: all numbers, those of the host too, are drawn from
+    PyTorch's default generator."""
+
+    owner: DeviceModel
+    device = _GPU
+
+    def _refuse(self, call: str) -> None:
+        self.owner.refuse(
+            RNG_STATE_ACCESS,
+            f"torch.cuda.{call}()",
+            why="the generator belongs to the graph while it is captured: PyTorch refuses to seed "
+            "it again",
+            fix="seed before the replay, not in the captured code",
+        )
+
+    def manual_seed(self, seed: int) -> DefaultGenerator:
+        if sets_other_seed(seed):
+            self._refuse("manual_seed")
+        torch.default_generator.manual_seed(seed)
+        return self
+
+    def seed(self) -> int:
+        self._refuse("seed")
+        return torch.default_generator.seed()
+
+    def initial_seed(self) -> int:
+        return torch.default_generator.initial_seed()
+
+    def get_state(self) -> torch.Tensor:
+        state = torch.default_generator.get_state()
+        if self.owner.capturing:
+            self.owner.random_state("saved", state)
+        return state
+
+    def set_state(self, new_state: torch.Tensor) -> DefaultGenerator:
+        torch.default_generator.set_state(new_state)
+        if self.owner.capturing:
+            self.owner.random_state("restored", new_state)
+        return self
+
+    def graphsafe_get_state(self) -> DefaultGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> DefaultGenerator:
+        return self.set_state(state.get_state())

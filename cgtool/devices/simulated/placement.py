@@ -37,6 +37,7 @@ from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     check,
+    generator_key,
     running_autograd_node,
     schema_of,
     storage_address,
@@ -63,6 +64,7 @@ class _Signature:
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.device_check = device_check(self.name + overload)
         self.has_device = "device" in self.positions
+        self.has_generator = "generator" in self.positions
         is_anew = self.is_move or self.name.startswith("aten::resize_")
         self.is_new = [is_anew or result.alias_info is None for result in schema.returns]
         """For each result: whether it has memory of its own, or may have been given other
@@ -120,6 +122,7 @@ class Placement:
     def __init__(self, device: DeviceModel) -> None:
         self.device = device
         self._running = _Running()
+        self._default_generator = generator_key(device.generator)
         self._signatures: dict[int, tuple[Any, _Signature]] = {}
 
     def _signature(self, op: Any) -> _Signature:
@@ -205,6 +208,11 @@ class Placement:
     def place(self, op: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
+        if signature.has_generator:
+            generator = signature.argument("generator", args, kwargs)
+            if generator is not None and generator_key(generator) == self._default_generator:
+                default = torch.default_generator
+                args, kwargs = signature.replaced("generator", default, args, kwargs)
         if torch.is_grad_enabled():
             leaves = [each for each in listed_tensors(args) if each.requires_grad and each.is_leaf]
             if leaves:

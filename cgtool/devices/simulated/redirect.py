@@ -12,12 +12,19 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, memory_calls
+from cgtool.devices.simulated.cuda_calls import (
+    accelerator_bindings,
+    cuda_bindings,
+    cuda_calls,
+    cudart,
+    get_properties,
+    others,
+)
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
@@ -63,29 +70,23 @@ _SAYS_ITS_DEVICE = {
 """Attributes of ``torch.Tensor``."""
 
 
-def _device_module(original: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Without an argument, that of the accelerator."""
-    return lambda device=None: torch.cuda if device is None else original(device)
-
-
 def _on_cpu(value: Any) -> Any:
     return "cpu" if is_cuda_device(value) else value
 
 
-class _Autocast(torch.autocast):
-    """``torch.autocast("cuda", ...)`` as autocast of the CPU, with the same dtype."""
+def _set_autocast(original: Any, *args: Any, **kwargs: Any) -> None:
+    """``set_autocast_enabled`` or ``set_autocast_dtype``: autocast of the GPU turns on that of the
+    CPU, with the same dtype."""
+    was_enabled = torch.is_autocast_enabled("cuda")
+    original(*args, **kwargs)
+    is_enabled = torch.is_autocast_enabled("cuda")
+    if is_enabled or was_enabled:
+        dtype = torch.get_autocast_dtype("cuda") if is_enabled else torch.bfloat16
+        _SET_DTYPE("cpu", dtype)
+        _SET_ENABLED("cpu", is_enabled)
 
-    def __init__(self, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
-        if device_type == "cuda":
-            device_type, dtype = "cpu", dtype or torch.float16
-        super().__init__(device_type, dtype, *args, **kwargs)
 
-
-class _CudaAutocast(_Autocast):
-    """``torch.cuda.amp.autocast``."""
-
-    def __init__(self, enabled: bool = True, dtype: Any = None, cache_enabled: bool = True) -> None:
-        super().__init__("cuda", dtype, enabled, cache_enabled)
+_SET_DTYPE, _SET_ENABLED = torch.set_autocast_dtype, torch.set_autocast_enabled
 
 
 def _generator_class(device: DeviceModel) -> type[torch.Generator]:
@@ -367,49 +368,37 @@ def _thread_ended(original: Any, args: threading.ExceptHookArgs) -> None:
         original(args)
 
 
-def _is_capturing(device: DeviceModel) -> bool:
-    if device.current_is_capturing:
-        device.answer_capturing()
-    return device.current_is_capturing
-
-
 @contextlib.contextmanager
 def redirected(device: DeviceModel) -> Iterator[None]:
     """``torch.cuda`` reports one simulated GPU while the context is entered."""
-    enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
-
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()
     with Patches() as patches:
         patches.enter_context(control_flow.run_directly())
         replace, wrap, stand_in = patches.replace, patches.wrap, patches.stand_in
+        note = device.note_record_stream
         wrap(threading, "excepthook", _thread_ended)
-        for owner, names in (
-            (torch.cuda, cuda_calls(device)),
-            (torch.cuda, memory_calls(device)),
-            (torch.cuda.memory, memory_calls(device)),
-            (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
-            (torch.accelerator, accelerator_calls(device)),
-            (torch.Tensor, _SAYS_ITS_DEVICE),
+        for binding in private.bindings(
+            {"cuda_": cuda_bindings(device), "accelerator_": accelerator_bindings(device)}
+            | {"": others(device)}
         ):
-            for name, value in names.items():
+            patches.set(*binding)
+        patches.set(*private.INITIALIZED, True)
+        patches.set(*private.CUDART, cudart)
+        patches.set(*private.DEVICE_COUNT, 1)
+        patches.set(torch.cuda, private.GET_PROPERTIES, get_properties)
+        patches.set(*private.ACCELERATOR, lambda: torch.device("cuda"))
+        for name, value in cuda_calls(device).items():
+            for owner in (torch.cuda, torch.cuda.memory, torch.cuda.streams):
                 replace(owner, name, value)
-        for owner, name in private.CAPTURING_QUERIES:
-            replace(owner, name, functools.partial(_is_capturing, device))
-        replace(torch, "get_device_module", _device_module(torch.get_device_module))
+        for name, value in _SAYS_ITS_DEVICE.items():
+            replace(torch.Tensor, name, value)
         replace(torch, "Generator", _generator_class(device))
         replace(torch, "Stream", device.stream_class)
         replace(torch, "Event", device.event_class)
-        for owner in (torch, torch.amp, torch.amp.autocast_mode):
-            replace(owner, "autocast", _Autocast)
-        replace(torch.cuda.amp, "autocast", _CudaAutocast)
-        replace(
-            torch,
-            "is_autocast_enabled",
-            lambda kind=None: enabled("cpu" if kind in (None, "cuda") else kind),
-        )
-        replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
-        replace(torch.Tensor, "record_stream", lambda tensor, _: device.note_record_stream(tensor))
+        for name in ("set_autocast_enabled", "set_autocast_dtype", "set_autocast_gpu_dtype"):
+            wrap(torch, name, _set_autocast)
+        replace(torch.Tensor, "record_stream", lambda tensor, *_, **__: note(tensor))
         replace(torch, "compile", functools.partial(_compile, device))
         replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
         replace(torch.backends.cuda, "is_built", lambda: True)

@@ -156,7 +156,7 @@ class ScriptDevice(DeviceModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.event_class = type("Event", (_ScriptEvent,), {"device": self})
+        self.event_class = type("Event", (_ScriptEvent,), {"owner": self})
         self.recorder: OpRecorder | None = None
         """Recorder of the capture in progress."""
         self.ended_by: Finding | None = None
@@ -248,8 +248,7 @@ class ScriptDevice(DeviceModel):
         return known(cuda_error(*_ENDED))
 
     def new_pool(self) -> PoolId:
-        """``torch.cuda.graph_pool_handle``."""
-        return self.add_pool((0, len(self.pools) + 1))
+        return self.add_pool(super().new_pool())
 
     def add_pool(self, pool: PoolId) -> PoolId:
         if pool not in self.pools:
@@ -309,7 +308,7 @@ class ScriptDevice(DeviceModel):
 class _ScriptEvent(Event):
     """Uses the host's clock."""
 
-    device: ScriptDevice
+    owner: ScriptDevice
 
     _captured = False
 
@@ -319,11 +318,11 @@ class _ScriptEvent(Event):
 
     def record(self, stream: Stream | None = None) -> None:
         super().record(stream)
-        self._captured = (stream or self.device.current).is_capturing() and not self._external
+        self._captured = (stream or self.owner.current).is_capturing() and not self._external
 
     def _refuse_captured(self, call: str) -> None:
-        if self._captured and not self.device.capturing:
-            self.device.report(
+        if self._captured and not self.owner.capturing:
+            self.owner.report(
                 CAPTURED_EVENT_MISUSE,
                 f"{call} of an event that was recorded in a capture, so it never completes",
                 phase="script",
@@ -337,6 +336,6 @@ class _ScriptEvent(Event):
         self._refuse_captured("query()")
         return super().query()
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end_event: Any) -> float:
         self._refuse_captured("elapsed_time()")
-        return super().elapsed_time(end)
+        return super().elapsed_time(end_event)

@@ -200,6 +200,12 @@ class KeptOpRecorder(OpRecorder):
 
     def note(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         """An op has run that another recorder executes."""
+        if call.name.startswith(SKIPPED):
+            self._memory.made(
+                self._memory.note(result) - self._memory.note((args, kwargs)),
+                on_host=_all_on_host(result),
+            )
+            return
         op = self._op(call, func, args, kwargs)
         made = self._memory.note(result) - self._memory.note((args, kwargs))
         self._complete(op, func, args, kwargs, result)

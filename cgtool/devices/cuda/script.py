@@ -65,16 +65,16 @@ class _Device:
         graph = CUDAGraphBase()
         recorder.copies = False
         self.synchronize()
-        self.recorder, before = recorder, self.recorder
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                CUDAGraphBase.capture_begin(graph, pool=None, capture_error_mode="thread_local")
-                try:
-                    run()
-                finally:
-                    CUDAGraphBase.capture_end(graph)
-        finally:
-            self.recorder = before
+        before = self.recorder
+        with torch.cuda.stream(torch.cuda.Stream()):
+            CUDAGraphBase.capture_begin(graph, pool=None, capture_error_mode="thread_local")
+            # The begin and the end run ops of their own.
+            self.recorder = recorder
+            try:
+                run()
+            finally:
+                self.recorder = before
+                CUDAGraphBase.capture_end(graph)
         return partial(CUDAGraphBase.replay, graph)
 
     def tried(self, function: Callable[[], bytes]) -> bytes | None:

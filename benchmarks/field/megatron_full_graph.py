@@ -67,12 +67,12 @@ torch.manual_seed(0)
 net = Net().cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 run = FullCudaGraphWrapper(forward_backward_no_pipelining, cuda_graph_warmup_steps=2)
-data = batches()
+data, losses = batches(), []
 for _ in range(ITERATIONS):
     for parameter in net.parameters():
         if parameter.grad is not None:
             parameter.grad.zero_()
-    losses = run(
+    results = run(
         forward_step_func=forward_step,
         data_iterator=data,
         model=[net],
@@ -82,5 +82,6 @@ for _ in range(ITERATIONS):
         forward_only=False,
     )
     optimizer.step()
-    print([round(float(each["loss"]), 4) for each in losses])
+    losses.append(torch.stack([each["loss"] for each in results]))
+print(torch.stack(losses).tolist())
 torch.distributed.destroy_process_group()

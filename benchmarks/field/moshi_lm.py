@@ -1,6 +1,6 @@
 # /// script
 # dependencies = [
-#     "moshi==0.2.13", "einops==0.8.2", "safetensors==0.8.0", "huggingface-hub==1.5.0", "tqdm",
+#     "moshi==0.2.13", "einops==0.8.2", "safetensors==0.8.0", "huggingface-hub==1.32.0", "tqdm",
 #     "sentencepiece", "sphn", "httpx", "httpcore", "h11", "anyio", "idna", "certifi", "sniffio",
 #     "hf-xet", "packaging", "pyyaml", "filelock", "fsspec", "numpy",
 # ]

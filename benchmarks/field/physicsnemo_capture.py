@@ -26,6 +26,7 @@ leave_out("s3fs", "treelib", "warp")
 import torch
 from physicsnemo.core import Module
 from physicsnemo.core.meta import ModelMetaData
+from physicsnemo.distributed import DistributedManager
 from physicsnemo.utils.capture import StaticCaptureEvaluateNoGrad, StaticCaptureTraining
 from torch import nn
 
@@ -41,6 +42,7 @@ class Net(Module):
         return self.layers(x)
 
 
+DistributedManager.initialize()
 net = Net().cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 x = torch.zeros(32, 8, device="cuda")

@@ -5,6 +5,7 @@ tokenizers, kernels of other modules.
 """
 
 import importlib.machinery
+import importlib.util
 import sys
 import types
 
@@ -15,14 +16,23 @@ class Anything(type):
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
+        made = Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
+        setattr(cls, name, made)
+        return made
+
+    def __int__(cls):
+        return 0
 
 
 class Unused(types.ModuleType):
     """A module with any attribute, to import, to derive from or to call."""
 
     def __getattr__(self, name):
-        return getattr(Anything, "__getattr__")(type(self), name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
+        setattr(self, name, made)
+        return made
 
 
 def leave_out(*names):
@@ -32,3 +42,12 @@ def leave_out(*names):
         module.__path__ = []
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         sys.modules[name] = module
+
+
+def without_init(package, *subpackages):
+    """Let modules of these packages be imported without running the packages' ``__init__``."""
+    (root,) = importlib.util.find_spec(package).submodule_search_locations
+    for name in ("", *subpackages):
+        module = types.ModuleType(f"{package}.{name}".rstrip("."))
+        module.__path__ = [f"{root}/{name.replace('.', '/')}"]
+        sys.modules[module.__name__] = module

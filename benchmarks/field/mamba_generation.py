@@ -18,9 +18,8 @@ prompt; a step is PyTorch code of the package where its Triton kernel is not ava
 
 from unused import leave_out
 
-leave_out("selective_scan_cuda")
-for name in ("layer_norm", "layernorm_gated", "ssd_combined"):
-    leave_out(f"mamba_ssm.ops.triton.{name}")
+KERNELS = "layer_norm", "layernorm_gated", "ssd_combined"
+leave_out("selective_scan_cuda", *(f"mamba_ssm.ops.triton.{name}" for name in KERNELS))
 
 import torch
 from mamba_ssm.models.config_mamba import MambaConfig

@@ -12,20 +12,22 @@ which loads it, is not run; `graph.py` and the Python modules that it imports ar
 
 import enum
 import os
-import sys
 
 from unused import leave_out, without_init
 
 os.environ["NVTE_PROJECT_BUILDING"] = "1"  # do not look for its libraries
-leave_out("transformer_engine_torch")
-for name in ("triton.pad", "onnx_extensions", "cpp_extensions", "cpp_extensions.gemm"):
-    leave_out(f"transformer_engine.pytorch.{name}")
+PARTS = "triton", "onnx_extensions", "cpp_extensions"
+leave_out("transformer_engine_torch", *(f"transformer_engine.pytorch.{part}" for part in PARTS))
+
+import transformer_engine_torch
+
 NAMES = "kByte kInt32 kFloat32 kFloat16 kBFloat16 kFloat8E4M3 kFloat8E5M2 kFloat4E2M1"
-sys.modules["transformer_engine_torch"].DType = enum.IntEnum("DType", NAMES)
+transformer_engine_torch.DType = enum.IntEnum("DType", NAMES)
 without_init("transformer_engine", "pytorch")
 
 import torch
-import transformer_engine.pytorch.tensor  # before graph.py, whose imports are circular
+import transformer_engine.pytorch.tensor
+import transformer_engine.pytorch.module  # in the order of the package, as imports are circular
 from torch import nn
 from transformer_engine.pytorch.graph import make_graphed_callables
 

@@ -1,7 +1,7 @@
 """Stand-ins for what a package imports at its top and the program does not use.
 
-A program names them itself, and only packages that have no part in its graphs: storage, charts,
-tokenizers, kernels of other modules.
+A program names them itself, and only what has no part in its graphs: storage, charts, export,
+compiled kernels of other modules.
 """
 
 import importlib.machinery
@@ -11,37 +11,53 @@ import types
 
 
 class Anything(type):
-    """A class with any attribute, which are classes of the same kind."""
+    """A class whose attributes are such classes; to import, to derive from or to call."""
 
     def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
-        setattr(cls, name, made)
-        return made
+        return attribute(cls, name)
 
     def __int__(cls):
         return 0
 
 
+def attribute(owner, name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    made = Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
+    setattr(owner, name, made)
+    return made
+
+
 class Unused(types.ModuleType):
-    """A module with any attribute, to import, to derive from or to call."""
+    """A module with any attribute."""
+
+    __path__ = ()
 
     def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
-        setattr(self, name, made)
-        return made
+        return attribute(self, name)
+
+
+class LeftOut:
+    """Finds and loads the stand-ins, and their submodules."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def find_spec(self, name, path=None, target=None):
+        if any(f"{name}.".startswith(f"{each}.") for each in self.names):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Unused(spec.name)
+
+    def exec_module(self, module):
+        pass
 
 
 def leave_out(*names):
-    """Let ``import NAME`` succeed for these packages, which are not installed."""
-    for name in names:
-        module = Unused(name)
-        module.__path__ = []
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = module
+    """Let ``import NAME`` succeed for these packages and modules, which are not there."""
+    sys.meta_path.insert(0, LeftOut(names))
 
 
 def without_init(package, *subpackages):

@@ -14,8 +14,6 @@
 that still reads the static buffers.
 """
 
-import socket
-
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.enums import ModelType
@@ -24,7 +22,8 @@ from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipeli
 from megatron.core.transformer import MegatronModule, TransformerConfig
 from torch import nn
 
-ITERATIONS, MICROBATCHES = 6, 2
+ITERATIONS = 6
+SIZES = {"num_microbatches": 2, "seq_length": 8, "micro_batch_size": 32}
 
 
 class Net(MegatronModule):
@@ -57,10 +56,8 @@ def batches():
         yield {"x": x.pin_memory(), "target": x.sum(1, keepdim=True).pin_memory()}
 
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=1)
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 parallel_state.initialize_model_parallel()
 tensor_parallel.random.initialize_rng_tracker(use_cudagraphable_rng=True)
 torch.manual_seed(0)
@@ -73,13 +70,7 @@ for _ in range(ITERATIONS):
         if parameter.grad is not None:
             parameter.grad.zero_()
     results = run(
-        forward_step_func=forward_step,
-        data_iterator=data,
-        model=[net],
-        num_microbatches=MICROBATCHES,
-        seq_length=8,
-        micro_batch_size=32,
-        forward_only=False,
+        forward_step_func=forward_step, data_iterator=data, model=[net], forward_only=False, **SIZES
     )
     optimizer.step()
     losses.append(torch.stack([each["loss"] for each in results]))

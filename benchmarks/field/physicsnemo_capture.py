@@ -8,9 +8,9 @@
 # package = "nvidia-physicsnemo"
 # version = "2.2.2"
 # [[tool.field.true]]
-# code = "captured-unscale"
+# code = "gradients-unscaled-twice"
 # file = "physicsnemo/utils/capture.py"
-# function = "_amp_forward"
+# function = "decorated"
 # ///
 """`StaticCaptureTraining` with a gradient scaler and clipping, and `StaticCaptureEvaluateNoGrad`.
 
@@ -61,7 +61,7 @@ def evaluate(x):
     return net(x)
 
 
-for step in range(8):
+for _ in range(8):
     batch = torch.randn(32, 8, device="cuda")
     x.copy_(batch)
     target.copy_(batch.sum(1, keepdim=True))

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["transformer-engine==2.20.2", "numpy", "packaging"]
+# dependencies = ["transformer-engine==2.20.2", "einops==0.8.2", "numpy", "packaging"]
 # [tool.field]
 # package = "transformer-engine"
 # version = "2.20.2"
@@ -16,7 +16,7 @@ import os
 from unused import leave_out, without_init
 
 os.environ["NVTE_PROJECT_BUILDING"] = "1"  # do not look for its libraries
-PARTS = "triton", "onnx_extensions", "cpp_extensions"
+PARTS = "triton", "onnx_extensions", "cpp_extensions", "attention"
 leave_out("transformer_engine_torch", *(f"transformer_engine.pytorch.{part}" for part in PARTS))
 
 import transformer_engine_torch
@@ -26,8 +26,7 @@ transformer_engine_torch.DType = enum.IntEnum("DType", NAMES)
 without_init("transformer_engine", "pytorch")
 
 import torch
-import transformer_engine.pytorch.tensor
-import transformer_engine.pytorch.module  # in the order of the package, as imports are circular
+import transformer_engine.pytorch.module  # noqa: F401, before graph.py, as in the package
 from torch import nn
 from transformer_engine.pytorch.graph import make_graphed_callables
 

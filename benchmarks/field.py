@@ -161,8 +161,9 @@ def options(source: list[str]) -> list[str]:
 
 
 def location(finding: dict[str, Any]) -> str:
-    file = Path(finding["file"]) if finding.get("file") else Path("?")
-    return f"{file.parent.name}/{file.name}:{finding.get('line')}"
+    """The innermost line, which may be of the package."""
+    file, line, function = (*finding["frames"], ["?", 0, "?"])[0]
+    return f"{Path(file).parent.name}/{Path(file).name}:{line} in {function}"
 
 
 def matches(finding: dict[str, Any], true: dict[str, str]) -> bool:
@@ -214,6 +215,8 @@ def measure(program: Program, python: Path, device: str | None, limit_s: float) 
         if report.exists():
             data = json.loads(report.read_text())
             outcome.captured = "; ".join(data["looked_at"])
+            if program.package == "torch":
+                outcome.version = data["environment"]["torch"]
             judge(program, outcome, data["findings"])
         ledger = json.loads(ran.out[ran.out.index('{\n  "schema"') :]) if not ran.code else {}
         for finding in ledger.get("findings", ()):

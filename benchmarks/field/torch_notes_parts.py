@@ -2,7 +2,7 @@
 # dependencies = []
 # [tool.field]
 # package = "torch"
-# version = "of this environment"
+# version = ""
 # ///
 """Parts of a model in graphs, as PyTorch's notes on CUDA describe it, in words of our own.
 

@@ -2,7 +2,7 @@
 # dependencies = []
 # [tool.field]
 # package = "torch"
-# version = "of this environment"
+# version = ""
 # ///
 """A whole step in a graph, as PyTorch's notes on CUDA describe it, in words of our own.
 

@@ -48,6 +48,8 @@ class Program:
     """Environment variables, for the installation and for the program."""
     true: tuple[dict[str, str], ...]
     """True findings: ``code``, and ``file``, the end of a path, and ``function`` of a frame."""
+    meant: tuple[dict[str, str], ...]
+    """Findings that are literally true of code that means it: neither false nor missing."""
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class Outcome:
     """Exit codes of the commands."""
     expected: list[dict[str, str]] = field(default_factory=list)
     found: list[dict[str, Any]] = field(default_factory=list)
-    """Findings that are true."""
+    """Findings that are true, or meant."""
     false: list[dict[str, Any]] = field(default_factory=list)
     """Errors and warnings that are not."""
     missing: list[dict[str, str]] = field(default_factory=list)
@@ -105,6 +107,7 @@ def read_program(path: Path) -> Program:
         tuple(data["dependencies"]),
         table.get("variables", {}),
         tuple(table.get("true", ())),
+        tuple(table.get("meant", ())),
     )
 
 
@@ -179,10 +182,10 @@ def judge(program: Program, outcome: Outcome, findings: list[dict[str, Any]]) ->
     for finding in findings:
         kept = {key: finding.get(key) for key in ("code", "severity", "reason", "evidence")}
         kept["at"] = location(finding)
-        true = next((each for each in program.true if matches(finding, each)), None)
-        if true is not None:
+        known = [each for each in (*program.true, *program.meant) if matches(finding, each)]
+        if known:
             outcome.found.append(kept)
-            outcome.missing = [each for each in outcome.missing if each != true]
+            outcome.missing = [each for each in outcome.missing if each not in known]
         elif finding["severity"] != "note":
             outcome.false.append(kept)
 

@@ -3,11 +3,16 @@
 # [tool.field]
 # package = "sglang"
 # version = "0.5.23"
+# [[tool.field.meant]]
+# code = "capture-does-not-execute"
+# file = "breakable_cuda_graph/breakable_cuda_graph.py"
+# function = "wrapper"
 # ///
 """`BreakableCUDAGraph`: a forward as segments of graphs, with attention as an eager break.
 
 The module is the package's own. Three functions that tell the platform take its place from
 `sglang.srt.utils`, and a view without ownership, which is a C++ kernel, is an alias here.
+During the capture, the eager part runs on what no replay has computed, for its outputs' addresses.
 """
 
 from unused import leave_out, without_init
@@ -36,9 +41,7 @@ ROWS, SIZE = 8, 16
 
 
 class Batch:
-    """What changes from step to step and is read by the eager part."""
-
-    length = ROWS
+    length = ROWS  # read by the eager part
 
 
 @eager_on_graph

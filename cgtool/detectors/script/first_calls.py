@@ -7,6 +7,8 @@ goes on with what its first call has made; a replay begins again.
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,12 +19,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN, FrozenValues
 from cgtool.detectors.reporting import Detector
-from cgtool.detectors.script.counted import without_frame
 from cgtool.model.capture import Frames
 from cgtool.observe.effects import overwrites
-from cgtool.observe.host_reads import Watched
+from cgtool.observe.host_reads import NameIn, Watched
 from cgtool.observe.lookup import resolve
 from cgtool.observe.script import events
+from cgtool.observe.script.names import name_in, stack_of
 from cgtool.observe.script.state import Access, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.private import no_torch_function
@@ -194,3 +196,12 @@ def _origin(
         if not is_update:
             needed.update(effect.read)
     return frozenset(needed & graph.external.keys()), differs
+
+
+def without_frame(watched: Watched) -> Watched:
+    """A local name of the function that captures, without its frame, which would keep alive what
+    the script deletes."""
+    if not isinstance(watched.root, NameIn):
+        return watched
+    look_up = name_in(watched.root.frame, watched.root.name, has_parts=bool(watched.use.steps))
+    return dataclasses.replace(watched, root=lambda: look_up(stack_of(sys._getframe(1))))

@@ -26,7 +26,6 @@ from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.generator_states import seeded
 from cgtool.detectors.preflight import STEP_OUTSIDE, captured_scheduler, computed_on_host
 from cgtool.detectors.reporting import Detector
-from cgtool.detectors.script.counted import Counts
 from cgtool.detectors.script.first_calls import FirstCalls
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows, called_again
@@ -42,7 +41,6 @@ from cgtool.detectors.script.frozen_objects import (
     tensor_hooks,
     variable,
 )
-from cgtool.detectors.script.histories import Histories
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
@@ -80,8 +78,8 @@ class HostState(Detector):
         """Subjects, and the values with which graphs were captured."""
         self._values: defaultdict[tuple[Frames, Hashable], set[Hashable]] = defaultdict(set)
         """By place of the capture, and identity of what it reads: the values."""
-        self._flows, self._counts = CaptureFlows(self.script), Counts(self.script, self.report)
-        self._first_calls, self._histories = FirstCalls(self.report), Histories(self.report)
+        self._flows = CaptureFlows(self.script)
+        self._first_calls = FirstCalls(self.report)
         self._changing: defaultdict[tuple[Code, Frames], list[_Changing]] = defaultdict(list)
         """By code and place: what is another value in every call, and each graph that keeps it."""
         self._of_values: set[tuple[Code, Frames]] = set()
@@ -191,9 +189,7 @@ class HostState(Detector):
             self.findings.extend(seeded(flows.second))
             for step in flows.second.scheduled:
                 self._report_scheduler(step)
-            self._counts.captured(graph, flows)
             self._first_calls.captured(graph, flows)
-            self._histories.captured(graph, flows)
         replacing = {} if flows is None else flows.second.ran.replacing
         ran = [module for reference in self._modules if (module := reference()) is not None]
         parts = {id(part) for module in ran for part in module.modules()}
@@ -287,9 +283,7 @@ class HostState(Detector):
                 self.report(PYTHON_SCALAR_FROZEN, reason, place, fix=STEP_OUTSIDE)
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
-        self._counts.replay_begins(graph, stack)
         self._first_calls.replay_begins(graph)
-        self._histories.replay_begins(graph)
         for frozen in list(self._frozen.get(graph.number, ())):
             values = self._values[graph.frames, frozen.identity]
             # Of flags, which are read at the first replay, there are none.

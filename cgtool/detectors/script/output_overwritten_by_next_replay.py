@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
-from cgtool.observe.script.holders import Holder, holders_of_tensors
+from cgtool.observe.script.kept_tensors import Holder, holders_of_tensors
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import tensors_in
@@ -317,12 +318,12 @@ class KeptOutputs(Detector):
 
     def _holders(self, graph: WatchedGraph) -> list[tuple[Holder, _Memory]]:
         """What holds outputs of a graph now."""
-        found = ((each, self._output(each.tensor)) for each in holders_of_tensors(self.script.frame()))
-        return [
-            (holder, memory)
-            for holder, (own, memory) in found
-            if own is graph and memory is not None
-        ]
+        holders: list[tuple[Holder, _Memory]] = []
+        for holder in holders_of_tensors(self.script.frame()):
+            own, memory = self._output(holder.tensor)
+            if own is graph and memory is not None:
+                holders.append((holder, memory))
+        return holders
 
     def _output(self, tensor: torch.Tensor) -> tuple[WatchedGraph | None, _Memory | None]:
         """The graph whose output a tensor shows, and the memory."""
@@ -356,4 +357,4 @@ def _counts(holders: Iterable[tuple[Holder, _Memory]]) -> dict[tuple[str, _Memor
 def _grown(references: list[int], times: int) -> bool:
     """Whether there was another reference without a name at each of the last replays."""
     last = references[-times - 1 :]
-    return len(last) > times and all(a < b for a, b in zip(last, last[1:], strict=False))
+    return len(last) > times and all(a < b for a, b in pairwise(last))

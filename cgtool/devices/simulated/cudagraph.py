@@ -45,7 +45,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import Chains, here, package_part, user_frame
 from cgtool.observe.ops import OpCall, RootedModuleStack
-from cgtool.observe.script.holders import holders_of_tensors
+from cgtool.observe.script.kept_tensors import holders_of_tensors
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs

@@ -234,14 +234,8 @@ class HostRead(NamedTuple):
     """A call outside captures reads a tensor on the host and dispatches no op."""
 
     tensor: torch.Tensor
-    at_once: bool = True
-    """False if a name gets an array of its memory, which later lines read."""
-
-
-class ArrayRead(NamedTuple):
-    """A call outside captures reads a NumPy array on the host."""
-
-    array: Any
+    array: Any = None
+    """A NumPy array of its memory, which may be read later; None if the call itself reads it."""
 
 
 class TensorReturned(NamedTuple):

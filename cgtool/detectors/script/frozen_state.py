@@ -26,7 +26,7 @@ from cgtool.detectors.frozen_values import CPU_STATE_STEP_COUNTER, FrozenValues
 from cgtool.detectors.generator_states import seeded
 from cgtool.detectors.preflight import STEP_OUTSIDE, captured_scheduler, computed_on_host
 from cgtool.detectors.reporting import Detector
-from cgtool.detectors.script.first_calls import FirstCalls
+from cgtool.detectors.script.first_calls import FirstCalls, without_frame
 from cgtool.detectors.script.frozen import Frozen
 from cgtool.detectors.script.frozen_flows import CaptureFlows, called_again
 from cgtool.detectors.script.frozen_names import CONTROL_FLOW_FROZEN, PYTHON_SCALAR_FROZEN, Reads
@@ -45,7 +45,8 @@ from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import line_of
-from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_reads import HostReads, Watched
+from cgtool.observe.host_values import CONTAINERS
 from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
@@ -80,6 +81,9 @@ class HostState(Detector):
         """By place of the capture, and identity of what it reads: the values."""
         self._flows = CaptureFlows(self.script)
         self._first_calls = FirstCalls(self.report)
+        self._filled: dict[int, list[tuple[Watched, int]]] = {}
+        """By number of the graph: containers that its code has put something into, and how many
+        items they had when the capture ended."""
         self._changing: defaultdict[tuple[Code, Frames], list[_Changing]] = defaultdict(list)
         """By code and place: what is another value in every call, and each graph that keeps it."""
         self._of_values: set[tuple[Code, Frames]] = set()
@@ -190,6 +194,8 @@ class HostState(Detector):
             for step in flows.second.scheduled:
                 self._report_scheduler(step)
             self._first_calls.captured(graph, flows)
+            filled = map(without_frame, flows.reads.filled())
+            self._filled[graph.number] = [(each, len(each.look_up())) for each in filled]
         replacing = {} if flows is None else flows.second.ran.replacing
         ran = [module for reference in self._modules if (module := reference()) is not None]
         parts = {id(part) for module in ran for part in module.modules()}
@@ -283,6 +289,9 @@ class HostState(Detector):
                 self.report(PYTHON_SCALAR_FROZEN, reason, place, fix=STEP_OUTSIDE)
         is_one_of_several = any(map(graph.is_alternative_to, self.script.graphs))
         stack = stack_of(self.script.frame())
+        filled = [(each.look_up(), size) for each, size in self._filled.get(graph.number, ())]
+        if any(isinstance(now, CONTAINERS) and len(now) < size for now, size in filled):
+            self.script.publish(events.FillingUndone(graph))
         self._first_calls.replay_begins(graph)
         for frozen in list(self._frozen.get(graph.number, ())):
             values = self._values[graph.frames, frozen.identity]

@@ -98,6 +98,9 @@ class _Outputs:
         if made is None or made.tensor() is not tensor:
             self.made[number] = _Made(Weak(tensor), memory, replays)
 
+    def forget_dead(self) -> None:
+        self.made = {key: made for key, made in self.made.items() if made.tensor() is not None}
+
     def made_before(self, tensor: torch.Tensor, replays: int) -> bool:
         """Whether it was made after a replay, and before the last one."""
         made = self.made.get(id(tensor))
@@ -159,7 +162,7 @@ class KeptOutputs(Detector):
             if 0 < outputs.counts.get((text, memory), 0) < count:
                 outputs.piled[memory] = text, count, self.script.place()
         outputs.counts = counts
-        outputs.made = {key: made for key, made in outputs.made.items() if made.tensor() is not None}
+        outputs.forget_dead()
         held: dict[int, tuple[torch.Tensor, int]] = {}
         for holder, memory in holders:
             outputs.note(holder.tensor, memory, graph.replays)
@@ -204,12 +207,10 @@ class KeptOutputs(Detector):
         for piled in [each for each in outputs.piled if each.key == memory.key]:
             self._report_container(graph, *outputs.piled.pop(piled))
         is_older = outputs.made_before(tensor, replays)
+        others = [each for each in beside if each is not tensor and not outputs.is_known(each)]
         if is_older and (
             outputs.newer_than(tensor, memory, replays)
-            or any(
-                each is not tensor and self._output(each)[1] == memory and not outputs.is_known(each)
-                for each in beside
-            )
+            or any(self._output(each)[1] == memory for each in others)
         ):
             self._report_older(graph, tensor, memory)
             return
@@ -243,9 +244,10 @@ class KeptOutputs(Detector):
             for tensor in {id(each): each for each in tensors}.values():
                 count = sum(each is tensor for each in tensors)
                 graph, _ = self._output(tensor)
-                if count > 1 and graph is not None and graph in self._outputs:
-                    if _grown(self._outputs[graph].unnamed[id(tensor)], count - 1):
-                        self._report_container(graph, "a list", count)
+                if count < 2 or graph is None or graph not in self._outputs:
+                    continue
+                if _grown(self._outputs[graph].unnamed[id(tensor)], count - 1):
+                    self._report_container(graph, "a list", count)
 
     def _look_at_comparison(self, op: Op) -> None:
         """An output is compared with itself: one of its names was meant for an earlier one."""

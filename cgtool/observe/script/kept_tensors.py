@@ -140,11 +140,10 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         items = list(islice(reversed(dict.items(value)), _ITEMS))
         return [(key if isinstance(key, str | int) else "...", item) for key, item in items]
     if isinstance(value, list | tuple):
-        length = len(value)
-        first = max(0, length - _ITEMS)
-        kind = list if isinstance(value, list) else tuple
-        return list(enumerate(kind.__getitem__(value, slice(first, length)), first))
+        kind: Any = list if isinstance(value, list) else tuple
+        first = max(0, kind.__len__(value) - _ITEMS)
+        return list(enumerate(kind.__getitem__(value, slice(first, None)), first))
     if isinstance(value, deque):
         newest = list(islice(deque.__reversed__(value), _ITEMS))
-        return list(enumerate(reversed(newest), len(value) - len(newest)))
+        return list(enumerate(reversed(newest), deque.__len__(value) - len(newest)))
     return [("...", item) for item in list(islice(value, _ITEMS))]

@@ -199,8 +199,8 @@ class PinnedReads(Detector):
     def start(self) -> None:
         self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
         """By key of the pinned buffer: the last copies into its parts."""
-        self._arrays: set[weakref.ref[Any]] = set()
-        """NumPy arrays of memory that a copy may still be writing."""
+        self._arrays: dict[int, weakref.ref[Any]] = {}
+        """By id: NumPy arrays of memory that a copy may still be writing."""
 
     def _add(self, buffer: Buffer, copy: _Copy) -> None:
         self._copies[buffer.key] = [
@@ -237,11 +237,13 @@ class PinnedReads(Detector):
         if event.array is None:
             self._look_at_read(event.tensor)
         elif any(self._reaching_to(event.tensor)):
-            self._arrays.add(weakref.ref(event.array, partial(self._array_is_gone, event.tensor)))
+            number = id(event.array)
+            is_gone = partial(self._array_is_gone, event.tensor, number)
+            self._arrays[number] = weakref.ref(event.array, is_gone)
 
-    def _array_is_gone(self, tensor: torch.Tensor, array: weakref.ref[Any]) -> None:
+    def _array_is_gone(self, tensor: torch.Tensor, number: int, _: weakref.ref[Any]) -> None:
         """What an array was made for has read it by now."""
-        self._arrays.discard(array)
+        self._arrays.pop(number, None)
         if not self.script.closed:
             self._report_first(self._reaching_to(tensor))
 

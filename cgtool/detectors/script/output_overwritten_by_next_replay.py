@@ -1,16 +1,17 @@
 """Results of several replays that are kept without a copy: all are one buffer.
 
 Only facts decide. A container held an output when a replay overwrote it, and has got the same
-memory once more since. Or there are two tensors of the same memory, one made before the last replay
-and one after it, and the older one is read. Or an op that compares two tensors gets one twice. An
-output that one name holds may well be read after each replay, so a name alone is no mistake.
+memory once more since. Or one line, or a graphed callable, has made two tensors of the same memory,
+one before the last replay and one after it, and the older one is read. Or an op that compares two
+tensors gets one twice. An output that one name holds may well be read after each replay, so a name
+alone is no mistake.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,6 +65,8 @@ class _Made:
     memory: _Memory
     replays: int
     """Of the graph, when it was made or first seen."""
+    maker: Hashable
+    """The call, or the graphed callable, that has made it; None if that was not seen."""
 
 
 @dataclass(eq=False)
@@ -85,7 +88,9 @@ class _Outputs:
     """The reads, after so many replays and at a line, after which was searched."""
     reported: set[str] = field(default_factory=set)
 
-    def note(self, tensor: torch.Tensor, memory: _Memory, replays: int) -> None:
+    def note(
+        self, tensor: torch.Tensor, memory: _Memory, replays: int, maker: Hashable = None
+    ) -> None:
         """A tensor is there."""
         number = id(tensor)
         known = self.static.get(number)
@@ -96,7 +101,7 @@ class _Outputs:
             return
         made = self.made.get(number)
         if made is None or made.tensor() is not tensor:
-            self.made[number] = _Made(Weak(tensor), memory, replays)
+            self.made[number] = _Made(Weak(tensor), memory, replays, maker)
 
     def forget_dead(self) -> None:
         self.made = {key: made for key, made in self.made.items() if made.tensor() is not None}
@@ -106,19 +111,13 @@ class _Outputs:
         made = self.made.get(id(tensor))
         return made is not None and made.tensor() is tensor and made.replays < replays
 
-    def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether it was there when the last replay began."""
-        static, made = self.static.get(id(tensor)), self.made.get(id(tensor))
-        return (static is not None and static() is tensor) or (
-            made is not None and made.tensor() is tensor
-        )
-
-    def newer_than(self, tensor: torch.Tensor, memory: _Memory, replays: int) -> bool:
-        """Whether another tensor that was made after the last replay shows the same memory."""
-        return any(
-            made.replays == replays and made.memory == memory and other is not tensor
+    def has_newer(self, tensor: torch.Tensor, replays: int) -> bool:
+        """Whether the same call has made another tensor of that memory after the last replay."""
+        older = self.made[id(tensor)]
+        return older.maker is not None and any(
+            (made.memory, made.maker, made.replays) == (older.memory, older.maker, replays)
+            and made.tensor() is not None
             for made in list(self.made.values())
-            if (other := made.tensor()) is not None
         )
 
 
@@ -173,17 +172,18 @@ class KeptOutputs(Detector):
             outputs.unnamed[number].append(sys.getrefcount(tensor) - count)
 
     def on_callable_returned(self, event: events.CallableReturned) -> None:
-        self._note_made(event.tensors)
+        self._note_made(event.tensors, event.callable)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         if running_autograd_node() is None:
             op = event.op
             for tensor in op.read:
-                self._look(tensor, op.tensors)
+                self._look(tensor)
             self._look_at_lists(op)
             self._look_at_comparison(op)
             given = set(map(id, op.tensors))
-            self._note_made(each for each in tensors_in(event.result) if id(each) not in given)
+            made = [each for each in tensors_in(event.result) if id(each) not in given]
+            self._note_made(made, None)
 
     def on_host_read(self, event: events.HostRead) -> None:
         self._look(event.tensor)
@@ -192,42 +192,33 @@ class KeptOutputs(Detector):
         if event.tensor is not None:
             self._look(event.tensor)
 
-    def _note_made(self, tensors: Iterable[torch.Tensor]) -> None:
+    def _note_made(self, tensors: Iterable[torch.Tensor], maker: Hashable) -> None:
+        """``maker``: a graphed callable; None for the call that runs."""
         for tensor in tensors:
             graph, memory = self._output(tensor)
             if graph is not None and memory is not None and graph in self._outputs:
-                self._outputs[graph].note(tensor, memory, graph.replays)
+                called = [(id(code), offset) for code, offset in self.script.chain()[:1]]
+                self._outputs[graph].note(tensor, memory, graph.replays, maker or tuple(called))
 
-    def _look(self, tensor: torch.Tensor, beside: Iterable[torch.Tensor] = ()) -> None:
-        """A tensor is read, ``beside`` others."""
+    def _look(self, tensor: torch.Tensor) -> None:
+        """A tensor is read."""
         graph, memory = self._output(tensor)
         if graph is None or memory is None or graph.replays < 2 or graph not in self._outputs:
             return
         outputs, replays = self._outputs[graph], graph.replays
         for piled in [each for each in outputs.piled if each.key == memory.key]:
             self._report_container(graph, *outputs.piled.pop(piled))
-        is_older = outputs.made_before(tensor, replays)
-        others = [each for each in beside if each is not tensor and not outputs.is_known(each)]
-        if is_older and (
-            outputs.newer_than(tensor, memory, replays)
-            or any(self._output(each)[1] == memory for each in others)
-        ):
+        if outputs.made_before(tensor, replays) and outputs.has_newer(tensor, replays):
             self._report_older(graph, tensor, memory)
             return
         is_in_container = any(known.key == memory.key for _, known in outputs.counts)
-        if not (is_older or is_in_container or _grown(outputs.unnamed[id(tensor)], 1)):
+        if not (is_in_container or _grown(outputs.unnamed[id(tensor)], 1)):
             return
         search = memory, replays, self.script.place()
         if search in outputs.searched or len(outputs.searched) >= _READS:
             return
         outputs.searched.add(search)
-        holders = self._holders(graph)
-        if is_older and any(
-            own == memory and not outputs.is_known(holder.tensor) for holder, own in holders
-        ):
-            self._report_older(graph, tensor, memory)
-            return
-        for (text, own), count in _counts(holders).items():
+        for (text, own), count in _counts(self._holders(graph)).items():
             if own.key != memory.key or count < 2:
                 continue
             before = outputs.counts.get((text, own), 0)

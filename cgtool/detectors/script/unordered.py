@@ -236,16 +236,17 @@ class PinnedReads(Detector):
     def on_host_read(self, event: events.HostRead) -> None:
         if event.array is None:
             self._look_at_read(event.tensor)
-        elif any(self._reaching_to(event.tensor)):
+        elif copies := list(self._reaching_to(event.tensor)):
             number = id(event.array)
-            is_gone = partial(self._array_is_gone, event.tensor, number)
+            is_gone = partial(self._array_is_gone, copies, number)
             self._arrays[number] = weakref.ref(event.array, is_gone)
 
-    def _array_is_gone(self, tensor: torch.Tensor, number: int, _: weakref.ref[Any]) -> None:
-        """What an array was made for has read it by now."""
+    def _array_is_gone(self, copies: list[_Copy], number: int, _: weakref.ref[Any]) -> None:
+        """What an array was made for, while these copies were under way, has read it by now."""
         self._arrays.pop(number, None)
         if not self.script.closed:
-            self._report_first(self._reaching_to(tensor))
+            done = self.script.order.done
+            self._report_first(copy for copy in copies if not done(copy.stream, copy.tick))
 
     def on_host_waited(self, event: events.HostWaited) -> None:
         copies = [] if event.tensor is not None else [*self._under_way()]

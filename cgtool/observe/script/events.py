@@ -176,6 +176,7 @@ class GraphedCall(NamedTuple):
 class CallableReturned(NamedTuple):
     """A call of a graphed callable has returned."""
 
+    callable: GraphedCallable
     tensors: list[torch.Tensor]
 
 

@@ -40,7 +40,7 @@ _COMPARISONS = (
 )  # fmt: skip
 """Ops whose result is trivial for two arguments that are one tensor. Not ``eq`` and ``ne``:
 ``x != x`` finds NaN."""
-_REPLAYS = 64
+_REPLAYS = 32
 """Replays of one graph at which is searched for what holds its outputs."""
 _READS = 256
 """Reads of outputs of one graph after which is searched."""
@@ -87,6 +87,7 @@ class _Outputs:
     searched: set[tuple[_Memory, int, Frames]] = field(default_factory=set)
     """The reads, after so many replays and at a line, after which was searched."""
     reported: set[str] = field(default_factory=set)
+    """Reasons."""
 
     def note(
         self, tensor: torch.Tensor, memory: _Memory, replays: int, maker: Hashable = None
@@ -257,29 +258,30 @@ class KeptOutputs(Detector):
             and (first is second or is_older)
             and not called_by_pytorch(but_for=torch.nn.functional.__file__)
         ):
+            names = self._names(graph, memory)
             self._report(
                 graph,
-                f"{self._names(graph, memory)} is compared with itself: an earlier output of "
-                f"{graph.name} is the same memory, which this replay overwrites",
+                f"an output of {graph.name} is compared with itself, because this replay has "
+                "overwritten the earlier one" + (f"; its names are {names}" if names else ""),
             )
 
     def _report_container(
         self, graph: WatchedGraph, text: str, count: int, frames: Frames | None = None
     ) -> None:
-        where = text.rpartition(": ")[2]
-        where = where if where.startswith("a ") else f"`{where}`"
+        name = text.partition(": ")[2]
         self._report(
             graph,
-            f"{where} holds the output of {graph.name} {count} times, kept after different "
-            "replays: all of these are one buffer, which has the result of the last replay",
+            f"{count} items of {f'`{name}`' if name else text} are the output of {graph.name}, "
+            "kept after different replays: all of these are one buffer, which has the result of "
+            "the last replay",
             frames,
         )
 
     def _report_older(self, graph: WatchedGraph, tensor: torch.Tensor, memory: _Memory) -> None:
         self._report(
             graph,
-            f"{self._names(graph, memory, tensor)} was made of an output of {graph.name} before "
-            "this replay, which overwrites it, and is read after it as an earlier result",
+            f"{self._names(graph, memory, tensor) or 'a tensor'} is a result of {graph.name} from "
+            "before this replay, which overwrites it, and is read although there is a newer one",
         )
 
     def _report(self, graph: WatchedGraph, reason: str, frames: Frames | None = None) -> None:
@@ -307,7 +309,7 @@ class KeptOutputs(Detector):
             if own == memory and (tensor is None or tensor is holder.tensor)
         ]
         texts = list(dict.fromkeys(texts))[:_SHOWN]
-        return " or ".join(texts) if texts else "a tensor"
+        return ", ".join(texts)
 
     def _holders(self, graph: WatchedGraph) -> list[tuple[Holder, _Memory]]:
         """What holds outputs of a graph now."""

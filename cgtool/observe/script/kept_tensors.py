@@ -19,7 +19,7 @@ import torch
 
 from cgtool.observe.frames import callers, is_internal, locals_of
 
-_OBJECTS = 4096
+_OBJECTS = 2048
 """Objects and containers that one search looks into."""
 _ITEMS = 512
 """Items of one container, the newest ones."""

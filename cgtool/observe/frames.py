@@ -332,53 +332,6 @@ def is_calling(site: Site) -> bool:
     return dis.opname[code.co_code[offset]].startswith(("CALL", "PRECALL"))
 
 
-def binds_result(site: Site) -> bool:
-    """Whether a name, or an attribute of one, gets the result of the call there, and nothing else
-    does."""
-    code, offset = site
-    names = [dis.opname[each] for each in code.co_code[offset + 2 :: 2]]
-    following = [name for name in names[:_FEW] if name != "CACHE"][:2]
-    return bool(following) and (
-        following[0].startswith(("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"))
-        or (following[0].startswith("LOAD_") and following[-1] == "STORE_ATTR")
-    )
-
-
-def loop_targets(site: Site) -> frozenset[str]:
-    """The names that get the next item, where a loop has asked its iterator for it."""
-    code, offset = site
-    known = _loop_targets.get(id(code))
-    if known is None or known[0] is not code:
-        known = _loop_targets[id(code)] = code, dict(_targets_of_loops(code))
-    while offset > 0 and dis.opname[code.co_code[offset]] == "CACHE":
-        offset -= 2
-    return known[1].get(offset, frozenset())
-
-
-_loop_targets: dict[int, tuple[CodeType, dict[int, frozenset[str]]]] = {}
-
-
-def _targets_of_loops(code: CodeType) -> Iterator[tuple[int, frozenset[str]]]:
-    instructions = list(dis.get_instructions(code))
-    for index, instruction in enumerate(instructions):
-        if instruction.opname != "FOR_ITER":
-            continue
-        names: set[str] = set()
-        for each in instructions[index + 1 :]:
-            if each.opname.startswith("STORE_FAST_LOAD"):
-                names.add(each.argval[0])
-                break
-            if each.opname.startswith("STORE_") and each.opname != "STORE_ATTR":
-                names |= {each.argval} if isinstance(each.argval, str) else {*(each.argval or ())}
-            elif not each.opname.startswith("UNPACK_"):
-                break
-        yield instruction.offset, frozenset(names)
-
-
-_FEW = 16
-"""Instructions, with the caches between them."""
-
-
 def position_of(site: Site) -> tuple[str, int, int, int, int]:
     """The file of a site, and first line and column, last line and column of its expression; zeros
     where Python runs with -X no_debug_ranges."""
@@ -402,13 +355,6 @@ def frame_of(site: Site) -> Frame:
 def frames_of(chain: Iterable[Site]) -> Frames:
     """The sites as plain data, in the same order."""
     return tuple(map(frame_of, chain))
-
-
-def frames_at(frame: FrameType, line: int) -> Frames:
-    """The frames of a line that a frame has run before."""
-    code = frame.f_code
-    innermost = Frame(named_by_cell(code.co_filename), line, code.co_qualname)
-    return innermost, *frames_of(chain_of(frame.f_back))
 
 
 class FrameTable:

@@ -119,16 +119,6 @@ def statement_lines(file: str, line: int) -> range:
     return max(around, key=lambda lines: lines.start, default=range(line, line + 1))
 
 
-def returns_of(code: CodeType) -> list[int]:
-    """The lines of the ``return`` statements of a function."""
-    return [
-        node.lineno
-        for function in functions_of(code)
-        for node in inner_nodes(function)
-        if isinstance(node, ast.Return)
-    ]
-
-
 def block_at(file: str, lines: tuple[int, int]) -> ast.With | None:
     """The ``with`` statement at these lines."""
     for node in ast.walk(tree_of(file)):
@@ -151,47 +141,6 @@ def in_one_loop(code: CodeType, *lines: int) -> bool:
         for function in functions_of(code)
         for node in inner_nodes(function)
     )
-
-
-def aliased_at(file: str, line: int) -> frozenset[str]:
-    """The variables, and attributes as ``.name``, that an assignment at a line may bind to another
-    name, or a view or a part of them: ``before = y``, ``best = score, self.y[:2]``; not what it
-    passes to a function."""
-    start = statement_start(file, line)
-    return frozenset(
-        name
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno == start and node.value
-        for name in _aliased(node.value)
-    )
-
-
-def part_of_what(file: str, line: int) -> str | None:
-    """The variable of which an assignment at a line binds a part, or all of it, to other names:
-    ``step, loss = pending``, ``loss = pending[1]``."""
-    start = statement_start(file, line)
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.Assign) and node.lineno == start:
-            value = node.value
-            while isinstance(value, ast.Attribute | ast.Subscript):
-                value = value.value
-            return value.id if isinstance(value, ast.Name) else None
-    return None
-
-
-def _aliased(value: ast.AST) -> Iterator[str]:
-    if isinstance(value, ast.Name):
-        yield value.id
-    elif isinstance(value, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
-        if isinstance(value, ast.Attribute):
-            yield f".{value.attr}"
-        yield from _aliased(value.value)
-    elif isinstance(value, ast.Call):
-        if isinstance(value.func, ast.Attribute):
-            yield from _aliased(value.func.value)
-    elif isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.IfExp | ast.BoolOp):
-        for child in ast.iter_child_nodes(value):
-            yield from _aliased(child)
 
 
 def branches_of(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
@@ -239,38 +188,6 @@ def nodes_around(position: Position) -> list[ast.expr | ast.stmt]:
         and (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) != position[1:]
     ]
     return around[::-1]
-
-
-def operands_at(position: Position) -> tuple[str, ...]:
-    """The source of both sides of an operator or a comparison; () if the expression is neither."""
-    for node in ast.walk(tree_of(position[0])):
-        if isinstance(node, ast.BinOp | ast.Compare) and position[1:] == (
-            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-        ):  # fmt: skip
-            right = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
-            return ast.unparse(node.left), ast.unparse(right)
-    return ()
-
-
-def takes_loop_targets(position: Position) -> bool:
-    """Whether an expression takes two variables that one loop binds together: ``before * after`` in
-    ``for before, after in pairwise(frames)``."""
-    inside = [
-        node
-        for node in ast.walk(tree_of(position[0]))
-        if isinstance(node, ast.Name)
-        and position[1:3] <= (node.lineno, node.col_offset)
-        and (node.end_lineno or 0, node.end_col_offset or 0) <= position[3:]
-    ]
-    used = {node.id for node in inside}
-    loops: list[ast.For | ast.comprehension] = []
-    for node in nodes_around(position) if len(used) > 1 else ():
-        loops += [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
-    return any(
-        sum(isinstance(each, ast.Name) and each.id in used for each in loop.target.elts) > 1
-        for loop in loops
-        if isinstance(loop.target, ast.Tuple | ast.List)
-    )
 
 
 def called_at(position: Position) -> str:

@@ -23,6 +23,7 @@ from cgtool.detectors.reporting import (
 )
 from cgtool.detectors.script import (
     callables,
+    capture_does_not_execute,
     capture_misuse,
     copies,
     first_steps,
@@ -30,14 +31,13 @@ from cgtool.detectors.script import (
     gradients,
     inputs,
     memory,
-    not_run,
-    outputs,
+    output_of_dropped_graph,
+    output_overwritten_by_next_replay,
     pinned_sources,
     saved_tensors,
     shared_pools,
     sharing,
     speed,
-    stale_names,
     unordered,
 )
 from cgtool.model.capture import Frames
@@ -47,7 +47,7 @@ from cgtool.model.jobs import RUNS_SCRIPT
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
-from cgtool.observe.script import calls, events, graphed_callables, handed_tensors, streams
+from cgtool.observe.script import calls, events, graphed_callables, streams
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, is_consequence, load_error, own_fault
 from cgtool.program.objects import short, text_of
@@ -57,15 +57,17 @@ _OBSERVERS = (
     graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
     calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
-    streams.observe_streams, calls.observe_backward, calls.hide_line_trace,
-    calls.observe_swaps, calls.observe_storages, handed_tensors.observe_handing_over,
+    streams.observe_streams, calls.observe_backward, calls.observe_swaps,
+    calls.observe_storages,
 )  # fmt: skip
 """In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, first_steps.FirstSteps, inputs.Inputs,
-    copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
-    not_run.NotRun, stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
+    copies.Copies, gradients.Gradients, gradients.StaleNodes,
+    output_overwritten_by_next_replay.KeptOutputs, output_of_dropped_graph.Abandoned,
+    capture_does_not_execute.EarlyReads, capture_does_not_execute.NotRun,
+    saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
     sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,

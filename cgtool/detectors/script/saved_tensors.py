@@ -12,7 +12,9 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from cgtool.detectors.reporting import Detector
-from cgtool.detectors.script.outputs import OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY
+from cgtool.detectors.script.output_overwritten_by_next_replay import (
+    OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+)
 from cgtool.model.capture import Frames
 from cgtool.observe.frames import Chain, frames_of
 from cgtool.observe.ops import is_node_of, name_of_node

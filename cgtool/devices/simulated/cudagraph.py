@@ -43,8 +43,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import Chains, here, package_part, user_frame
 from cgtool.observe.ops import OpCall, RootedModuleStack
-from cgtool.observe.script.bindings import places_of_tensors, tensors_at
-from cgtool.observe.script.names import stack_of
+from cgtool.observe.script.kept_tensors import holders_of_tensors
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -397,8 +396,9 @@ def graphs_of(device: ScriptDevice) -> Iterator[None]:
 
 def _names_of_tensors(frame: FrameType) -> dict[int, str]:
     """By identity of the tensor."""
-    places = places_of_tensors(stack_of(user_frame(frame)))
-    return {id(each): place.text for place, there in places for each in tensors_at(there)}
+    held = list(holders_of_tensors(user_frame(frame)))
+    # The nearest name counts.
+    return {id(holder.tensor): holder.text for holder in reversed(held)}
 
 
 def check_script(

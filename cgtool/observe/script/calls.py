@@ -16,7 +16,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from sys import gettrace  # a script sees another `sys.gettrace`
 from types import FrameType
 from typing import Any
 
@@ -26,7 +25,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import (
-    binds_result,
     call_op,
     call_user,
     caller_of_cgtool,
@@ -40,7 +38,6 @@ from cgtool.observe.iteration import CallProfile
 from cgtool.recapture.ops import unprofiled
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import FROM_DATA, key_of, listed_tensors, tensors_in
 from cgtool.torch_compat import op_key, weak
@@ -261,9 +258,6 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         for tensor in listed_tensors(data) if is_of_tensors else ():
             if script.device.place(tensor) == "device":
                 script.host_waited(f"torch.{name}", tensor)
-        # The others make a tensor of its memory, which a stream may read.
-        if name == "tensor":
-            script.array_read(data)
         return call_user(original, data, *args, **kwargs)
 
     def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -271,15 +265,9 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         return call_user(original, tensor, *args, **kwargs)
 
     def as_array(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        script.has_pinned_arrays |= script.device.place(tensor) == "pinned"
-        frame = script.frame()
-        is_bound = (
-            frame is not None
-            and caller_of_cgtool(sys._getframe(1)) is frame.f_code
-            and binds_result((frame.f_code, frame.f_lasti))
-        )
-        script.host_read(tensor, at_once=not is_bound)
-        return call_user(original, tensor, *args, **kwargs)
+        array = call_user(original, tensor, *args, **kwargs)
+        script.host_read(tensor, array)
+        return array
 
     def reduce(original: Any, tensor: torch.Tensor, protocol: Any) -> Any:
         # What pickles a tensor writes its storage next. `copy.copy` makes one on the same storage.
@@ -506,29 +494,15 @@ def observe_compile(script: ObservedScript, patches: Patches, calls: Patches) ->
 @contextlib.contextmanager
 def _paused(calls: Patches) -> Iterator[None]:
     """Neither ops nor calls are observed: Dynamo would trace the observers."""
-    profile, trace = sys.getprofile(), gettrace()
+    profile = sys.getprofile()
     if isinstance(profile, CallProfile):
         sys.setprofile(None)
-    if isinstance(trace, LineTrace):
-        sys.settrace(None)
     try:
         with op_key.paused(), calls.suspended(), without_our_module_hooks():
             yield
     finally:
         if isinstance(profile, CallProfile):
             sys.setprofile(profile)
-        if isinstance(trace, LineTrace):
-            sys.settrace(trace)
-
-
-def hide_line_trace(_script: ObservedScript, patches: Patches) -> None:
-    """A script sees no trace function but its own: it may do something else under a debugger."""
-
-    def of_the_script(original: Callable[[], Any]) -> Any:
-        trace = call_user(original)
-        return None if isinstance(trace, LineTrace) else trace
-
-    patches.wrap(sys, "gettrace", of_the_script)
 
 
 def observe_swaps(script: ObservedScript, patches: Patches) -> None:

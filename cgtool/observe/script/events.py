@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from cgtool.observe.ops import OpCall
-from cgtool.observe.script.state import ExternalUse, GraphedCallable, HandedCall, Op, WatchedGraph
+from cgtool.observe.script.state import ExternalUse, GraphedCallable, Op, WatchedGraph
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 Event = TypeVar("Event")
@@ -129,12 +129,6 @@ class ReplayEnded(_OfGraph):
     """``replay`` has returned."""
 
 
-class TensorsHanded(NamedTuple):
-    """The script hands outputs to a thread of a pool."""
-
-    call: HandedCall
-
-
 class FillingUndone(NamedTuple):
     """A replay begins, and the script has taken something out of a container that the captured code
     has put it into: its next call would begin without it."""
@@ -177,6 +171,13 @@ class GraphedCall(NamedTuple):
     """Flattened."""
     called: torch.nn.Module | None
     """The innermost module whose ``__call__`` is running."""
+
+
+class CallableReturned(NamedTuple):
+    """A call of a graphed callable has returned."""
+
+    callable: GraphedCallable
+    tensors: list[torch.Tensor]
 
 
 class GraphedCallFellBack(NamedTuple):
@@ -234,14 +235,8 @@ class HostRead(NamedTuple):
     """A call outside captures reads a tensor on the host and dispatches no op."""
 
     tensor: torch.Tensor
-    at_once: bool = True
-    """False if a name gets an array of its memory, which later lines read."""
-
-
-class ArrayRead(NamedTuple):
-    """A call outside captures reads a NumPy array on the host."""
-
-    array: Any
+    array: Any = None
+    """A NumPy array of its memory, which may be read later; None if the call itself reads it."""
 
 
 class TensorReturned(NamedTuple):

@@ -84,6 +84,7 @@ class _Callables:
             finally:
                 running.call = outer
             self._follow_backward(result, graphed)
+            self.script.publish(events.CallableReturned(graphed, [*tensors_in(result)]))
             return result
 
         self._wrappers.add(call)

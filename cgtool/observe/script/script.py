@@ -36,8 +36,6 @@ from cgtool.observe.frames import (
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.array_reads import is_array
-from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import (
     Access,
@@ -161,7 +159,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.device = device
         self.annotations = annotations
         self.order = StreamOrder()
-        self.lines = LineTrace()
         self.buffers = Buffers()
         self.graphs: list[WatchedGraph] = []
         self.compiled: list[tuple[Frames, LedgerGraph]] = []
@@ -187,8 +184,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Counts writes and replays."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
-        self.has_pinned_arrays = False
-        """Whether the script has made NumPy arrays of pinned tensors."""
         self.follows_all = False
         """Whether each eager op is published as a ``FollowedOp``."""
 
@@ -479,22 +474,14 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             self.order.host_waits(self.device.stream())
             self.publish(events.HostWaited(call, tensor))
 
-    def host_read(self, tensor: torch.Tensor, *, at_once: bool = True) -> None:
-        """A call has read, or is about to read, a tensor on the host; ``at_once``: as of
+    def host_read(self, tensor: torch.Tensor, array: Any = None) -> None:
+        """A call has read, or is about to read, a tensor on the host; ``array``: as of
         ``HostRead``."""
         if self.capture is None and len(self.buffers):
-            self.publish(events.HostRead(tensor, at_once))
-
-    def array_read(self, data: Any) -> None:
-        """A call is about to read NumPy arrays on the host: one, or a list of some."""
-        if self.capture is None and self.has_pinned_arrays:
-            for array in data if isinstance(data, list | tuple) else (data,):
-                if is_array(array):
-                    self.publish(events.ArrayRead(array))
+            self.publish(events.HostRead(tensor, array))
 
     def finish(self) -> None:
         """The script is over."""
-        self.lines.stop()
         self.publish(events.ScriptEnded())
         self.closed = True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -198,18 +197,6 @@ class GraphedCallable:
     """Its forward was a graph already."""
     called_twice: bool = False
     """It was called again before the backward of the call before."""
-
-
-@dataclass(eq=False)
-class HandedCall:
-    """A call with outputs of graphs that a pool of threads has taken, or an item of a queue."""
-
-    graphs: frozenset[WatchedGraph]
-    place: Frames
-    """Where it was handed over."""
-    in_queue: bool = False
-    has_begun: bool = False
-    may_begin: threading.Event = field(default_factory=threading.Event)
 
 
 Clock = dict[int, int]

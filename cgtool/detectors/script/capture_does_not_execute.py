@@ -14,6 +14,7 @@ from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.storages import Layout
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
@@ -74,7 +75,7 @@ class NotRun(Detector):
             self._look_at(event.tensor)
 
     def _look_at(self, tensor: torch.Tensor) -> None:
-        """Eager code reads a tensor. `Outputs` looks at those of graphs that can be replayed."""
+        """Eager code reads a tensor. `EarlyReads` looks at those of graphs that can be replayed."""
         buffer = self.script.buffers.find(tensor)
         if buffer is None or _not_run(buffer) is None:
             return
@@ -105,6 +106,67 @@ class NotRun(Detector):
             evidence=tuple(f"{verb} at {frames[0].short}" for verb, frames in lines if frames),
             graphs=(maker,) if reader is None else (maker, reader),
         )
+
+
+class EarlyReads(Detector):
+    """Outputs of graphs that eager code reads before the first replay."""
+
+    phase = "replay"
+
+    def start(self) -> None:
+        self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
+        """Where an output was read before the first replay, by its key and the name of the op."""
+
+    def on_op_captured(self, event: events.OpCaptured) -> None:
+        # A captured op did the same before, too early: that was its warm-up, which is harmless.
+        for tensor in event.op.read if self._early else ():
+            for frames in self._early.pop((key_of(tensor) or 0, event.op.name), ()):
+                self.findings.drop(CAPTURE_DOES_NOT_EXECUTE, frames)
+
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        for tensor in event.op.read:
+            self._look_at(tensor, event.op.name)
+
+    def on_host_waited(self, event: events.HostWaited) -> None:
+        if event.tensor is not None:
+            self._look_at(event.tensor, event.call)
+
+    def _look_at(self, tensor: torch.Tensor, call: str) -> None:
+        buffer = self.script.buffers.find(tensor)
+        if buffer is None:
+            return
+        for graph in self.script.replayable():
+            if graph.replays == 0 and _is_result(graph, buffer):
+                self._early[buffer.key, call].add(self.script.place())
+                use = graph.external.get(buffer.key)
+                made_by = buffer.allocated_by or (use and use.call)
+                made_at = frames_of(made_by.chain) if made_by else ()
+                self.report(
+                    CAPTURE_DOES_NOT_EXECUTE,
+                    f"an output of {graph.name} is read before its first replay; a capture runs "
+                    "nothing",
+                    fix=WARM_UP if self._is_captured_code(graph) else None,
+                    evidence=tuple(f"computed at {made.short}" for made in made_at[:1]),
+                    graphs=(graph,),
+                )
+                return
+
+    def _is_captured_code(self, graph: WatchedGraph) -> bool:
+        """Whether the line that runs is of a function that ran in the capture: it uses what the
+        captured call has computed and kept (a table that is built when it is first needed)."""
+        return any((at.file, at.function) in graph.functions for at in self.script.place()[:1])
+
+
+def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
+    """A replay of the graph would compute what the buffer holds."""
+    if buffer.allocated_in is graph:
+        return buffer.last_write is None
+    use = graph.external.get(buffer.key)
+    if use is None or not use.first_is_write or buffer.allocated_in is not None:
+        return False
+    # State that the graph overwrites may have a value of its own before.
+    written = buffer.last_write is not None and buffer.last_write.time > graph.began
+    return not written and not isinstance(use.tensor(), torch.nn.Parameter)
 
 
 def _reads(op: Op) -> list[torch.Tensor]:

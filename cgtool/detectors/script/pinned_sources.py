@@ -5,17 +5,11 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType
-from typing import Any
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frames
-from cgtool.observe.frames import chain_of, frames_at, frames_of
 from cgtool.observe.script import events
-from cgtool.observe.script.names import Stack, stack_of
 from cgtool.observe.script.state import Buffer, Op
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
@@ -28,8 +22,6 @@ _LARGEST_SOURCE = 8 << 20
 """Contents of more bytes are not compared."""
 _KEPT_BYTES = 64 << 20
 """Contents of so many bytes are kept at once."""
-_COMPARED_BYTES = 4 << 30
-"""So many bytes are compared between lines; after that, only at replays and copies."""
 
 _MEMORY = "a pinned buffer that {} may still be reading"
 
@@ -61,44 +53,6 @@ class _Upload:
             return b"" if held is None else ctypes.string_at(held.data_ptr(), held.nbytes)
 
 
-class _LinesRun:
-    """Calls ``on_run`` each time when the thread has run a line of the script, or a part of one,
-    with what returns its frames. Follows the lines of a ``LineTrace``."""
-
-    def __init__(self, on_run: Callable[[Callable[[], Frames]], None]) -> None:
-        self._on_run = on_run
-        self._lines: dict[int, int] = {}
-        """By identity of a frame: the line that it has come to."""
-        self._follows = False
-
-    def begin(self, running: Stack) -> None:
-        if not self._follows:
-            self._lines = {number: frame.f_lineno for number, frame in running.items()}
-            self._follows = True
-
-    def end(self) -> None:
-        self._follows = False
-
-    def follows(self, _code: CodeType) -> bool:
-        return True
-
-    def on_event(self, frame: FrameType, event: str, _argument: Any) -> None:
-        if not self._follows:
-            return
-        number = id(frame)
-        before = self._lines.get(number, frame.f_lineno)
-        if event == "line":
-            self._lines[number] = frame.f_lineno
-            self._on_run(lambda: frames_at(frame, before))
-        elif event == "return":
-            self._lines.pop(number, None)
-            self._on_run(lambda: frames_at(frame, before))
-        elif event == "call":
-            self._lines.pop(number, None)
-            # A part of a line of the caller.
-            self._on_run(lambda: frames_of(chain_of(frame.f_back)))
-
-
 class PinnedSources(Detector):
     """What replays and copies read of pinned memory, and who writes it."""
 
@@ -107,9 +61,8 @@ class PinnedSources(Detector):
         """By number of the graph: what its copies read."""
         self._uploads: dict[_Part, _Upload] = {}
         """The last one of each part, until the host knows that it is over."""
-        self._lines = _LinesRun(self._look_after_line)
-        self._compared = 0
-        """Bytes, between lines."""
+        self._waits = 0
+        """Of the host, when the contents were last compared."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         # The simulated device runs what it captures.
@@ -162,10 +115,6 @@ class PinnedSources(Detector):
         if upload.size > _LARGEST_SOURCE or kept + upload.size > _KEPT_BYTES:
             return
         upload.content = upload.content_now()
-        if self.script.has_pinned_arrays:
-            stack = stack_of(self.script.frame())
-            if self.script.lines.start(self._lines, stack.values()):
-                self._lines.begin(stack)
 
     def _overwritten(self, op: Op) -> list[_Upload]:
         """The uploads of what an op writes, of which no more is to be known."""
@@ -180,38 +129,31 @@ class PinnedSources(Detector):
     def _is_over(self, upload: _Upload) -> bool:
         return self.script.order.done(upload.stream, upload.tick)
 
-    def _look_after_line(self, line: Callable[[], Frames]) -> None:
-        if self._compared < _COMPARED_BYTES and self.script.capture is None:
-            self._compared += self._look(line)
+    def on_host_waited(self, _event: events.HostWaited) -> None:
+        # What is over by this wait, and no earlier one, was still read when it began.
+        self._look(is_waiting=self.script.order.waits == self._waits + 1)
 
-    def _look(self, line: Callable[[], Frames] | None = None) -> int:
-        """Report what the host has written, by NumPy or another way that no op shows: on a line
-        that has just run, or some time before. Returns how many bytes were compared."""
-        compared = 0
+    def _look(self, *, is_waiting: bool = False) -> None:
+        """Report what the host has written by NumPy, or another way that no op shows, while work of
+        the device was reading it; work that is over is forgotten. ``is_waiting``: the work that is
+        over now was not, before this call."""
+        self._waits = self.script.order.waits
         # A copy: other threads go on adding uploads.
         for part, upload in list(self._uploads.items()):
-            if self._is_over(upload) or upload.buffer.ref.expired():
+            is_over = self._is_over(upload)
+            is_read = (is_waiting or not is_over) and not upload.buffer.ref.expired()
+            is_same = (
+                upload.content is None or not is_read or upload.content_now() == upload.content
+            )
+            if is_over or not is_read or not is_same:
                 self._uploads.pop(part, None)
-                continue
-            if upload.content is None:
-                continue
-            compared += upload.size
-            if upload.content_now() == upload.content:
-                continue
-            self._uploads.pop(part, None)
-            memory = _MEMORY.format(upload.reader)
-            if line is None:
+            if not is_same:
+                memory = _MEMORY.format(upload.reader)
                 self._report(f"before this line, the host has written {memory}")
-            else:
-                self._report(f"the host writes {memory}", line())
-        if not self._uploads:
-            self._lines.end()
-        return compared
 
-    def _report(self, reason: str, frames: Frames | None = None) -> None:
+    def _report(self, reason: str) -> None:
         self.report(
             PINNED_SOURCE_FROZEN,
             reason,
-            frames,
             evidence=("the host has not waited since its last read",),
         )

@@ -32,6 +32,7 @@ from cgtool.detectors.script import (
     memory,
     not_run,
     outputs,
+    padding,
     pinned_sources,
     saved_tensors,
     shared_pools,
@@ -64,7 +65,8 @@ _OBSERVERS = (
 
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, frozen_state.HostState, first_calls.FirstSteps, inputs.Inputs,
-    copies.Copies, gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.Abandoned,
+    copies.Copies, padding.Padding, gradients.Gradients, gradients.StaleNodes, outputs.Outputs,
+    outputs.Abandoned,
     not_run.NotRun, stale_names.StaleNames, saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
     sharing.Sharing,

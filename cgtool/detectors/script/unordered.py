@@ -13,11 +13,9 @@ import torch
 from cgtool.detectors.reporting import Detector
 from cgtool.detectors.script.stream_names import name_of_stream
 from cgtool.findings import code
-from cgtool.model.capture import Frame, Frames
+from cgtool.model.capture import Frame
 from cgtool.observe.effects import overwrites
 from cgtool.observe.script import events
-from cgtool.observe.script.array_reads import ArrayReads, bytes_of_array
-from cgtool.observe.script.names import stack_of
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
@@ -199,11 +197,6 @@ class PinnedReads(Detector):
     def start(self) -> None:
         self._copies: defaultdict[int, list[_Copy]] = defaultdict(list)
         """By key of the pinned buffer: the last copies into its parts."""
-        self._arrays = ArrayReads(
-            lambda array, frames: self._report_first(self._filling(array), frames),
-            lambda array: any(self._filling(array)),
-            lambda: self.script.capture is None and any(self._under_way()),
-        )
 
     def _add(self, buffer: Buffer, copy: _Copy) -> None:
         self._copies[buffer.key] = [
@@ -213,11 +206,6 @@ class PinnedReads(Detector):
             and not self.script.order.done(each.stream, each.tick)
         ]
         self._copies[buffer.key].append(copy)
-        if self.script.has_pinned_arrays:
-            self._follow_lines()
-
-    def _follow_lines(self) -> None:
-        self.script.lines.start(self._arrays, stack_of(self.script.frame()).values())
 
     def on_replay_ended(self, event: events.ReplayEnded) -> None:
         replay = event.graph.last_replay
@@ -242,11 +230,8 @@ class PinnedReads(Detector):
             self._add(buffer, _Copy(*_bytes_of(copied[1]), *work))
 
     def on_host_read(self, event: events.HostRead) -> None:
-        buffer = self.script.buffers.find(event.tensor)
         if event.at_once:
             self._look_at_read(event.tensor)
-        elif buffer is not None and self._copies.get(buffer.key):
-            self._follow_lines()
 
     def on_host_waited(self, event: events.HostWaited) -> None:
         copies = [] if event.tensor is not None else [*self._under_way()]
@@ -266,9 +251,6 @@ class PinnedReads(Detector):
         if copies:
             self._report_first(self._reaching(copies, *_bytes_of(tensor)))
 
-    def on_array_read(self, event: events.ArrayRead) -> None:
-        self._report_first(self._filling(event.array))
-
     def _under_way(self) -> Iterator[_Copy]:
         """The copies that may not be done."""
         for copies in list(self._copies.values()):
@@ -276,27 +258,19 @@ class PinnedReads(Detector):
                 copy for copy in copies if not self.script.order.done(copy.stream, copy.tick)
             )
 
-    def _filling(self, array: Any) -> Iterator[_Copy]:
-        """The copies that may still write the memory of an array."""
-        for key, copies in list(self._copies.items()):
-            buffer = self.script.buffers.by_key(key)
-            if buffer is not None and not buffer.ref.expired():
-                yield from self._reaching(copies, *bytes_of_array(array))
-
     def _reaching(self, copies: Iterable[_Copy], first: int, end: int) -> Iterator[_Copy]:
         for copy in copies:
             is_there = copy.first < end and first < copy.end
             if is_there and not self.script.order.done(copy.stream, copy.tick):
                 yield copy
 
-    def _report_first(self, copies: Iterator[_Copy], frames: Frames | None = None) -> None:
+    def _report_first(self, copies: Iterator[_Copy]) -> None:
         """A read of what these copies write, if there are any."""
         copy = next(copies, None)
         if copy is None:
             return
-        at = frames or self.script.place()
-        if at and _is_numpy(at[0]):
-            frames = tuple(itertools.dropwhile(_is_numpy, at))
+        # NumPy reads what the script passes to it.
+        frames = tuple(itertools.dropwhile(_is_numpy, self.script.place())) or None
         stream = name_of_stream(self.script, copy.stream)
         is_current = copy.stream == self.script.device.stream()
         self.report(

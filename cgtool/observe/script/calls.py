@@ -261,9 +261,6 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         for tensor in listed_tensors(data) if is_of_tensors else ():
             if script.device.place(tensor) == "device":
                 script.host_waited(f"torch.{name}", tensor)
-        # The others make a tensor of its memory, which a stream may read.
-        if name == "tensor":
-            script.array_read(data)
         return call_user(original, data, *args, **kwargs)
 
     def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -271,7 +268,6 @@ def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
         return call_user(original, tensor, *args, **kwargs)
 
     def as_array(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        script.has_pinned_arrays |= script.device.place(tensor) == "pinned"
         frame = script.frame()
         is_bound = (
             frame is not None

@@ -207,14 +207,6 @@ class EagerOp(NamedTuple):
     result: Any
 
 
-class FollowedOp(NamedTuple):
-    """An op outside captures has run, whatever it has touched, while ``ObservedScript.follows_all``
-    is true."""
-
-    op: Op
-    result: Any
-
-
 class ResultUsed(NamedTuple):
     """An op outside captures has touched one of ``ObservedScript.results``."""
 
@@ -236,12 +228,6 @@ class HostRead(NamedTuple):
     tensor: torch.Tensor
     at_once: bool = True
     """False if a name gets an array of its memory, which later lines read."""
-
-
-class ArrayRead(NamedTuple):
-    """A call outside captures reads a NumPy array on the host."""
-
-    array: Any
 
 
 class TensorReturned(NamedTuple):

@@ -36,7 +36,6 @@ from cgtool.observe.frames import (
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.array_reads import is_array
 from cgtool.observe.script.line_trace import LineTrace
 from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import (
@@ -187,10 +186,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Counts writes and replays."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
-        self.has_pinned_arrays = False
-        """Whether the script has made NumPy arrays of pinned tensors."""
-        self.follows_all = False
-        """Whether each eager op is published as a ``FollowedOp``."""
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
@@ -448,8 +443,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
-        if self.follows_all:
-            self.publish(events.FollowedOp(op, result))
         if self.device.ran_on_host((args, kwargs, result)):
             return
         for tensor in op.made(result):
@@ -484,13 +477,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         ``HostRead``."""
         if self.capture is None and len(self.buffers):
             self.publish(events.HostRead(tensor, at_once))
-
-    def array_read(self, data: Any) -> None:
-        """A call is about to read NumPy arrays on the host: one, or a list of some."""
-        if self.capture is None and self.has_pinned_arrays:
-            for array in data if isinstance(data, list | tuple) else (data,):
-                if is_array(array):
-                    self.publish(events.ArrayRead(array))
 
     def finish(self) -> None:
         """The script is over."""

@@ -12,7 +12,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import WARNING, Finding
 from cgtool.observe.script import events
-from cgtool.observe.script.holders import MISSING, Path, Stack, paths_from, stack_of
+from cgtool.observe.script.holders import Path, Stack, paths_from, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of
@@ -150,10 +150,10 @@ class Inputs(Detector):
         if is_held:
             return False
         for (path, now), own in zip(values, keys, strict=True):
-            module = None if path.module is None else path.module()
+            owner = path.owner()
             if own is None:
-                if module is not None or (path.kind == "state" and now is MISSING):
-                    self._report_gone(graph, path, module)
+                if owner is not None:
+                    self._report_gone(graph, path, owner)
                     return True
             elif own != key and (
                 self._is_moved(graph, own)
@@ -205,25 +205,24 @@ class Inputs(Detector):
         except (RuntimeError, NotImplementedError):  # some layouts cannot be compared
             return True
 
-    def _report_gone(self, graph: WatchedGraph, path: Path, module: torch.nn.Module | None) -> None:
+    def _report_gone(self, graph: WatchedGraph, path: Path, owner: Any) -> None:
         """A parametrization, or pruning, has put other parameters in its place; or an optimizer has
         lost its state."""
         name = path.text.partition(".state[")[0]
         self.report(
             _REBOUND[path.kind],
             f"`{path.text}` is gone since the capture; the replay reads the old one",
-            (module and self._moved_at(graph, path, module)) or None,
-            fix=f"reset the state of `{name}` in place: `zero_()` of each tensor"
-            if module is None
-            else "change the module before the capture, or capture again",
+            self._moved_at(graph, path, owner) or None,
+            fix="change the module before the capture, or capture again"
+            if path.kind == "parameter"
+            else f"reset the state of `{name}` in place: `zero_()` of each tensor",
             phase="replay",
         )
 
     def _report_rebound(
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor
     ) -> None:
-        module = None if path.module is None else path.module()
-        frames = () if module is None else self._moved_at(graph, path, module)
+        frames = self._moved_at(graph, path, path.owner())
         with no_torch_function():
             address, is_alike = now.data_ptr(), tuple(now.shape) == use.shape
         old = "memory of the old one, which has been freed" if self._is_freed(use) else "old one"
@@ -244,9 +243,11 @@ class Inputs(Detector):
         time, frames = self._made.get(key_of(tensor)) or (-1, ())
         return frames if time >= graph.began else ()
 
-    def _moved_at(self, graph: WatchedGraph, path: Path, module: torch.nn.Module) -> Frames:
+    def _moved_at(self, graph: WatchedGraph, path: Path, module: Any) -> Frames:
         """Where a parameter or buffer was exchanged or deleted; () if no call was seen. Pruning and
         parametrizations register the old parameter under another name."""
+        if path.kind != "parameter" or module is None:
+            return ()
         name = str(path.steps[-1][1])
         found = self._moved.since(module, graph, name) or self._moved.since(module, graph)
         return found or self._moved.last_registered(module, graph)
@@ -313,7 +314,7 @@ class Inputs(Detector):
                 if named
                 else "the tensor that this line reads"
             )
-            if named and named[0].module is not None and named[0].module() is None:
+            if named and named[0].kind == "parameter" and named[0].owner() is None:
                 what = f"the module with `{named[0].text}`"
             finding = Finding(
                 INPUT_FREED_BEFORE_REPLAY,

@@ -59,8 +59,9 @@ class Path:
     root: Root
     steps: tuple[Step, ...] = ()
     """From there to the tensor."""
-    module: weakref.ref[torch.nn.Module] | None = None
-    """Whose parameter or buffer it is."""
+    owner: Callable[[], Any] = lambda: None
+    """A weak reference to the module whose parameter or buffer it is, or to the optimizer whose
+    state."""
     is_listed: bool = False
     """It leads through a list or a tuple."""
 
@@ -163,7 +164,7 @@ class _Search:
             for name, part in state.items() if isinstance(state, dict) else ():
                 if isinstance(part, torch.Tensor):
                     inner, root = f"{text}.state[...][{name!r}]", partial(state_of, Weak(parameter))
-                    self._note(part, Path("state", inner, root, (("item", name),)))
+                    self._note(part, Path("state", inner, root, (("item", name),), owner))
         for number, group in enumerate(optimizer.param_groups):
             for name, part in group.items():
                 if isinstance(part, torch.Tensor):

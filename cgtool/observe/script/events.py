@@ -297,6 +297,15 @@ class OptimizerSteps(NamedTuple):
     optimizer: torch.optim.Optimizer
 
 
+class GradientsUnscaled(NamedTuple):
+    """``GradScaler`` is about to divide the gradients of an optimizer by its scale, or to step it,
+    which does so where it was not done."""
+
+    scaler: Any
+    optimizer: torch.optim.Optimizer
+    steps: bool
+
+
 class GradientsZeroed(NamedTuple):
     """``zero_grad()`` of an optimizer or a module was called outside a capture."""
 

@@ -91,6 +91,8 @@ class Inputs(Detector):
         """Reported as casts of a weight."""
         self._freed: dict[Frames, list[tuple[WatchedGraph, int]]] = {}
         """By the line of the finding: the graphs, and the keys of what is freed."""
+        self._others: dict[tuple[ExternalUse, str], int] = {}
+        """By path: the key of the other tensor that it led to last."""
         self._compared: dict[ExternalUse, int] = {}
         """How often its values were compared."""
         self._shapes: set[tuple[int, ...]] = set()
@@ -144,25 +146,30 @@ class Inputs(Detector):
         values = [(path, path.look(stack)) for path in paths]
         keys = [key_of(now) if isinstance(now, torch.Tensor) else None for _, now in values]
         # The items of a list come and go.
-        is_held = any(
-            own == key and not path.is_listed for own, (path, _) in zip(keys, values, strict=True)
-        )
-        if is_held:
-            return False
-        for (path, now), own in zip(values, keys, strict=True):
+        pairs = list(zip(values, keys, strict=True))
+        is_held = any(own == key and not path.is_listed for (path, _), own in pairs)
+        for (path, now), own in pairs:
             owner = path.owner()
             if own is None:
                 if owner is not None:
                     self._report_gone(graph, path, owner)
                     return True
-            elif own != key and (
-                self._is_moved(graph, own)
-                if path.kind in ("parameter", "state")
-                else self._replaces(graph, use, path, now, own)
-            ):
-                self._report_rebound(graph, path, use, now)
-                return True
+            elif own != key and self._counts(use, path, own, is_held=is_held):
+                is_another = (
+                    self._is_moved(graph, own)
+                    if path.kind in ("parameter", "state")
+                    else self._replaces(graph, use, path, now, own)
+                )
+                if is_another:
+                    self._report_rebound(graph, path, use, now)
+                    return True
         return False
+
+    def _counts(self, use: ExternalUse, path: Path, key: int, *, is_held: bool) -> bool:
+        """Whether it says something that a path leads to another tensor. Where another path leads
+        to the old one (``is_held``), only if there is a new one for each replay."""
+        before, self._others[use, path.text] = self._others.get((use, path.text)), key
+        return not is_held or before not in (None, key)
 
     def _is_moved(self, graph: WatchedGraph, key: int) -> bool:
         """Whether what a module or an optimizer has instead is not what another graph is for."""

@@ -205,7 +205,7 @@ def _part(value: Any, step: Step) -> Any:
         is_there = isinstance(value, list | tuple) and name in range(len(value))
         return value[name] if is_there else MISSING
     table = _table_of(value)
-    tables = [table, *(table.get(each) or {} for each in MODULE_TABLES)]
+    tables: list[dict[Any, Any]] = [table, *(table.get(each) or {} for each in MODULE_TABLES)]
     for each in tables if isinstance(value, torch.nn.Module) else tables[:1]:
         if name in each:
             return each[name]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.devices.simulated.script_device import ScriptDevice
 from tests.corpus.catalog import Entry, entries
 from tests.detectors.scripts import Outcome, check, check_as_on_a_gpu, check_like_a_gpu, marks
 from tests.forked_workers import in_fork
@@ -106,19 +105,6 @@ def test_backwards_on_a_thread_of_autograd(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "is_note"),
-    [
-        ("padding_beside_a_clock", True),
-        ("padding_beside_a_large_cache", True),
-        ("padding_in_the_cache", False),
-    ],
-)
-def test_padding_that_was_not_tried_is_a_note(script: str, is_note: bool) -> None:
-    outcome = checked(_HERE / "guilty" / f"{script}.py")
-    assert ("bucket-padding-garbage" in outcome.notes) == is_note
-
-
-@pytest.mark.parametrize(
     ("script", "is_note", "evidence"),
     [
         (
@@ -137,19 +123,6 @@ def test_a_broadcast_is_an_error_where_the_line_copies_whole_batches(
     outcome = checked(script)
     assert ("replay-with-other-shape" in outcome.notes) == is_note
     assert outcome.evidence == evidence
-
-
-def _check_without_trials(path: Path) -> Outcome:
-    device = ScriptDevice()
-    device.tried = lambda _function: None  # type: ignore[method-assign]
-    return check(path, device)
-
-
-@pytest.mark.parametrize("script", ["innocent/computed_attributes_come_back"])
-def test_what_cannot_be_tried_is_a_note(script: str) -> None:
-    """On a GPU nothing is: its context does not survive a fork."""
-    outcome = in_fork(_check_without_trials, _HERE / f"{script}.py", timeout=120)
-    assert {code for code, _ in outcome.findings} == outcome.notes == {"metadata-address-changed"}
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,26 @@ class Settings(Detector):
         self._toggled = ModuleChanges()
         self._found: dict[Hashable, list[_Kept]] = {}
         """By what it is of: those of the capture in progress."""
+        self._set: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Modules whose mode captured code sets itself."""
         self._kept: dict[int, list[_Kept]] = {}
         """By number of the graph."""
         self._captured: set[tuple[Hashable, Hashable]] = set()
         """Subjects, and the values with which graphs were captured."""
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
-        self._found = {}
+        self._found, self._set = {}, weakref.WeakSet()
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
             self._toggled.note(event.module, self.script)
+            if self.script.capture is not None:
+                self._set.update(event.module.modules())
 
     def on_module_runs(self, event: events.ModuleRuns) -> None:
         module, graph = event.module, self.script.capture
-        if graph is not None and id(module) not in self._found and _depends_on_mode(module):
+        is_new = id(module) not in self._found and module not in self._set
+        if graph is not None and is_new and _depends_on_mode(module):
             self._found[id(module)] = [_mode_of(module, graph, self._toggled, self.script.place())]
 
     def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
@@ -247,7 +252,7 @@ def _flags_of(graph: WatchedGraph) -> Iterator[_Kept]:
                 "`requires_grad` of a parameter has changed since the first replay; the captured "
                 "backward computes the same gradients as before",
                 "`requires_grad`",
-                ("requires_grad", use),
+                ("requires_grad", id(parameter)),
                 parameter.requires_grad,
                 _of(parameter, attrgetter("requires_grad")),
                 partial(frames_of, use.call.chain),

@@ -145,6 +145,35 @@ sequence_number_of: Callable[[Any], int] = _backward(
 """The sequence number of an autograd node."""
 
 
+def _stage(scaler: Any, optimizer: torch.optim.Optimizer) -> str | None:
+    if not scaler.is_enabled():
+        return None
+    state = scaler._per_optimizer_states.get(id(optimizer))
+    return "READY" if state is None else str(state["stage"].name)
+
+
+scaler_stage: Callable[[Any, torch.optim.Optimizer], str | None] = _private(
+    "check", "torch.amp.grad_scaler.OptState", "gradients are unscaled twice, unseen", value=_stage
+)
+"""What a ``GradScaler`` has noted of an optimizer since its last ``update()``: ``READY``,
+``UNSCALED``, ``STEPPED``; None if it is disabled."""
+
+
+def saved_by(node: Any) -> list[torch.Tensor]:
+    """The tensors that a running autograd node has saved, as far as it has names for them."""
+    names = [name for name in dir(node) if name.startswith("_saved_")]
+    values = [_saved(node, name) for name in (*names, "saved_tensors")]
+    parts = [part for each in values for part in (each if isinstance(each, tuple) else (each,))]
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def _saved(node: Any, name: str) -> Any:
+    try:
+        return getattr(node, name, None)
+    except RuntimeError:  # freed, or changed in place
+        return None
+
+
 def schema_of(func: Any) -> Any:
     """The ``FunctionSchema`` of an ATen op; None for other callables."""
     return getattr(func, "_schema", None)

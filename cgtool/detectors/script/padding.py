@@ -1,371 +1,280 @@
-"""How much of a static input a batch fills, what an earlier one has left in the rest, and which
-parts of a result are computed of the rest."""
+"""Batches that are shorter than their static input: what an earlier one has left in the other rows
+is computed along. A replay with other values there shows whether it changes a real row."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import math
-from collections.abc import Iterator
+import threading
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
+from torch import Generator  # the simulated device replaces the attribute
 
+from cgtool.detectors.reporting import Detector
+from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.observe.script.state import ExternalUse
+from cgtool.observe.script import events
+from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
+from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.observe.waiting import works
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
 from cgtool.torch_compat.storages import Layout
 
+BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
+PADDING_WASTE = code("padding-waste")
 
-class _Rows:
-    """How much of the second dimension each batch fills in each row, where rows are copied one by
-    one: ``tokens[i, :len(row)].copy_(row)``. A row that a batch does not copy may be in use."""
-
-    def __init__(self, start: int, layout: Layout) -> None:
-        self._start = start
-        self._layout = layout
-        self.filled: dict[int, int] = {}
-        """By row, in the current batch."""
-        self._stale: dict[int, int] = {}
-        """By row: so much of it holds an earlier batch unless this one fills it."""
-        self._reset: set[int] = set()
-        """Rows that the current batch has written in another way."""
-        self._lengths: set[int] = set()
-        """Of what all batches have copied to a row, where that is not all of it."""
-
-    def copy(self, target: torch.Tensor) -> bool:
-        """A copy to a part of the input; False if it is none of the first elements of a row."""
-        row, rest = self._row(target)
-        part = target[0] if target.dim() == len(self._layout.shape) and len(target) else target
-        inner = Layout(self._layout.dtype, self._layout.shape[1:], self._layout.stride[1:], 0)
-        filled = _filled(part, inner) if row is not None and not rest else ()
-        if row is None or not filled or filled[1:] != inner.shape[1:]:
-            return False
-        self.filled[row] = max(filled[0], self.filled.get(row, 0))
-        if filled[0] < inner.shape[0]:
-            self._lengths.add(filled[0])
-        return True
-
-    def write(self, target: torch.Tensor) -> None:
-        """Another write, which may reset what an earlier batch has left."""
-        row, _ = self._row(target)
-        self._reset.update(range(self._layout.shape[0]) if row is None else [row])
-
-    def _row(self, target: torch.Tensor) -> tuple[int | None, int]:
-        """The row that a view is in, and the element there that it begins at; None if it is not in
-        one row."""
-        stride = self._layout.stride[0]
-        span = zip(target.shape, target.stride(), strict=True)
-        last = sum((size - 1) * step for size, step in span)
-        offset = (target.data_ptr() - self._start) // target.element_size()
-        if stride <= 0 or offset < 0 or offset % stride + last >= stride:
-            return None, 0
-        row, rest = divmod(offset, stride)
-        return (row, rest) if row < self._layout.shape[0] else (None, 0)
-
-    def next(self, filled: tuple[int, ...]) -> None:
-        """A replay has read the batch. ``filled``: how much of each dimension was copied."""
-        for row in self._reset:
-            self._stale[row] = 0
-        for row in range(filled[0] if len(filled) > 1 else 0):
-            self._stale[row] = max(filled[1], self._stale.get(row, 0))
-        for row, count in self.filled.items():
-            self._stale[row] = max(count, self._stale.get(row, 0))
-        self.filled, self._reset = {}, set()
-
-    def left(self, rows: int, width: int) -> dict[int, int]:
-        """By row: up to where there is an earlier batch, behind what the current one has copied. Of
-        a graph that reads so many rows, and so much of each."""
-        # Of one length, it may be a field of the row that is copied.
-        if len(self._lengths) < 2:
-            return {}
-        ends = {row: min(self._stale.get(row, 0), width) for row in self.filled if row < rows}
-        return {
-            row: end
-            for row, end in ends.items()
-            if self.filled[row] < end and row not in self._reset
-        }
+_REPLAYS = 3
+"""Replays with mostly padding before there is a finding."""
+_PADDING = 8
+"""Mostly padding: at most one row in this many is real."""
+_TRIALS = 5
+"""After this many trials, the padding of an input is assumed not to reach real rows."""
+_COPIED_BYTES = 256 << 20
+"""The most bytes that a trial copies."""
 
 
-class Batch:
-    """How much of a static input each batch fills, from its start: the first rows, or the first
-    elements of another dimension."""
+@dataclass
+class _Batch:
+    """How many of the first rows of a static input each batch fills."""
 
-    def __init__(self, use: ExternalUse) -> None:
-        self._start = use.data_ptr
-        self._layout = use.layout
-        self.filled: tuple[int, ...] = ()
-        """By dimension: how much of it the current batch fills."""
-        self._stale: tuple[int, ...] = ()
-        """By dimension: so much of it holds an earlier batch unless this one fills it."""
-        self.rest_is_written = True
-        """The other rows were reset; any other write to the buffer is assumed to do that."""
-        self.is_written = False
-        """Whether the current batch has been copied."""
-        self.bytes = 0
-        """Size of the last copy of the current batch."""
-        self.frames: Frames = ()
-        """Where that copy was made."""
-        self._copied: tuple[int, ...] = ()
-        """As ``filled``, by copies only."""
-        self._by_row = _Rows(self._start, self._layout) if len(self._layout.shape) > 1 else None
-
-    @property
-    def axis(self) -> int:
-        """The first dimension of which an earlier batch has filled more, if there is one."""
-        sizes = enumerate(zip(self.filled, self._stale, strict=False))
-        return next((axis for axis, (rows, stale) in sizes if rows < stale), 0)
-
-    @property
-    def rows(self) -> int:
-        """How much of that dimension the current batch fills."""
-        return self.filled[self.axis] if self.filled else 0
-
-    @property
-    def stale(self) -> int:
-        """How much of that dimension holds an earlier batch unless the current one fills it."""
-        return self._stale[self.axis] if self._stale else 0
-
-    def says_how_many(self, use: ExternalUse, padding: Padding) -> bool:
-        """Whether this may be a mask, or the number, of the real rows of another input."""
-        if not self.is_written or not self.rest_is_written or self.padding(use) is not None:
-            return False
-        return use.rows <= 1 or padding.is_told_by(use, self.filled)
-
-    def padding(self, use: ExternalUse) -> Padding | None:
-        """What holds an earlier batch, of what a graph reads; None if nothing does."""
-        stale = min(self.stale, size_of(use, self.axis))
-        if 0 < self.rows < stale and not self.rest_is_written:
-            return RowPadding(use.shape, self.axis, self.rows, stale, size_of(use, self.axis))
-        if self._by_row is None or use.data_ptr != self._start or len(use.shape) < 2:
-            return None
-        shape = use.rows, use.shape[1]
-        is_alike = use.layout.stride == self._layout.stride
-        left = self._by_row.left(*shape) if is_alike else {}
-        return RaggedPadding(shape, dict(self._by_row.filled), left) if left else None
-
-    def fill(self, target: torch.Tensor, whole: int, *, is_copy: bool) -> None:
-        """A part of the input, which has ``whole`` bytes, is written."""
-        self.is_written = True
-        if self._by_row is not None and not (is_copy and self._by_row.copy(target)):
-            self._by_row.write(target)
-        filled = _filled(target, self._layout) if target.data_ptr() == self._start else ()
-        self.filled = filled or self.filled
-        self._copied = filled if is_copy and filled else self._copied
-        if not filled or target.nbytes >= whole:
-            self.rest_is_written = True
-
-    def write(self, target: torch.Tensor) -> None:
-        """An op of another kind writes to the input."""
-        self.rest_is_written = True
-        if self._by_row is not None:
-            self._by_row.write(target)
+    start: int = 0
+    """Address of the first one."""
+    rows: int = 0
+    """Of the current batch; 0 if nothing was copied to the first ones."""
+    stale: int = 0
+    """So many hold an earlier batch unless the current one fills them."""
+    rest_is_written: bool = False
+    """The other rows were reset; any other write to the input is assumed to do that."""
+    frames: Frames = ()
+    """Where it was copied."""
 
     def next(self) -> None:
         """A replay has read the batch."""
-        if self._by_row is not None:
-            self._by_row.next(self._copied)
-        if self.filled:
-            before = self._stale if not self.rest_is_written else ()
-            sizes = itertools.zip_longest(self.filled, before, fillvalue=0)
-            self._stale = tuple(map(max, sizes))
-        self.filled, self._copied, self.bytes = (), (), 0
-        self.rest_is_written = self.is_written = False
+        if self.rows or self.rest_is_written:
+            self.stale = max(self.rows, 0 if self.rest_is_written else self.stale)
+        self.rows, self.rest_is_written = 0, False
 
 
-def _filled(target: torch.Tensor, layout: Layout) -> tuple[int, ...]:
-    """How much of each dimension of a static input a view contains, which begins where it does; ()
-    for a view of another form, such as one of its rows."""
-    dimensions = list(zip(layout.shape, layout.stride, strict=True))
-    if target.dim() < len(dimensions):
-        dimensions = [each for each in dimensions if each[0] > 1]
-    if not dimensions or [stride for _, stride in dimensions] != list(target.stride()):
-        return _filled_rows(target, layout)
-    sizes = iter(target.shape)
-    has_all = target.dim() == len(layout.shape)
-    return tuple(int(next(sizes)) if has_all or size > 1 else 1 for size in layout.shape)
+class Padding(Detector):
+    """The rows that a batch fills, and those that it does not."""
 
+    def start(self) -> None:
+        self._batches: defaultdict[int, _Batch] = defaultdict(_Batch)
+        """By key of the static input."""
+        self._padded: Counter[int] = Counter()
+        """By number of the graph: replays with mostly padding."""
+        self._trials: Counter[tuple[int, int]] = Counter()
+        """By graph and input: how often other padding was tried and changed no real row."""
+        self._written: defaultdict[int, set[tuple[int, Layout]]] = defaultdict(set)
+        """By number of the graph: key and layout of what its ops returned or wrote."""
+        self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
+        """By number of the graph: the generators that its ops use, except the default one."""
 
-def _filled_rows(target: torch.Tensor, layout: Layout) -> tuple[int, ...]:
-    """The same for several whole rows, however they are viewed: ``x.view(-1)[:n]``."""
-    row = math.prod(layout.shape[1:])
-    strides = tuple(math.prod(layout.shape[axis + 1 :]) for axis in range(len(layout.shape)))
-    is_flat = layout.stride == strides and target.is_contiguous()
-    # A single one may be one of several that are copied one by one.
-    if not is_flat or not row or target.numel() % row or target.numel() <= row > 1:
-        return ()
-    return target.numel() // row, *layout.shape[1:]
+    def on_op_captured(self, event: events.OpCaptured) -> None:
+        number, op = event.graph.number, event.op
+        self._written[number].update(
+            (key, Layout.of(tensor))
+            for tensor in (*tensors_in(event.result), *op.written)
+            if (key := key_of(tensor)) is not None
+        )
+        arguments = (*op.args, *op.kwargs.values())
+        self._generators[number].update(each for each in arguments if isinstance(each, Generator))
+        for tensor in op.read:
+            use = event.graph.external.get(key_of(tensor) or 0)
+            if use is not None:
+                use.rows = max(use.rows, _rows_to(tensor, use))
 
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
+        self._written.pop(event.graph.number, None)
+        self._generators.pop(event.graph.number, None)
 
-def size_of(use: ExternalUse, axis: int) -> int:
-    """How much of a dimension the graph reads."""
-    return use.shape[axis] if axis else use.rows
+    def on_eager_op(self, event: events.EagerOp) -> None:
+        is_copy = event.op.name == "aten::copy_" and isinstance(event.op.args[1], torch.Tensor)
+        for target in event.op.written:
+            buffer = self.script.buffers.find(target)
+            uses = (graph.external.get(buffer.key) for graph in self.script.replayable() if buffer)
+            use = next((use for use in uses if use is not None), None)
+            if buffer is None or use is None or buffer.place == "pinned":
+                continue
+            batch, rows = self._batches[buffer.key], _rows_of(target, use) if is_copy else 0
+            batch.start, batch.rows = use.data_ptr, max(batch.rows, rows)
+            batch.rest_is_written |= not rows
+            batch.frames = self.script.place() if rows else batch.frames
 
-
-class Padding(Protocol):
-    """What is left of an earlier batch in a static input."""
-
-    @property
-    def what(self) -> str:
-        """``3 of 8 rows``: how much is real."""
-
-    def is_told_by(self, use: ExternalUse, filled: tuple[int, ...], /) -> bool:
-        """Whether another input, of which so much is filled, may say how much is real."""
-
-    def region(self, whole: torch.Tensor) -> torch.Tensor:
-        """The part of the input that is real or padding."""
-
-    def own(self, region: torch.Tensor) -> torch.Tensor:
-        """A copy of the padding."""
-
-    def others(self, region: torch.Tensor) -> list[torch.Tensor]:
-        """Other values for it, in the range of the script's own: on a GPU, an index or a
-        probability out of range would end the process."""
-
-    def put(self, region: torch.Tensor, padding: torch.Tensor) -> None:
-        """Write the padding."""
-
-    def is_equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two results are equal except for what is computed of padding."""
-
-
-@dataclass(frozen=True)
-class RowPadding:
-    """The last rows, or the last elements of another dimension."""
-
-    shape: tuple[int, ...]
-    """Of the input."""
-    axis: int
-    rows: int
-    """How many are real."""
-    stale: int
-    """How many are real or hold an earlier batch."""
-    size: int
-    """How many the graph reads."""
-
-    @property
-    def what(self) -> str:
-        unit = f"elements of dimension {self.axis}" if self.axis else "rows"
-        return f"{self.rows} of {self.stale} {unit}"
-
-    def is_told_by(self, _use: ExternalUse, filled: tuple[int, ...], /) -> bool:
-        return self.rows in filled[self.axis : self.axis + 1]
-
-    def region(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole.movedim(self.axis, 0)[: self.stale]
-
-    def own(self, region: torch.Tensor) -> torch.Tensor:
-        return region[self.rows :].clone()
-
-    def others(self, region: torch.Tensor) -> list[torch.Tensor]:
-        rest = region[self.rows :]
-        if region.is_floating_point():
-            return [each.expand_as(rest) for each in (region.amax(0), region.amin(0) / 2)]
-        return [region[torch.arange(len(rest), device=region.device) % self.rows].clone()]
-
-    def put(self, region: torch.Tensor, padding: torch.Tensor) -> None:
-        region[self.rows :] = padding
-
-    def is_equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """A dimension of the results has one or more elements for each row; it may also be that of
-        all sequences of rows, flattened."""
-        if is_equal(one, other):
-            return True
-        count = math.prod(self.shape[: self.axis])
-        for axis, length in enumerate(one.shape):
-            for outer in {1, count}:
-                if not length or length % (outer * self.size):
-                    continue
-                split = (outer, self.size, length // (outer * self.size))
-                real = (
-                    each.unflatten(axis, split).narrow(axis + 1, 0, self.rows)
-                    for each in (one, other)
+    def on_replay_ended(self, event: events.ReplayEnded) -> None:
+        graph = event.graph
+        inputs = {
+            use: batch
+            for key, use in graph.external.items()
+            if (batch := self._batches.get(key)) is not None
+        }
+        is_reset = any(batch.rest_is_written for batch in inputs.values())
+        for use, batch in inputs.items():
+            trial = graph.number, use.buffer.key
+            stale = min(batch.stale, use.rows) if use.data_ptr == batch.start else 0
+            if (
+                not 0 < batch.rows < stale
+                or batch.rest_is_written
+                or self._trials[trial] >= _TRIALS
+            ):
+                continue
+            self._trials[trial] += 1
+            if self._leaks(graph, use, batch.rows, stale, is_reset=is_reset):
+                self.report(
+                    BUCKET_PADDING_GARBAGE,
+                    f"only the first {batch.rows} of {stale} rows are overwritten; the replay "
+                    "reads an earlier batch in the others",
+                    batch.frames,
+                    evidence=("a replay with other padding gave other results",),
                 )
-                if is_equal(*real):
-                    return True
+        self._look_at_sizes(graph, [(b.rows, use.rows) for use, b in inputs.items() if b.rows])
+        for batch in inputs.values():
+            batch.next()
+
+    def _look_at_sizes(self, graph: WatchedGraph, rows: list[tuple[int, int]]) -> None:
+        """``rows``: of each input how many are real, and how many there are."""
+        if rows and all(real * _PADDING <= size for real, size in rows):
+            self._padded[graph.number] += 1
+            if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
+                real, size = max(rows, key=lambda pair: pair[1])
+                self.report(
+                    PADDING_WASTE,
+                    f"{real} of {size} rows are real; the graph computes all of them",
+                    graph.last_replay.frames,
+                )
+
+    def _leaks(
+        self, graph: WatchedGraph, use: ExternalUse, count: int, stale: int, *, is_reset: bool
+    ) -> bool:
+        """Whether the rows from ``count`` to ``stale`` affect real rows of what the graph writes,
+        as far as a replay with other values in them can be tried. ``is_reset``: the script has
+        reset the rest of another input, which may say where the padding goes in a cache."""
+        # The ops of the script run with values that are not its own, and may raise anything.
+        with (
+            contextlib.suppress(Exception),
+            unobserved(),
+            no_torch_function(),
+            torch.inference_mode(),
+        ):
+            return self._leaks_in_trial(graph, use, count, stale, is_reset=is_reset)
         return False
 
+    def _leaks_in_trial(
+        self, graph: WatchedGraph, use: ExternalUse, count: int, stale: int, *, is_reset: bool
+    ) -> bool:
+        """Replay with other padding, and restore all that this changes."""
+        device, whole = self.script.device, use.buffer.ref.tensor(use.layout)
+        written = self._written_by(graph)
+        if whole is None or not written:
+            return False
+        rows = whole[:stale]
+        buffers = {buffer.key: (tensor, buffer) for tensor, buffer in written}
+        memory = [rows, *itertools.starmap(_memory_of, buffers.values())]
+        size = sum(each.nbytes for each in memory) + 2 * sum(each.nbytes for each, _ in written)
+        if size > _COPIED_BYTES:
+            return False
+        # Other streams may use the memory, and the graph may write to host memory.
+        device.synchronize()
+        before = [each.clone() for each in memory]
+        generators = [(each, each.get_state()) for each in self._generators[graph.number]]
+        default_state = device.generator_state()
 
-@dataclass(frozen=True)
-class RaggedPadding:
-    """The last elements of some rows."""
+        def restore() -> None:
+            for each, value in zip(memory, before, strict=True):
+                each.copy_(value)
+            for generator, state in generators:
+                generator.set_state(state)
+            device.set_generator_state(default_state)
+            device.synchronize()
 
-    shape: tuple[int, int]
-    """How many rows the graph reads, and how much of each."""
-    filled: dict[int, int]
-    """By row that the batch has filled: how many elements are real."""
-    stale: dict[int, int]
-    """By row: how many are real or hold an earlier batch."""
+        def replayed(padding: torch.Tensor) -> list[torch.Tensor]:
+            restore()
+            rows[count:] = padding
+            self.script.replay_unseen(graph)
+            device.synchronize()
+            return [tensor.clone() for tensor, _ in written]
 
-    @property
-    def what(self) -> str:
-        row, end = next(iter(self.stale.items()))
-        return f"{self.filled[row]} of {end} elements of row {row}"
+        own = before[0][count:].clone()
+        try:
+            first, again = replayed(own), replayed(own)
+            if not all(map(_is_equal, first, again)):
+                return False
+            return any(
+                not _has_same_rows(one, other, count, use.rows)
+                for padding in _other_values(before[0], count)
+                for one, other, (_, buffer) in zip(first, replayed(padding), written, strict=True)
+                if buffer.key in graph.allocated or not is_reset
+            )
+        finally:
+            restore()
 
-    def is_told_by(self, use: ExternalUse, _filled: tuple[int, ...], /) -> bool:
-        rows, width = self.shape
-        # The lengths of the rows, or where each begins and the last one ends.
-        is_count = math.prod(use.shape) in (rows, rows + 1) and not (
-            use.layout.dtype.is_floating_point
-        )
-        return is_count or width in use.shape[-1:] or use.shape[:2] == self.shape
-
-    def _mask(self, ends: dict[int, int], *, from_filled: bool = False) -> torch.Tensor:
-        mask = torch.zeros(self.shape, dtype=torch.bool)
-        for row, end in ends.items():
-            mask[row : row + 1, self.filled[row] if from_filled else 0 : end] = True
-        return mask
-
-    def region(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole[: self.shape[0], : self.shape[1]]
-
-    def own(self, region: torch.Tensor) -> torch.Tensor:
-        return region[self._padding(region)]
-
-    def _padding(self, region: torch.Tensor) -> torch.Tensor:
-        return self._mask(self.stale, from_filled=True).to(region.device)
-
-    def others(self, region: torch.Tensor) -> list[torch.Tensor]:
-        own, real = self.own(region), region[self._mask(self.filled).to(region.device)]
-        if region.is_floating_point():
-            return [each.expand_as(own) for each in (real.amax(0), real.amin(0) / 2)]
-        return [real[torch.arange(len(own), device=region.device) % len(real)]]
-
-    def put(self, region: torch.Tensor, padding: torch.Tensor) -> None:
-        region[self._padding(region)] = padding
-
-    def is_equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Two dimensions of the results, or one that is both, are those of the input; or one is
-        that of its rows."""
-        if is_equal(one, other):
-            return True
-        real = self._mask(self.filled).to(one.device)
-        return any(
-            is_equal(part[real], another[real])
-            for part, another in zip(self._by_element(one), self._by_element(other), strict=True)
-        ) or any(
-            is_equal(part[real.any(1)], another[real.any(1)])
-            for part, another in zip(self._by_row(one), self._by_row(other), strict=True)
-        )
-
-    def _by_element(self, result: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The result with the two dimensions of the input first."""
-        sizes = result.shape
-        for axes in itertools.permutations(range(result.dim()), 2):
-            if tuple(sizes[axis] for axis in axes) == self.shape:
-                yield result.movedim(axes, (0, 1))
-        for axis, length in enumerate(sizes):
-            count = math.prod(self.shape)
-            if length and length % count == 0:
-                split = (*self.shape, length // count)
-                yield result.unflatten(axis, split).movedim((axis, axis + 1), (0, 1))
-
-    def _by_row(self, result: torch.Tensor) -> Iterator[torch.Tensor]:
-        for axis, length in enumerate(result.shape):
-            if length == self.shape[0]:
-                yield result.movedim(axis, 0)
+    def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
+        """What a graph writes and the script still holds; nothing if a replay may change more than
+        that, or wait for others."""
+        dist = torch.distributed
+        is_joint = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        others = self.script.threads - {threading.get_ident()}
+        if is_joint or any(map(works, others)) or not graph.only_ops:
+            return []
+        buffers = {use.buffer.key: use.buffer for use in graph.external.values() if use.written}
+        buffers |= graph.allocated
+        return [
+            (tensor, buffers[key])
+            for key, layout in self._written[graph.number]
+            if key in buffers and not self.script.device.is_dead(buffers[key].ref)
+            if (tensor := buffers[key].ref.tensor(layout)) is not None
+        ]
 
 
-def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
+    """The number of rows of a static input up to the last one that a view of it contains."""
+    row = next(iter(use.layout.stride), 0)
+    if not row or not tensor.numel():
+        return 0
+    spans = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in spans)
+    end = tensor.data_ptr() - use.data_ptr + (last + 1) * tensor.element_size()
+    return -(-end // (row * tensor.element_size()))
+
+
+def _rows_of(target: torch.Tensor, use: ExternalUse) -> int:
+    """How many of the first rows of a static input a view is; 0 for a view of another form."""
+    is_first = target.data_ptr() == use.data_ptr and target.dim() > 0
+    form = tuple(target.shape[1:]), tuple(target.stride())
+    return len(target) if is_first and form == (use.shape[1:], use.layout.stride) else 0
+
+
+def _memory_of(tensor: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """All memory of a tensor's storage, without creating a storage object, which would own it."""
+    return tensor.data.as_strided((buffer.bytes // max(tensor.element_size(), 1),), (1,), 0)
+
+
+def _other_values(rows: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """For the rows behind the first ones, in the range of the script's own: on a GPU, an index or a
+    probability out of range would end the process."""
+    rest = rows[count:]
+    if rows.is_floating_point():
+        return [each.expand_as(rest) for each in (rows.amax(0), rows.amin(0) / 2)]
+    return [rows[torch.arange(len(rest), device=rows.device) % count].clone()]
+
+
+def _has_same_rows(one: torch.Tensor, other: torch.Tensor, count: int, total: int) -> bool:
+    """Whether two results are equal in what is computed of the first rows. A dimension of a result
+    has one or more elements for each row."""
+    if _is_equal(one, other):
+        return True
+    for axis, length in enumerate(one.shape):
+        if length and length % total == 0:
+            real = (each.narrow(axis, 0, length // total * count) for each in (one, other))
+            if _is_equal(*real):
+                return True
+    return False
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether they are equal, except for the noise of additions in another order."""
     if not one.is_floating_point():
         return torch.equal(one, other)

@@ -22,6 +22,7 @@ _LARGEST_SOURCE = 8 << 20
 """Contents of more bytes are not compared."""
 _KEPT_BYTES = 64 << 20
 """Contents of so many bytes are kept at once."""
+
 _MEMORY = "a pinned buffer that {} may still be reading"
 
 _Part = tuple[int, Layout]
@@ -60,6 +61,8 @@ class PinnedSources(Detector):
         """By number of the graph: what its copies read."""
         self._uploads: dict[_Part, _Upload] = {}
         """The last one of each part, until the host knows that it is over."""
+        self._waits = 0
+        """Of the host, when the contents were last compared."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         # The simulated device runs what it captures.
@@ -127,25 +130,26 @@ class PinnedSources(Detector):
         return self.script.order.done(upload.stream, upload.tick)
 
     def on_host_waited(self, _event: events.HostWaited) -> None:
-        self._look(only_over=True)
+        # What is over by this wait, and no earlier one, was still read when it began.
+        self._look(is_waiting=self.script.order.waits == self._waits + 1)
 
-    def _look(self, *, only_over: bool = False) -> None:
-        """Report what the host has written, by NumPy or another way that no op shows.
-
-        ``only_over``: the host has just waited; look at what it has waited for.
-        """
+    def _look(self, *, is_waiting: bool = False) -> None:
+        """Report what the host has written by NumPy, or another way that no op shows, while work of
+        the device was reading it; work that is over is forgotten. ``is_waiting``: the work that is
+        over now was not, before this call."""
+        self._waits = self.script.order.waits
         # A copy: other threads go on adding uploads.
         for part, upload in list(self._uploads.items()):
             is_over = self._is_over(upload)
-            if is_over or upload.buffer.ref.expired():
+            is_read = (is_waiting or not is_over) and not upload.buffer.ref.expired()
+            is_same = (
+                upload.content is None or not is_read or upload.content_now() == upload.content
+            )
+            if is_over or not is_read or not is_same:
                 self._uploads.pop(part, None)
-            if upload.content is None or upload.buffer.ref.expired() or is_over != only_over:
-                continue
-            if upload.content_now() != upload.content:
-                self._uploads.pop(part, None)
-                self._report(
-                    f"before this line, the host has written {_MEMORY.format(upload.reader)}"
-                )
+            if not is_same:
+                memory = _MEMORY.format(upload.reader)
+                self._report(f"before this line, the host has written {memory}")
 
     def _report(self, reason: str) -> None:
         self.report(

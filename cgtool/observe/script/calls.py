@@ -301,7 +301,7 @@ def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
-    """Steps of optimizers, ``zero_grad`` and ``load_state_dict``."""
+    """Steps of optimizers, ``zero_grad`` and ``load_state_dict``; what ``GradScaler`` does."""
 
     def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         script.publish(events.OptimizerSteps(optimizer))
@@ -319,7 +319,15 @@ def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
             script.publish(events.OptimizerLoaded(new))
         return result
 
+    def unscale(method: str, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = kwargs.get("optimizer", *args[:1])
+        if not called_by_pytorch():  # `step` calls `unscale_`
+            script.publish(events.GradientsUnscaled(scaler, optimizer, method == "step"))
+        return call_user(original, scaler, *args, **kwargs)
+
     patches.hook(lambda: register_optimizer_step_pre_hook(steps))
+    for method in ("unscale_", "step"):
+        patches.wrap(torch.amp.GradScaler, method, functools.partial(unscale, method))
     patches.wrap(torch.optim.Optimizer, "load_state_dict", load)
     for owner in (torch.optim.Optimizer, torch.nn.Module):
         patches.wrap(owner, "zero_grad", zero_grad)

@@ -208,14 +208,6 @@ class EagerOp(NamedTuple):
     result: Any
 
 
-class FollowedOp(NamedTuple):
-    """An op outside captures has run, whatever it has touched, while ``ObservedScript.follows_all``
-    is true."""
-
-    op: Op
-    result: Any
-
-
 class ResultUsed(NamedTuple):
     """An op outside captures has touched one of ``ObservedScript.results``."""
 
@@ -304,6 +296,15 @@ class OptimizerSteps(NamedTuple):
     """``Optimizer.step`` is about to run."""
 
     optimizer: torch.optim.Optimizer
+
+
+class GradientsUnscaled(NamedTuple):
+    """``GradScaler`` is about to divide the gradients of an optimizer by its scale, or to step it,
+    which does so where it was not done."""
+
+    scaler: Any
+    optimizer: torch.optim.Optimizer
+    steps: bool
 
 
 class GradientsZeroed(NamedTuple):

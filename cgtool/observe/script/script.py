@@ -184,8 +184,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Counts writes and replays."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
-        self.follows_all = False
-        """Whether each eager op is published as a ``FollowedOp``."""
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
@@ -443,8 +441,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
-        if self.follows_all:
-            self.publish(events.FollowedOp(op, result))
         if self.device.ran_on_host((args, kwargs, result)):
             return
         for tensor in op.made(result):

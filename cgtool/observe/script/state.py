@@ -225,6 +225,8 @@ class StreamOrder:
     def __init__(self) -> None:
         self._streams: dict[int, Clock] = {}
         self._host: Clock = {}
+        self.waits = 0
+        """How often the host has waited."""
         self.own_waits: dict[int, tuple[int, Frames]] = {}
         """By stream: when and where it last waited for its own work, which orders nothing."""
 
@@ -268,10 +270,12 @@ class StreamOrder:
         merge(self._clock(stream), getattr(event, _CLOCK, {}))
 
     def host_waits_for_event(self, event: Any) -> None:
+        self.waits += 1
         merge(self._host, getattr(event, _CLOCK, {}))
 
     def host_waits(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for all of them."""
+        self.waits += 1
         for waited in [stream] if stream is not None else list(self._streams):
             merge(self._host, self._clock(waited))
 

@@ -1,0 +1,288 @@
+"""Modes of modules, numbers of optimizers and settings of PyTorch that are others at a replay than
+at the capture, which the graph keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from cgtool.detectors.preflight import filled_rate, frozen_by
+from cgtool.detectors.reporting import Detector
+from cgtool.detectors.script.inputs import ModuleChanges
+from cgtool.findings import code
+from cgtool.model.capture import Frames
+from cgtool.model.finding import ERROR, Code
+from cgtool.observe.call_sites import constructed_at
+from cgtool.observe.frames import frames_of
+from cgtool.observe.script import events
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.torch_compat.private import Dropout
+from cgtool.torch_compat.weak import Weak
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+PARAMETERS_ADDED_OR_REMOVED = code("parameters-added-or-removed")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
+
+_GONE = object()
+_CAPTURE_AGAIN = (
+    "add, remove, freeze and unfreeze parameters before the capture, or capture again afterwards"
+)
+_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
+_CONVOLUTIONS = ("aten::convolution", "aten::cudnn_", "aten::_cudnn_", "aten::_slow_conv")
+_ATTENTION = ("aten::_scaled_dot_product",)
+_SUMS = (
+    "aten::index_add", "aten::index_put", "aten::_index_put_impl", "aten::scatter_add",
+    "aten::scatter_reduce", "aten::index_reduce", "aten::cumsum", "aten::embedding_dense_backward",
+    "aten::histc", "aten::bincount", "aten::put",
+)  # fmt: skip
+"""Ops with an algorithm that is deterministic, and one that is not."""
+_SETTINGS = {
+    "torch.get_float32_matmul_precision()": _MATMULS,
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": _MATMULS,
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": _MATMULS,
+    "torch.backends.cuda.matmul.fp32_precision": _MATMULS,
+    "torch.backends.cudnn.allow_tf32": _CONVOLUTIONS,
+    "torch.backends.cudnn.benchmark": _CONVOLUTIONS,
+    "torch.backends.cudnn.deterministic": _CONVOLUTIONS,
+    "torch.backends.cudnn.enabled": _CONVOLUTIONS,
+    "torch.backends.cuda.flash_sdp_enabled()": _ATTENTION,
+    "torch.backends.cuda.mem_efficient_sdp_enabled()": _ATTENTION,
+    "torch.backends.cuda.math_sdp_enabled()": _ATTENTION,
+    "torch.are_deterministic_algorithms_enabled()": _SUMS,
+}
+"""Ops whose kernels depend on a setting."""
+
+
+class _Kept(NamedTuple):
+    """Something that a graph keeps."""
+
+    code: Code
+    reason: str
+    name: str
+    """In the evidence."""
+    subject: Hashable
+    """Equal for the same thing in other captures."""
+    before: Hashable
+    read: Callable[[], Hashable]
+    """What it is now; ``_GONE`` where it is gone."""
+    frames: Callable[[], Frames] = tuple
+    """The line of the finding; () for the replay's."""
+    fix: str | None = None
+    since_replay: bool = False
+    """A change before the first replay does not matter: it was set for the capture alone."""
+    severity: str | None = None
+
+
+class Settings(Detector):
+    """What is read on the host in a capture, and compared before each replay."""
+
+    phase = "replay"
+
+    def start(self) -> None:
+        self._toggled = ModuleChanges()
+        self._found: dict[Hashable, list[_Kept]] = {}
+        """By what it is of: those of the capture in progress."""
+        self._set: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Modules whose mode captured code sets itself."""
+        self._kept: dict[int, list[_Kept]] = {}
+        """By number of the graph."""
+        self._captured: set[tuple[Hashable, Hashable]] = set()
+        """Subjects, and the values with which graphs were captured."""
+
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
+        self._found, self._set = {}, weakref.WeakSet()
+
+    def on_module_changed(self, event: events.ModuleChanged) -> None:
+        if event.is_train:
+            self._toggled.note(event.module, self.script)
+            if self.script.capture is not None:
+                self._set.update(event.module.modules())
+
+    def on_module_runs(self, event: events.ModuleRuns) -> None:
+        module, graph = event.module, self.script.capture
+        is_new = id(module) not in self._found and module not in self._set
+        if graph is not None and is_new and _depends_on_mode(module):
+            self._found[id(module)] = [_mode_of(module, graph, self._toggled, self.script.place())]
+
+    def on_optimizer_steps(self, event: events.OptimizerSteps) -> None:
+        optimizer = event.optimizer
+        if self.script.capture is not None and id(optimizer) not in self._found:
+            self._found[id(optimizer)] = [*_numbers_of(optimizer, self.script.place())]
+
+    def on_capture_ended(self, event: events.CaptureEnded) -> None:
+        graph = event.graph
+        kept = [each for found in self._found.values() for each in found]
+        kept += [*_settings_of(graph), *_flags_of(graph)]
+        self._kept[graph.number] = kept
+        self._captured |= {(each.subject, each.before) for each in kept}
+        self._found = {}
+
+    def on_graph_dropped(self, event: events.GraphDropped) -> None:
+        self._kept.pop(event.graph.number, None)
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        number = event.graph.number
+        for kept in list(self._kept.get(number, ())):
+            now = kept.read()
+            if now == kept.before:
+                continue
+            if kept.since_replay and not event.graph.replays:
+                self._kept[number].remove(kept)
+            elif now is not _GONE and (kept.subject, now) not in self._captured:
+                self.report(
+                    kept.code,
+                    kept.reason,
+                    kept.frames() or None,
+                    evidence=(f"{kept.name} was {kept.before} when captured, and is {now} now",)
+                    if kept.name
+                    else (),
+                    fix=kept.fix,
+                    severity=kept.severity,
+                )
+
+
+def _of(thing: Any, read: Callable[[Any], Hashable]) -> Callable[[], Hashable]:
+    """Reads it again of an object, while that lives."""
+    reference = Weak(thing)
+
+    def read_again() -> Hashable:
+        alive = reference()
+        return _GONE if alive is None else read(alive)
+
+    return read_again
+
+
+def _depends_on_mode(module: torch.nn.Module) -> bool:
+    """Whether ``train()`` and ``eval()`` make a difference for a module of PyTorch."""
+    if isinstance(module, Dropout):
+        return bool(module.p > 0)
+    if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention):
+        return module.dropout > 0
+    is_norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
+    return is_norm and bool(module.track_running_stats)
+
+
+def _mode_of(
+    module: torch.nn.Module, graph: WatchedGraph, toggled: ModuleChanges, read_at: Frames
+) -> _Kept:
+    reference = weakref.ref(module)
+
+    def toggled_at() -> Frames:
+        alive = reference()
+        return (alive is not None and toggled.since(alive, graph)) or read_at
+
+    mode = "train()" if module.training else "eval()"
+    return _Kept(
+        TRAIN_EVAL_TOGGLE,
+        f"{type(module).__name__} was captured in `{mode}`; the replay stays in that mode",
+        "",
+        ("mode", reference),
+        module.training,
+        _of(module, attrgetter("training")),
+        toggled_at,
+    )
+
+
+def _numbers_of(optimizer: Optimizer, read_at: Frames) -> Iterator[_Kept]:
+    """The numbers of an optimizer that steps in a capture, and its parameters."""
+    kind, reference = type(optimizer).__name__, weakref.ref(optimizer)
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            parts = value if type(value) is tuple else (value,)
+            if any(type(part) not in (int, float, bool) for part in parts):
+                continue
+            is_rate = name == "lr"
+            made = constructed_at(optimizer) if is_rate else ()
+            place = made or read_at
+            yield _Kept(
+                frozen_by(optimizer) if is_rate else PYTHON_SCALAR_FROZEN,
+                f"`{name}` of {kind} has changed since the capture; the replay uses the old value",
+                f"`{name}`",
+                (reference, index, name),
+                value,
+                _of(optimizer, partial(_number_of, index, name)),
+                partial(tuple, place),
+                filled_rate(optimizer, value, (*made, *read_at))
+                if is_rate
+                else f"capture a graph for each value, or capture again when it has changed: {kind}"
+                f" reads `{name}` on the host",
+                severity=ERROR,
+            )
+    yield _Kept(
+        PARAMETERS_ADDED_OR_REMOVED,
+        f"the parameters of {kind} have changed since the capture; the replay still updates the "
+        "old ones",
+        "",
+        (reference, "params"),
+        _parameters_of(optimizer),
+        _of(optimizer, _parameters_of),
+        partial(tuple, read_at),
+        _CAPTURE_AGAIN,
+    )
+
+
+def _number_of(index: int, name: str, optimizer: Optimizer) -> Hashable:
+    groups = optimizer.param_groups
+    value = groups[index].get(name, _GONE) if index < len(groups) else _GONE
+    return _GONE if isinstance(value, torch.Tensor) else value
+
+
+def _parameters_of(optimizer: Optimizer) -> Hashable:
+    groups = optimizer.param_groups
+    return tuple(id(parameter) for group in groups for parameter in group["params"])
+
+
+def _flags_of(graph: WatchedGraph) -> Iterator[_Kept]:
+    """``requires_grad`` of the parameters that a graph with a backward reads."""
+    if not any(call.autograd_node for call in graph.record.calls):
+        return
+    for use in graph.external.values():
+        parameter = use.tensor()
+        if isinstance(parameter, torch.nn.Parameter):
+            yield _Kept(
+                PARAMETERS_ADDED_OR_REMOVED,
+                "`requires_grad` of a parameter has changed since the first replay; the captured "
+                "backward computes the same gradients as before",
+                "`requires_grad`",
+                ("requires_grad", id(parameter)),
+                parameter.requires_grad,
+                _of(parameter, attrgetter("requires_grad")),
+                partial(frames_of, use.call.chain),
+                _CAPTURE_AGAIN,
+                since_replay=True,
+            )
+
+
+def _settings_of(graph: WatchedGraph) -> Iterator[_Kept]:
+    """Settings of PyTorch that decide which kernels the captured ops launch."""
+    for name, ops in _SETTINGS.items():
+        if graph.has_op(*ops):
+            read = partial(_setting, name)
+            yield _Kept(
+                CONTROL_FLOW_FROZEN,
+                f"`{name}` has changed since the capture; the replay launches the old kernels",
+                name,
+                name,
+                read(),
+                read,
+                fix="change the setting before the capture, or capture again",
+                since_replay=True,
+            )
+
+
+def _setting(name: str) -> Hashable:
+    path = name.removeprefix("torch.").removesuffix("()")
+    # PyTorch raises if a script mixes the old and the new names of a setting.
+    with contextlib.suppress(RuntimeError, AttributeError):
+        value: Any = attrgetter(path)(torch)
+        answer: Hashable = value() if name.endswith("()") else value
+        return answer
+    return None

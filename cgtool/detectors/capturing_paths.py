@@ -16,11 +16,12 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.capturing_queries import watch_capturing_queries
+from cgtool.observe.ops import OpCall
 from cgtool.recapture.iteration import observe
 from cgtool.recapture.ops import READS, Op
-from cgtool.observe.ops import OpCall
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
+
 
 def runs_other_ops(query: Frames, eager: Sequence[OpCall], captured: Sequence[OpCall]) -> Finding:
     """The finding of code that asks at ``query`` whether it is being captured, and then runs other

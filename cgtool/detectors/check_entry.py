@@ -32,8 +32,6 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
-from cgtool.recapture.iteration import SchedulerStep
-from cgtool.recapture.ops import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
     NO_DIFFERENTIABLE_PARAMS,
@@ -43,6 +41,8 @@ from cgtool.program.phases import (
     warmup_iters,
 )
 from cgtool.program.workload import Workload
+from cgtool.recapture.iteration import SchedulerStep
+from cgtool.recapture.ops import SKIPPED
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS
 

@@ -21,11 +21,10 @@ from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here, is_internal_file, package_part
-from cgtool.recapture.iteration import SchedulerStep
-from cgtool.observe.script.changes import assigns
 from cgtool.observe.tensors import on_host
 from cgtool.program.objects import real_module
 from cgtool.program.workload import Workload, below
+from cgtool.recapture.iteration import SchedulerStep
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
@@ -248,28 +247,19 @@ def _tensor_of(rate: Any) -> str:
     return f"lr=torch.tensor({_shown_rate(rate)}, device=...)"
 
 
-def filled_rate(optimizer: torch.optim.Optimizer, rate: Any, frames: Frames) -> str | None:
-    """The fix for a learning rate, if the optimizer reads a tensor: another one where code on the
-    way to a step assigns it (``group["lr"] = rate``)."""
+def filled_rate(optimizer: torch.optim.Optimizer, rate: Any) -> str | None:
+    """The fix for a learning rate, if the optimizer reads a tensor."""
     group = optimizer.param_groups[0]
-    reads_tensor = "capturable" in group or "fused" in group
-    if not reads_tensor or not any(assigns(frame.file, ("item", "lr")) for frame in frames):
-        passed = (
-            f"pass `{_tensor_of(rate)}` to the optimizer; schedulers outside the captured code "
-            "then update it in place"
-        )
-        if group.get("capturable"):
-            return passed
-        # Its fused kernel reads a tensor, where the others read a number.
-        is_fused = "fused" in group and "capturable" not in group and not _host_state(optimizer)
-        made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}, fused=True)"
-        return made if is_fused else None
-    fused = "" if "capturable" in group else ", fused=True"
-    made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}{fused})"
-    return (
-        f'{made}, and fill that tensor in place, `group["lr"].fill_(rate)`: `group["lr"] = rate` '
-        "puts a number there again"
+    in_place = (
+        'what changes it must do so in place, `group["lr"].fill_(rate)`: `group["lr"] = rate` puts '
+        "a number there again"
     )
+    if "capturable" in group:
+        return f"pass `{_tensor_of(rate)}` to the optimizer; {in_place}"
+    # Its fused kernel reads a tensor, where the others read a number.
+    is_fused = "fused" in group and not _host_state(optimizer)
+    made = f"{type(optimizer).__name__}(..., {_tensor_of(rate)}, fused=True)"
+    return f"{made}; {in_place}" if is_fused else None
 
 
 def _shown_rate(rate: Any) -> Any:
@@ -384,7 +374,7 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
             )
             fix = STEP_OUTSIDE
         if lr is not None and not counters:
-            fix = filled_rate(optimizer, rate, (*frames, *stepped_at)) or fix
+            fix = filled_rate(optimizer, rate) or fix
         yield Finding(
             frozen_by(optimizer), reason, frames, fix=fix, evidence=evidence, severity=severity
         )

@@ -51,9 +51,6 @@ class FindingLog:
         self.moment: Callable[[], object] = object
         """When a finding is added: what several tensors show at one replay happened once."""
         self._moments: dict[tuple[str, Frames, str | None], object] = {}
-        self.around_second_calls: list[Callable[[], Callable[[], list[Finding]]]] = []
-        """Called before the code of a capture is called again in a process of its own, just after
-        the capture; what they return is called after it, and gives what that has shown."""
 
     def add(self, finding: Finding) -> None:
         """Add a finding, or count it where the same line has reported the code already."""

@@ -1,8 +1,7 @@
 """Work that code hands to other threads: functions that it submits to a pool, threads that it
 starts.
 
-It belongs to the line that handed it over: its ops are placed there, and a profile that follows the
-code follows it too.
+It belongs to the line that handed it over: its ops are placed there.
 """
 
 from __future__ import annotations
@@ -10,28 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import Any
 
 from cgtool.observe.frames import call_user, caller_of_cgtool, is_internal
 from cgtool.observe.waiting import hand_over, whole_chain
-from cgtool.torch_compat.patches import Patches, set_profile
-
-
-class FollowingProfile(ABC):
-    """A profile that follows the work that its thread hands to others."""
-
-    @abstractmethod
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """As ``sys.setprofile`` calls it."""
-
-    @abstractmethod
-    def hands_over(self, function: Any) -> None:
-        """The code hands a function to another thread."""
-
+from cgtool.torch_compat.patches import Patches
 
 _installed = False
 
@@ -65,7 +49,7 @@ def _start(original: Any, thread: threading.Thread) -> None:
         return
     # Around `run`, the traceback of what the thread raises would show it.
     name = "_bootstrap_inner"
-    run = _followed(getattr(thread, name), getattr(thread, "_target", None) or thread.run)
+    run = _followed(getattr(thread, name))
     started = Patches()
 
     def run_once() -> None:
@@ -80,21 +64,15 @@ def _start(original: Any, thread: threading.Thread) -> None:
         raise
 
 
-def _followed(function: Callable[..., Any], target: Any = None) -> Callable[..., Any]:
-    """``function`` as the work of the line that runs now. ``target``: what it will call."""
-    chain, profile = whole_chain(sys._getframe(2)), sys.getprofile()
-    follows = profile if isinstance(profile, FollowingProfile) else None
-    if follows is not None:
-        follows.hands_over(target or function)
+def _followed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as the work of the line that runs now."""
+    chain = whole_chain(sys._getframe(2))
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        outer, before = hand_over(chain), sys.getprofile()
-        if follows is not None:
-            sys.setprofile(follows)
+        outer = hand_over(chain)
         try:
             return call_user(function, *args, **kwargs)
         finally:
-            set_profile(before)
             hand_over(outer)
 
     return run

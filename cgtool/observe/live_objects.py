@@ -39,7 +39,11 @@ class LiveObjects:
         """The leaves that are still there, with their gradients, if these are in the memory of the
         graph."""
         leaves = [leaf for reference in self.leaves if (leaf := reference()) is not None]
-        return [(leaf, leaf.grad) for leaf in leaves if _has_gradient_of(leaf, graph)]
+        return [
+            (leaf, leaf.grad)
+            for leaf in leaves
+            if leaf.grad is not None and _has_gradient_of(leaf, graph)
+        ]
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:

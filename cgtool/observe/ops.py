@@ -31,7 +31,8 @@ from cgtool.observe.frames import MAX_CHAIN, Chains, Site, call_op, chain_of, si
 from cgtool.observe.handed_work import followed_work
 from cgtool.observe.waiting import chain_or_waiting, handed_over_at
 from cgtool.torch_compat import control_flow, op_key
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.patches import Patches, set_profile
 from cgtool.torch_compat.private import (
     dynamo_is_loaded,
     load_dynamo,
@@ -515,3 +516,32 @@ class OpRecorder:
 
     def __exit__(self, *exc: Any) -> None:
         self._entered.__exit__(*exc)
+
+
+def unprofiled(
+    observer: op_key.Observer,
+    func: Any,
+    args: Args,
+    kwargs: Kwargs,
+    run: Callable[..., Any],
+    caller: FrameType | None,
+) -> Any:
+    """Have ``observer`` run an op outside the profile of this thread: its own calls are a thousand
+    for an op. Only those of a kernel in Python are the user's."""
+    profile = sys.getprofile()
+    if profile is None:
+        return observer(func, args, kwargs, run, caller)
+
+    def run_profiled(*args: Any, **kwargs: Any) -> Any:
+        set_profile(profile)
+        try:
+            return call_op(run, args, kwargs)
+        finally:
+            sys.setprofile(None)
+
+    sys.setprofile(None)
+    try:
+        may_be_users = op_key.may_have_python_kernel(op_name(func))
+        return observer(func, args, kwargs, run_profiled if may_be_users else run, caller)
+    finally:
+        set_profile(profile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,6 +34,13 @@ def copies(tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
     """Copies that the next run does not overwrite."""
     with raw():
         return {key: held(tensor.detach()).clone() for key, tensor in tensors.items()}
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """A copy of all of the memory that a tensor is in."""
+    storage: Any = tensor.untyped_storage()
+    copy: torch.UntypedStorage = storage.clone()
+    return copy
 
 
 def held(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@ to threads."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import itertools
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cgtool.observe.frames import SUSPENDED, suspended_frame
-from cgtool.observe.host_values import value_of
 from cgtool.program.inside import is_tied
 from cgtool.program.objects import attribute, kind_of
 
@@ -28,8 +28,10 @@ def progress(value: Any) -> object | None:
         frame = suspended_frame(value)
         return "ended" if frame is None else frame.f_lasti
     if isinstance(value, itertools.cycle):
-        turn = value_of(value)
-        return None if turn is None or type(turn.content) is object else turn.content
+        with warnings.catch_warnings(), suppress(TypeError):
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return id(next(copy.copy(value), None))
+        return None
     if isinstance(value, queue.SimpleQueue):
         return value.qsize()
     if type(value) is _CACHE:

@@ -61,8 +61,8 @@ def first_difference(
             return Difference(
                 "branch",
                 at,
-                old and old.call,
-                new and new.call,
+                None if old is None else old.call,
+                None if new is None else new.call,
                 is_added=_is_added(before[at:], after[at:]),
             )
         found = (

@@ -21,7 +21,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import is_internal
 from cgtool.observe.ops import OpCall
-from cgtool.observe.raw_tensors import raw
+from cgtool.observe.raw_tensors import bytes_of, raw
 from cgtool.observe.tensors import has_memory, is_emptied, on_host, tensors_in
 from cgtool.recapture.ops import READS, KeptOpRecorder
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -143,7 +143,7 @@ class UndoingRecorder(KeptOpRecorder):
         if self._bytes > _MOST_BYTES:
             raise Stopped("memory")
         with raw():
-            self._saved[key] = tensor, tensor.untyped_storage().clone()
+            self._saved[key] = tensor, bytes_of(tensor)
 
     @property
     def overwritten(self) -> list[torch.Tensor]:
@@ -155,7 +155,7 @@ class UndoingRecorder(KeptOpRecorder):
         with raw():
             for key, (tensor, values) in self._saved.items():
                 if values is not None and tensor.untyped_storage().nbytes() == values.nbytes():
-                    self._saved[key] = tensor, tensor.untyped_storage().clone()
+                    self._saved[key] = tensor, bytes_of(tensor)
                     tensor.untyped_storage().copy_(values)
 
 

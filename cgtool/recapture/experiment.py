@@ -202,7 +202,7 @@ class Experiment:
         (TorchScript compiles a function in its second call): then two more iterations differ."""
         if difference is not None and difference.kind == "branch":
             iterations = [outcome.second, self.iterate(), self.iterate()]
-            for pair in zip(iterations, iterations[1:], strict=False):
+            for pair in itertools.pairwise(iterations):
                 outcome.first, outcome.second = pair
                 difference = first_difference(*pair)
                 if difference is None:
@@ -215,7 +215,7 @@ class Experiment:
     ) -> None:
         """Find the host state that makes two iterations differ, until none is left."""
         assert self._state is not None
-        items = _in_order(self._state.differences(before, between))
+        items = in_order(self._state.differences(before, between))
         base = self._repeatable(before)
         if base is None:
             days = self._repeatable(before, days=0.0), self.rerun(before, days=1.0)
@@ -228,11 +228,11 @@ class Experiment:
             return
         while len(outcome.caused) < _MOST_FINDINGS:
             other = self.rerun(before.with_items(between, items))
-            found = other and first_difference(base, other)
+            found = _difference(base, other)
             if other is None or found is None:
                 break
             shows = partial(self._differs, base, before, between, found.at)
-            causes = _minimal(items, shows)
+            causes = minimal(items, shows)
             outcome.caused.append(Caused(found, tuple(causes), other, "next"))
             items = [item for item in items if item not in causes]
         if not outcome.caused:
@@ -244,7 +244,7 @@ class Experiment:
         """Whether a run from ``reading`` with some items of ``other`` differs at op ``at``, or
         before."""
         again = self.rerun(reading.with_items(other, items))
-        found = again and first_difference(base, again)
+        found = _difference(base, again)
         return found is not None and found.at <= at
 
     def _repeatable(self, reading: Reading, **options: Any) -> Iteration | None:
@@ -276,7 +276,7 @@ class Experiment:
         again = self.rerun(after, days=0.0)
         if again is not None and self._clock_reads and not _has_trial(outcome, "clock"):
             later = self.rerun(after, days=1.0)
-            found = later and first_difference(again, later)
+            found = _difference(again, later)
             if later is not None and found is not None:
                 outcome.caused.append(Caused(found, (), later, "clock"))
 
@@ -308,7 +308,7 @@ class Experiment:
 
         def shows(at: int, items: Sequence[Item]) -> bool:
             again = run(items)
-            found = again and first_difference(base, again)
+            found = _difference(base, again)
             return found is not None and found.at <= at
 
         while numbers and len(outcome.caused) < _MOST_FINDINGS:
@@ -316,10 +316,10 @@ class Experiment:
             if other is None and len(numbers) > 1:
                 # One that cannot be so far on its own may hide the others.
                 return [n for n in numbers if not self._try_one(outcome, base, n, run)]
-            found = other and first_difference(base, other)
+            found = _difference(base, other)
             if other is None or found is None:
                 break
-            causes = _minimal(numbers, partial(shows, found.at))
+            causes = minimal(numbers, partial(shows, found.at))
             moved = tuple(_with_after(item, value_of(item)) for item in causes)
             outcome.caused.append(Caused(found, moved, other, "later"))
             numbers = [item for item in numbers if item not in causes]
@@ -333,7 +333,7 @@ class Experiment:
         run: Callable[[Sequence[Item]], Iteration | None],
     ) -> bool:
         other = run([item])
-        found = other and first_difference(base, other)
+        found = _difference(base, other)
         if other is None or found is None:
             return False
         outcome.caused.append(Caused(found, (item,), other, "later"))
@@ -346,7 +346,7 @@ class Experiment:
         end = clock.monotonic() + _SECONDS_OF_WALK
         for _ in range(_MOST_STEPS):
             other = self.rerun(None)
-            found = other and first_difference(base, other)
+            found = _difference(base, other)
             if other is not None and found is not None:
                 outcome.caused.append(Caused(found, (), other, "later"))
             if found is not None or other is None or clock.monotonic() > end:
@@ -357,13 +357,18 @@ class Experiment:
         runs += [{"seed": seed} for seed in range(_SEEDS)]
         for options in runs:
             other = self.rerun(after, **options)
-            found = other and first_difference(base, other)
+            found = _difference(base, other)
             if other is not None and found is not None:
                 outcome.caused.append(Caused(found, (), other, "draws"))
                 return
 
 
-def _minimal(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> list[Item]:
+def _difference(base: Iteration, other: Iteration | None) -> Difference | None:
+    """None for a run that has raised, too."""
+    return None if other is None else first_difference(base, other)
+
+
+def minimal(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> list[Item]:
     """Few of the items with which ``shows`` is still true, as it is with all of them."""
     needed: list[Item] = []
     rest = [*items]
@@ -384,7 +389,7 @@ def _minimal(items: Sequence[Item], shows: Callable[[Sequence[Item]], bool]) -> 
     return needed
 
 
-def _in_order(items: Iterable[Item]) -> list[Item]:
+def in_order(items: Iterable[Item]) -> list[Item]:
     return sorted(items, key=lambda item: _ORDER.index(item.kind))
 
 
@@ -451,9 +456,7 @@ def _draws(iteration: Iteration, items: Iterable[Item]) -> bool:
 
 def _constants(iteration: Iteration) -> list[int]:
     """Numbers in the code of the functions that ran."""
-    waiting = [
-        code for op in iteration.ops for code, _ in op.call.chain if not is_internal(code)
-    ]
+    waiting = [code for op in iteration.ops for code, _ in op.call.chain if not is_internal(code)]
     seen: set[int] = set()
     found: dict[int, None] = {}
     while waiting:
@@ -497,7 +500,7 @@ def _draw_always(patches: Patches, value: float) -> None:
         patches.set(
             numpy.random,
             "randint",
-            lambda first, last=None, size=None, **_: (
+            lambda first, last=None, **_: (
                 (first if last is not None else 0) if low else (last or first) - 1
             ),
         )

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.program.places import Items, Place
 from cgtool.program.progress import progress
 from cgtool.program.reach import Reachable
-from cgtool.observe.raw_tensors import raw
 
 _SMALL = 4096
 """Elements of a CPU tensor, or of an array, that is restored."""
@@ -184,15 +184,14 @@ class HostState:
             old, new = before.places[number], after.places[number]
             items += self._in_place(number, place.path, old, new, before, after)
         for number, (path, _) in enumerate(self._tensors):
-            old, new = before.tensors[number], after.tensors[number]
-            if old.shape != new.shape or not torch.equal(old, new):
-                items.append(Item(path, "tensor", old, new, ("tensors", number, None)))
-        for number in range(len(self._arrays)):
-            old, new = before.arrays[number], after.arrays[number]
-            if old.tobytes() != new.tobytes():
-                items.append(Item("an array", "tensor", old, new, ("arrays", number, None)))
-        for number, (old, new) in enumerate(zip(before.random, after.random, strict=True)):
-            if repr(old) != repr(new):
+            values = before.tensors[number], after.tensors[number]
+            if values[0].shape != values[1].shape or not torch.equal(*values):
+                items.append(Item(path, "tensor", *values, ("tensors", number, None)))
+        for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=True)):
+            if arrays[0].tobytes() != arrays[1].tobytes():
+                items.append(Item("an array", "tensor", *arrays, ("arrays", number, None)))
+        for number, states in enumerate(zip(before.random, after.random, strict=True)):
+            if repr(states[0]) != repr(states[1]):
                 name = "a random generator of the host"
                 items.append(Item(name, "random", None, None, ("random", number, None)))
         return items
@@ -229,7 +228,7 @@ class HostState:
                 if type(value) is not type(now) or (value != now and value == value):
                     is_number = type(value) is type(now) and type(now) in _NUMBERS
                     yield Item(name, "number" if is_number else "value", value, now, where)
-            elif value is not now and not (key is value):
+            elif value is not now and key is not value:
                 yield Item(name, "object", value, now, where)
 
 
@@ -312,4 +311,3 @@ def _set_state(source: Any, state: Any) -> None:
             source.set_state(torch.tensor([*state], dtype=torch.uint8) if is_torch else state)
     else:
         getattr(source, "bit_generator", source).state = state
-

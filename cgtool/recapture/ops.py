@@ -21,12 +21,10 @@ from cgtool.observe.effects import (
     takes_shape,
     written_by,
 )
-from cgtool.observe.frames import call_op, caller_of_cgtool, callers, is_internal, package_part
-from cgtool.observe.ops import OpCall, OpRecorder, op_name
+from cgtool.observe.frames import caller_of_cgtool, callers, is_internal, package_part
+from cgtool.observe.ops import OpCall, OpRecorder, unprofiled
 from cgtool.observe.tensors import has_memory, is_number, on_host, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.op_key import Observer, may_have_python_kernel
-from cgtool.torch_compat.patches import set_profile
 from cgtool.torch_compat.private import pytree, storage_address
 from cgtool.torch_compat.shared_kernels import copies_to_device
 from cgtool.torch_compat.storages import StorageRef
@@ -342,35 +340,6 @@ def _values_in(args: Args, kwargs: Kwargs) -> Iterator[tuple[Place, Any]]:
 def _all_on_host(value: Any) -> bool:
     """Whether all tensors in a nested value are on the host; True if there are none."""
     return all(map(on_host, tensors_in(value)))
-
-
-def unprofiled(
-    observer: Observer,
-    func: Any,
-    args: Args,
-    kwargs: Kwargs,
-    run: Callable[..., Any],
-    caller: types.FrameType | None,
-) -> Any:
-    """Have ``observer`` run an op outside the profile of this thread: its own calls are a thousand
-    for an op. Only those of a kernel in Python are the user's."""
-    profile = sys.getprofile()
-    if profile is None:
-        return observer(func, args, kwargs, run, caller)
-
-    def run_profiled(*args: Any, **kwargs: Any) -> Any:
-        set_profile(profile)
-        try:
-            return call_op(run, args, kwargs)
-        finally:
-            sys.setprofile(None)
-
-    sys.setprofile(None)
-    try:
-        may_be_users = may_have_python_kernel(op_name(func))
-        return observer(func, args, kwargs, run_profiled if may_be_users else run, caller)
-    finally:
-        set_profile(profile)
 
 
 def storages_in(value: Any) -> dict[int, torch.Tensor]:

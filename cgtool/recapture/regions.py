@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,16 +25,16 @@ from cgtool.model.capture import Frames
 from cgtool.observe.capturing_queries import Queries, watch_capturing_queries
 from cgtool.observe.frames import package_part
 from cgtool.observe.live_objects import LiveObjects, at_end_of
-from cgtool.observe.raw_tensors import raw
+from cgtool.observe.raw_tensors import bytes_of, raw
 from cgtool.observe.script import events
 from cgtool.observe.script.blocks import Block, Region, block_of, region_of
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.script import Device, ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import has_memory, is_emptied, key_of, tensors_in
 from cgtool.program.reach import Reachable
 from cgtool.recapture.compare import Difference, first_difference
 from cgtool.recapture.contained import Stopped, UndoingRecorder, contained
-from cgtool.recapture.experiment import _in_order, _minimal
+from cgtool.recapture.experiment import in_order, minimal
 from cgtool.recapture.host_state import HostState, Item, Reading, Values, plain_values
 from cgtool.recapture.iteration import Iteration
 from cgtool.recapture.ops import KeptOpRecorder, OutsideTensor
@@ -54,18 +54,6 @@ _MOST_BYTES = 4 << 30
 """Of what a graph writes, which is copied."""
 _DUE = frozenset((0, 1, 2, 4, 8, 16, 64, 256, 1024))
 """By how many replays were before: the replays at which the code runs again."""
-
-
-class Recapturing(Protocol):
-    """What running again needs of a device."""
-
-    recorder: Any
-
-    def run_again(
-        self, run: Callable[[], None], recorder: UndoingRecorder
-    ) -> Callable[[], None]:
-        """Run captured code once more, whose ops go to ``recorder``, without effects on the memory
-        of the device; returns what makes these effects happen. Raises what the code raises."""
 
 
 @dataclass
@@ -119,7 +107,7 @@ class _Again:
 class Regions:
     """Runs what a script captures again as its replays begin."""
 
-    def __init__(self, script: ObservedScript, device: Recapturing) -> None:
+    def __init__(self, script: ObservedScript, device: Device) -> None:
         self._script, self._device = script, device
         self._block: Block | None = None
         self._values: Values = {}
@@ -154,6 +142,7 @@ class Regions:
     def _op_captured(self, event: events.OpCaptured) -> None:
         if self._ops is not None and event.op.call is not None:
             op = event.op
+            assert op.call is not None
             self._ops.note(op.call, op.func, op.args, op.kwargs, event.result)
 
     def _capture_failed(self, _event: events.CaptureFailed) -> None:
@@ -282,9 +271,7 @@ class Regions:
 
         return first_difference(captured, again, by_name=True, is_meant=is_fed)
 
-    def _is_for_another(
-        self, graph: WatchedGraph, again: _Again, difference: Difference
-    ) -> bool:
+    def _is_for_another(self, graph: WatchedGraph, again: _Again, difference: Difference) -> bool:
         """Whether another graph was captured with what Python holds now (the other half of a step,
         another phase), or graphs of the same line differ in the same: the program chooses."""
         if difference.kind == "tensor" and graph.replays == 0:
@@ -295,11 +282,10 @@ class Regions:
                 continue
             if first_difference(known.captured, again.iteration, by_name=True) is None:
                 return True
-            between = first_difference(
-                self._known[graph].captured, known.captured, by_name=True
-            )
-            is_alternative = other.is_alternative_to(graph) and between is not None
-            if is_alternative and (between.at, between.kind) == (difference.at, difference.kind):
+            between = first_difference(self._known[graph].captured, known.captured, by_name=True)
+            if between is None or not other.is_alternative_to(graph):
+                continue
+            if (between.at, between.kind) == (difference.at, difference.kind):
                 return True
         return False
 
@@ -402,7 +388,7 @@ class Regions:
         difference: Difference,
     ) -> tuple[Item, ...]:
         """The host state that is to be set back for the difference to vanish."""
-        items = _in_order(state.changed_since(known.values, before))
+        items = in_order(state.changed_since(known.values, before))
 
         def vanishes(chosen: Sequence[Item]) -> bool:
             reading = before.with_numbers(chosen, [item.before for item in chosen])
@@ -415,7 +401,7 @@ class Regions:
 
         if not items or not vanishes(items):
             return ()
-        return tuple(_minimal(items, vanishes))
+        return tuple(minimal(items, vanishes))
 
     # --- the end
 
@@ -491,7 +477,7 @@ class _Memory:
     def read(self) -> _Values:
         with raw():
             self.script.device.synchronize()
-            values = [tensor.untyped_storage().clone() for tensor in self.tensors]
+            values = [bytes_of(tensor) for tensor in self.tensors]
             return _Values(values, self.script.device.generator_state())
 
     def write(self, values: _Values) -> None:
@@ -533,4 +519,3 @@ def _equal(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> bool:
             first, second = first.float(), second.float()
         rtol, atol = (0.0, 0.0) if exactly else (1e-3, 1e-6)
         return torch.allclose(first, second, rtol=rtol, atol=atol, equal_nan=True)
-

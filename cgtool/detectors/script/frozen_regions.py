@@ -84,9 +84,7 @@ class FrozenRegions(Detector):
             reason = f"the captured code runs other ops {when}{by}: {_branch(before, after)}"
             fix = _FIX_OF_BRANCH if items else _FIX_OF_FIRST
         elif difference.kind == "tensor":
-            reason = (
-                f"`{op}` reads another tensor {when}{by}; a replay reads that of the capture"
-            )
+            reason = f"`{op}` reads another tensor {when}{by}; a replay reads that of the capture"
         else:
             old, new = (
                 textwrap.shorten(str(value), 60, placeholder=" ...")

@@ -12,8 +12,6 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
-from cgtool.observe.script.changes import Target, changed_at
-from cgtool.observe.script.names import stack_of
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.tensors import key_of, nodes_behind
 from cgtool.torch_compat.op_key import unobserved
@@ -24,7 +22,6 @@ ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth"
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
 GRADIENT_ACCUMULATION_MISMATCH = code("gradient-accumulation-mismatch")
 
-_BINDS_GRAD: tuple[Target, ...] = (("attribute", "grad"), ("attribute", "data"))
 _ADDITIONS = ("aten::add_.", "aten::add.")
 
 
@@ -162,14 +159,11 @@ class Gradients(Detector):
             )
 
     def _report_replaced(self, graph: WatchedGraph) -> None:
-        stack = stack_of(self.script.frame())
         self.report(
             GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
             "`.grad` is another tensor than the one that the graph writes; `optimizer.step()` does "
             "not see the gradients of this replay",
-            changed_at(_BINDS_GRAD, stack.values(), graph, only_bound=True)
-            or self._zeroed
-            or self.script.place(),
+            self._zeroed or self.script.place(),
             fix="change gradients in place: `p.grad.div_(n)`, `p.grad.copy_(other)`",
         )
 

@@ -210,7 +210,7 @@ def _numbers_of(optimizer: Optimizer, read_at: Frames) -> Iterator[_Kept]:
                 value,
                 _of(optimizer, partial(_number_of, index, name)),
                 partial(tuple, place),
-                filled_rate(optimizer, value, (*made, *read_at))
+                filled_rate(optimizer, value)
                 if is_rate
                 else f"capture a graph for each value, or capture again when it has changed: {kind}"
                 f" reads `{name}` on the host",

@@ -21,15 +21,11 @@ from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, read_node, ty
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.script import ObservedScript, Undoing
 from cgtool.observe.tensors import on_host, place_of, tensors_in
-from cgtool.recapture.contained import UndoingRecorder
 from cgtool.torch_compat.allocator import memory_segments, pool_sizes
 from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
-
-_NOT_CALLED_AGAIN = "captured code was not called again, as `--device simulated` does"
 
 
 class _Device:
@@ -39,7 +35,7 @@ class _Device:
 
     def __init__(self) -> None:
         self.graph_class: Any = torch.cuda.CUDAGraph
-        self.recorder: OpRecorder | None = None
+        self.recorder: Any = None
         # PyTorch's own: the observers of a script replace the attributes.
         self.synchronize = torch.cuda.synchronize
         owner, name = CAPTURING_QUERIES[0]
@@ -58,10 +54,8 @@ class _Device:
     def is_dead(self, ref: StorageRef) -> bool:
         return ref.expired()
 
-    def run_again(
-        self, run: Callable[[], None], recorder: UndoingRecorder
-    ) -> Callable[[], None]:
-        """As ``recapture.regions.Recapturing`` says: in a capture, which launches nothing."""
+    def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
+        """As ``observe.script.script.Device`` says: in a capture, which launches nothing."""
         graph = CUDAGraphBase()
         recorder.copies = False
         self.synchronize()
@@ -76,9 +70,6 @@ class _Device:
                 self.recorder = before
                 CUDAGraphBase.capture_end(graph)
         return partial(CUDAGraphBase.replay, graph)
-
-    def tried(self, function: Callable[[], bytes]) -> bytes | None:
-        return None  # a forked process cannot use the device
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))
@@ -147,7 +138,7 @@ def check(
     with watch_annotations() as annotations:
         script = ObservedScript(_Device(), annotations)
         findings, looked_at = run(path, arguments, script, FindingLog(), progress)
-        return findings, (*looked_at, *((_NOT_CALLED_AGAIN,) if script.graphs else ()))
+        return findings, looked_at
 
 
 def _contents(handle: int) -> Hashable:

@@ -36,16 +36,13 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
-from cgtool.devices.simulated.forked import ForkedProcess, can_fork
 from cgtool.devices.simulated.libraries import Handles, in_backward, library_of
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
 from cgtool.model.finding import Finding
-from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.script import OnCapturedOp
+from cgtool.observe.script.script import OnCapturedOp, Undoing
 from cgtool.observe.tensors import place_of
-from cgtool.recapture.contained import UndoingRecorder
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.op_key import outer_ops
 from cgtool.torch_compat.patches import Patches
@@ -53,9 +50,6 @@ from cgtool.torch_compat.private import CAPTURING_QUERIES
 from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
-
-_SECONDS = 5.0
-"""For what is tried in another process."""
 
 PoolId = tuple[int, int]
 
@@ -157,7 +151,7 @@ class ScriptDevice(DeviceModel):
     def __init__(self) -> None:
         super().__init__()
         self.event_class = type("Event", (_ScriptEvent,), {"owner": self})
-        self.recorder: OpRecorder | None = None
+        self.recorder: Any = None
         """Recorder of the capture in progress."""
         self.ended_by: Finding | None = None
         """What has ended the capture in progress: a call that CUDA refuses."""
@@ -280,10 +274,8 @@ class ScriptDevice(DeviceModel):
     def template(self, graph: Any) -> None:
         return None
 
-    def run_again(
-        self, run: Callable[[], None], recorder: UndoingRecorder
-    ) -> Callable[[], None]:
-        """As ``recapture.regions.Recapturing`` says: eagerly, and undone."""
+    def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
+        """As ``observe.script.script.Device`` says: eagerly, and undone."""
         self.recorder, before = recorder, self.recorder
         try:
             with Patches() as patches:
@@ -294,9 +286,6 @@ class ScriptDevice(DeviceModel):
             self.recorder = before
             recorder.undo()
         return recorder.undo
-
-    def tried(self, function: Callable[[], bytes]) -> bytes | None:
-        return ForkedProcess(function, 2 * _SECONDS).answer(_SECONDS) if can_fork() else None
 
     def stream(self) -> int:
         return int(self.current.cuda_stream)

@@ -12,13 +12,13 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, Ops, ResultRecorder
 from cgtool.jobs.verify.differences import difference, magnitude
 from cgtool.jobs.verify.evidence import Key, Results, Trial
-from cgtool.observe.raw_tensors import copies, is_finite
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.raw_tensors import copies, is_finite
 
 _TRIES = 3
 """Runs that are compared with the first, because two runs can have the same noise."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.raw_tensors import is_finite
 from cgtool.model.finding import Finding
+from cgtool.observe.raw_tensors import is_finite
 
 Key = tuple[str, str]
 """(kind, name) of a tensor; the kind is ``output``, ``gradient`` or ``state``."""

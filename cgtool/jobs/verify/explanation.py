@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.observe.capturing_queries import Queries
 from cgtool.detectors.frozen_host_state import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
@@ -19,13 +18,14 @@ from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.evidence import Run, Trial
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.observe.raw_tensors import unchanged
 from cgtool.jobs.verify.runner import ReplayFailedError, TrialRunner
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import Progress, VerifyOptions
+from cgtool.observe.capturing_queries import Queries
+from cgtool.observe.raw_tensors import unchanged
 from cgtool.program.boundary import first_line
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")

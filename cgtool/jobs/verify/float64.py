@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.observe.raw_tensors import raw, write
 from cgtool.observe.effects import UNINITIALIZED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.raw_tensors import raw, write
 from cgtool.observe.tensors import has_shape, key_of
 from cgtool.program.boundary import first_line
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from cgtool.analysis.units import count_text, names_text
-from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
@@ -19,7 +18,6 @@ from cgtool.jobs.verify.float64 import NO_MEMORY
 from cgtool.jobs.verify.fresh_inputs import fresh, reordered
 from cgtool.jobs.verify.judge import Verdict, judge
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.observe.raw_tensors import copies, raw, unchanged
 from cgtool.jobs.verify.runner import (
     DeviceLostError,
     ReplayFailedError,
@@ -32,6 +30,8 @@ from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
+from cgtool.observe.capturing_queries import watch_capturing_queries
+from cgtool.observe.raw_tensors import copies, raw, unchanged
 from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
 from cgtool.program.description import named_tensors

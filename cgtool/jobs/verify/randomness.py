@@ -16,9 +16,9 @@ import torch
 from cgtool.findings import code
 from cgtool.jobs.verify.differences import dense_numbers
 from cgtool.jobs.verify.evidence import Key, Results, Trial
-from cgtool.observe.raw_tensors import copies, raw, unchanged
 from cgtool.jobs.verify.runner import TrialRunner, eager_iteration, results_of
 from cgtool.model.finding import Finding
+from cgtool.observe.raw_tensors import copies, raw, unchanged
 
 RNG_FROZEN_SEED = code("rng-frozen-seed")
 

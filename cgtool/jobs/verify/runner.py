@@ -15,6 +15,8 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.device import RecorderT, VerifyTarget
 from cgtool.jobs.verify.evidence import Iteration, Key, Results, Run, Trial
 from cgtool.jobs.verify.float64 import Float64Recorder
+from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.model.failure import user_code
 from cgtool.observe.raw_tensors import (
     copies,
     fill_sentinel,
@@ -24,8 +26,6 @@ from cgtool.observe.raw_tensors import (
     unchanged,
     write,
 )
-from cgtool.jobs.verify.state import Snapshot, state_of
-from cgtool.model.failure import user_code
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.description import named_results

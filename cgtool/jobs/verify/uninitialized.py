@@ -12,11 +12,11 @@ from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
 from cgtool.jobs.verify.differences import SLACK, difference
 from cgtool.jobs.verify.evidence import Results, Trial
-from cgtool.observe.raw_tensors import copies, fill_sentinel
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.raw_tensors import copies, fill_sentinel
 from cgtool.observe.tensors import strided
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 

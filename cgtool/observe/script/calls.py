@@ -34,9 +34,7 @@ from cgtool.observe.frames import (
     without_own_frames,
 )
 from cgtool.observe.graphs import GraphFollower
-from cgtool.observe.iteration import CallProfile
-from cgtool.recapture.ops import unprofiled
-from cgtool.observe.ops import op_name
+from cgtool.observe.ops import op_name, unprofiled
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import FROM_DATA, key_of, listed_tensors, tensors_in
@@ -502,15 +500,8 @@ def observe_compile(script: ObservedScript, patches: Patches, calls: Patches) ->
 @contextlib.contextmanager
 def _paused(calls: Patches) -> Iterator[None]:
     """Neither ops nor calls are observed: Dynamo would trace the observers."""
-    profile = sys.getprofile()
-    if isinstance(profile, CallProfile):
-        sys.setprofile(None)
-    try:
-        with op_key.paused(), calls.suspended(), without_our_module_hooks():
-            yield
-    finally:
-        if isinstance(profile, CallProfile):
-            sys.setprofile(profile)
+    with op_key.paused(), calls.suspended(), without_our_module_hooks():
+        yield
 
 
 def observe_swaps(script: ObservedScript, patches: Patches) -> None:

@@ -129,21 +129,6 @@ class ReplayEnded(_OfGraph):
     """``replay`` has returned."""
 
 
-class FillingUndone(NamedTuple):
-    """A replay begins, and the script has taken something out of a container that the captured code
-    has put it into: its next call would begin without it."""
-
-    graph: WatchedGraph
-
-
-class InputReplaced(NamedTuple):
-    """A call of the captured code at the time of a replay takes another tensor than the graph."""
-
-    graph: WatchedGraph
-    key: int
-    """Of the buffer that the graph reads."""
-
-
 class GraphDropped(_OfGraph):
     """A captured graph is reset or has died."""
 

@@ -36,7 +36,6 @@ from cgtool.observe.frames import (
 from cgtool.observe.graphs import Beginning, Subscriber
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import (
     Access,
     Buffers,
@@ -65,13 +64,26 @@ _SYNCS = frozenset(
 """Ops that wait for the device to read a value."""
 
 
+class Undoing(Protocol):
+    """A recorder that undoes what a run writes (``recapture.contained``)."""
+
+    copies: bool
+    """What is overwritten is copied before; in a capture, which writes nothing, it is not."""
+
+    def observe(self, func: Any, args: Args, kwargs: Kwargs, run: Any, caller: Any) -> Any:
+        """As ``OpRecorder.observe``."""
+
+    def undo(self) -> None:
+        """Write back what was overwritten; once more, and it is as the run has left it."""
+
+
 class Device(Protocol):
     """What the observers need of a device: ``cuda.script`` and ``simulated.script_device``."""
 
     simulated: bool
     graph_class: Any
     """``torch.cuda.CUDAGraph`` while the script runs."""
-    recorder: OpRecorder | None
+    recorder: Any
     """Takes the ops of the capture in progress. The simulated device has one of its own."""
 
     def ran_on_host(self, values: Any) -> bool:
@@ -119,9 +131,9 @@ class Device(Protocol):
     def stream_is_captured(self) -> bool:
         """Whether the current stream, which each thread has for itself, is captured."""
 
-    def tried(self, function: Callable[[], bytes]) -> bytes | None:
-        """What a function of the script leads to, without its effects; nothing if it fails, None if
-        it cannot be tried."""
+    def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
+        """Run captured code once more, whose ops go to ``recorder``, without effects on the memory
+        of the device; returns what makes these effects happen. Raises what the code raises."""
 
 
 class CaptureWatcher(OpRecorder):
@@ -230,8 +242,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             entry = LedgerGraph(0, number, COMPILE, key, because)
             self.compiled.append((frames_of(beginning.chain), entry))
             return None
-        stack = stack_of(self.frame())
-        innermost = next(iter(stack.values()), None)
         graph = WatchedGraph(
             number=len(self.graphs) + 1,
             graph=weakref.ref(beginning.graph),
@@ -241,8 +251,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             mode=beginning.mode,
             stream=self.device.stream(),
             began=self.clock,
-            outer_frames={number: frame.f_lasti for number, frame in stack.items()},
-            lines=(0, 0) if innermost is None else region_of(innermost),
         )
         self.graphs.append(graph)
         self.capture, self.capture_thread = graph, threading.get_ident()

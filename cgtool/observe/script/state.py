@@ -341,10 +341,6 @@ class WatchedGraph:
     stream: int
     began: int
     """``ObservedScript.clock`` at ``capture_begin``."""
-    outer_frames: dict[int, int] = field(default_factory=dict)
-    """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""
-    lines: tuple[int, int] = (0, 0)
-    """Lines of the innermost user frame that the capture covers."""
     record: Record = field(default_factory=Record)
     external: dict[int, ExternalUse] = field(default_factory=dict)
     """By key of the buffer."""

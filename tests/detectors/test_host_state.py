@@ -20,7 +20,6 @@ from cgtool.torch_compat.allocator import pins_in_captures
 from tests.corpus.entries import (
     decoders_trackers_and_caches,
     idioms_of_python,
-    learners_and_physical_steps,
 )
 from tests.detectors import changing_state, harmless_state
 
@@ -354,42 +353,3 @@ def test_what_the_code_makes_for_the_next_call_is_copied_where_it_is_assigned(na
     fixes = {finding.fix for finding in found(decoders_trackers_and_caches, name)}
     assert len(fixes) == 1
     assert all("where it is assigned now" in (fix or "") for fix in fixes)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "fix"),
-    [
-        (decoders_trackers_and_caches, "experts_in_groups", "fixed capacity"),
-        (decoders_trackers_and_caches, "inverted_file_by_index", "stack what the list holds"),
-        (learners_and_physical_steps, "shallow_water_limits_its_step", "leave out the conversion"),
-    ],
-)
-def test_fix_of_a_read_fits_what_the_code_does_with_the_value(module, name, fix):
-    fixes = [finding.fix or "" for finding in found(module, name)]
-    assert [text for text in fixes if fix in text]
-
-
-@pytest.mark.parametrize(
-    ("body", "is_left_out"),
-    [
-        ("return x / x.max().item()", True),
-        ("scale = float(x.max()); return x * scale + scale", True),
-        ("count = x.long().sum().item(); return x[:count] * count", False),
-        ("return x.expand(int(x.sum()) * 2, 4)", False),
-        ("text = 'loss %f' % x.max().item(); return x", False),
-        ("return x * 2 if x.max().item() * 2 > 1 else x", False),
-    ],
-)
-def test_a_conversion_is_left_out_where_there_is_only_arithmetic(tmp_path, body, is_left_out):
-    source = f"""
-        import torch
-
-        def build(device):
-            def f(x):
-                {body}
-            return f, (torch.ones(4, device=device),)
-    """
-    file = tmp_path / "entry.py"
-    file.write_text(inspect.cleandoc(source))
-    fixes = [finding.fix or "" for finding in found(SimpleNamespace(__file__=file), "build")]
-    assert any("leave out the conversion" in fix for fix in fixes) == is_left_out

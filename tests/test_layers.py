@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = ROOT / "samples" / "captures" / "mlp.cgt"
+SOURCE = {
+    path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.glob("cgtool/**/*.py")
+}
+
+READERS = {
+    "cgtool/observe/source.py": "shows a line, and finds the one that decides a branch",
+    "cgtool/observe/script/blocks.py": "compiles a captured block",
+}
+"""The files that parse the user's source, at most three: it shows a line or runs a block again, and
+decides no verdict."""
 
 
 def test_layer_contract_holds():
@@ -20,6 +31,18 @@ def test_layer_contract_holds():
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.xfail(strict=False, reason="modules that read source are still being removed")
+def test_few_files_parse_source():
+    imports = re.compile(r"^\s*(import ast\b|from ast import)", re.MULTILINE)
+    assert len(READERS) <= 3
+    assert {file for file, text in SOURCE.items() if imports.search(text)} <= set(READERS)
+
+
+@pytest.mark.xfail(strict=False, reason="modules that trace lines are still being removed")
+def test_nothing_traces_lines():
+    assert [file for file, text in SOURCE.items() if "settrace" in text] == []
 
 
 @pytest.mark.parametrize(

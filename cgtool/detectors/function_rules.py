@@ -16,14 +16,19 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.host_read_rules import READS, library_function
-from cgtool.detectors.number_arguments import goes_to_an_op
+from cgtool.detectors.host_read_rules import (
+    COMPARING,
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    INSTEAD,
+    READS,
+    library_function,
+)
 from cgtool.detectors.op_rules import OUTSIDE
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.effects import UNINITIALIZED
-from cgtool.observe.frames import call_op, callers, chain_of, is_subscript
+from cgtool.observe.frames import call_op, callers, is_subscript
 from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
@@ -52,12 +57,6 @@ SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
 
 Rule = Callable[[CapturedRegion, Sequence[Any], dict[str, Any]], None]
 """Called with the arguments of a function before the function itself, during a capture."""
-
-
-_FIX_OF_ARGUMENT = (
-    "keep it on the device, in ops that take a tensor there; instead of parts whose sizes depend "
-    "on values, use parts of a fixed capacity and a mask"
-)
 
 
 def names_gpu(value: Any) -> bool:
@@ -193,21 +192,13 @@ def _refuse_copy(
     library = library_function()
     if library is not None and f"`{library}`" not in subject:
         subject, fix = f"{subject} in `{library}`", f"replace it, or {OUTSIDE}"
-    elif fix is None and copy_code == SYNC_D2H_COPY:
-        fix = _fix_of_argument()
     region.refuse(copy_code, subject, fix, why=COPIES)
 
 
-def _fix_of_argument() -> str | None:
-    """What to do about a value that the captured code itself needs on the host."""
-    chain = chain_of(sys._getframe())
-    return _FIX_OF_ARGUMENT if chain and goes_to_an_op(chain[0]) else None
-
-
-def _reads(read_code: Code, subject: str) -> Rule:
+def _reads(read_code: Code, subject: str, fix: str | None = None) -> Rule:
     def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: Kwargs) -> None:
         if args and isinstance(args[0], torch.Tensor) and not on_host(args[0]):
-            region.refuse(read_code, subject, _fix_of_argument())
+            region.refuse(read_code, subject, fix)
 
     return rule
 
@@ -341,10 +332,28 @@ def _ctc_loss(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> No
         )
 
 
+def _one_hot(region: CapturedRegion, args: Sequence[Any], kwargs: Kwargs) -> None:
+    classes = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
+    count = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    is_on_device = isinstance(classes, torch.Tensor) and not on_host(classes)
+    if is_on_device and isinstance(count, int) and count == -1:
+        region.refuse(
+            HIDDEN_SYNC_IN_STOCK_MODULE,
+            "`one_hot` without the number of classes, which reads the largest class on the host,",
+            INSTEAD["one_hot"],
+        )
+
+
 FUNCTIONS: dict[Any, Rule] = {
+    torch.nn.functional.one_hot: _one_hot,
     torch.ctc_loss: _ctc_loss,
     torch.sparse_coo_tensor: _make_sparse,
-    torch.Tensor.tolist: _reads(SYNC_ITEM, "`Tensor.tolist`"),
+    torch.Tensor.tolist: _reads(
+        SYNC_ITEM,
+        "`Tensor.tolist`",
+        "keep the values on the device; instead of parts whose sizes depend on them, use parts of "
+        "a fixed capacity and a mask",
+    ),
     torch.Tensor.numpy: _reads(SYNC_ITEM, "`Tensor.numpy`"),
     torch.Tensor.__array__: _reads(SYNC_ITEM, "`numpy.asarray` of a tensor"),
     torch.Tensor.__repr__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
@@ -367,7 +376,7 @@ FROM_PYTHON = frozenset(getattr(torch, name) for name in FROM_DATA)
 """Checked with ``refuse_from_python`` when the result is on the GPU."""
 
 _GET_ITEM, _SET_ITEM = torch.Tensor.__getitem__, torch.Tensor.__setitem__
-_FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READS)))
+_FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READS, *COMPARING)))
 _OWNERS: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional, torch.UntypedStorage)
 _WATCHED: list[tuple[Any, Any]] = [
     (owner, function)

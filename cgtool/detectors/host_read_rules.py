@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import itertools
+import math
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.number_arguments import may_get_tensor_for_number, takes_numbers
 from cgtool.detectors.op_rules import (
     LINALG_ERROR_CHECK,
     OUTSIDE,
@@ -21,25 +20,89 @@ from cgtool.detectors.op_rules import (
     SYNC_TRUTH_VALUE,
     Refusal,
 )
-from cgtool.detectors.replacements import RANGES, instead_of
 from cgtool.findings import code
-from cgtool.observe.frames import (
-    callers,
-    is_calling,
-    is_internal,
-    is_subscript,
-    locals_of,
-    package_part,
-    position_of,
-)
+from cgtool.observe.frames import callers, is_calling, locals_of, package_part, position_of
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Position, call_at, called_at, nodes_around, slices_at
-from cgtool.observe.tensors import on_host, tensors_in
+from cgtool.observe.source import called_at
 
 BOUNDS = code("sync-slice-with-tensor-bounds")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
 NAN_GUARD_SYNC = code("nan-guard-sync")
 SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
+
+_RANGES = ("arange", "range")
+"""Functions with a result whose length depends on the values."""
+_ENDS = ("linspace", "logspace")
+_SORTED = "use `torch.stack` and `sort` or `topk`, which stay on the device"
+_STEPS = "torch.linspace(0, 1, steps, device=...)"
+_MASKED = (
+    "compute with all elements, whose number is fixed, and select with "
+    "`torch.where(mask, x, other)` or `masked_fill`, where `other` has no effect on the result"
+)
+_DENSE = "keep the tensor dense, with its zeros; or convert it once, outside the captured code"
+INSTEAD = {
+    **{
+        name: f"use `torch.{name}`, which stays on the device"
+        for name in vars(math)
+        if callable(getattr(torch, name, None))
+    },
+    **dict.fromkeys(_RANGES, "pass a Python number"),
+    "linspace": f"compute it on the device: start + (end - start) * {_STEPS}",
+    "logspace": f"compute it on the device: base ** (start + (end - start) * {_STEPS})",
+    "cov": "subtract the means, and multiply: `x @ x.T / (x.shape[1] - 1)`",
+    "corrcoef": "subtract the means, divide the rows by their norms, and multiply: `x @ x.T`",
+    # FakeQuantPerChannelAffine.cpp: the range of integers alone is checked.
+    "fake_quantize_per_channel_affine_cachemask": (
+        "pass the zero points as floating-point numbers, whose range is not read on the host: "
+        "`zero_point.float()`"
+    ),
+    # TensorCompare.cpp, isin_sorting
+    "isin": (
+        "pass assume_unique=True if all values of each tensor differ, else compare with all of "
+        "them: `(x[..., None] == values).any(-1)`"
+    ),
+    "nested_tensor_from_mask_left_aligned": (
+        "construct the `TransformerEncoder` with enable_nested_tensor=False"
+    ),
+    "one_hot": "pass num_classes, the number of classes, as a Python number",
+    "MultivariateNormal": (
+        "pass scale_tril=torch.linalg.cholesky_ex(covariance_matrix).L; the covariance of a "
+        "precision matrix is `torch.linalg.inv_ex(precision_matrix).inverse`"
+    ),
+    "normal": "use mean + std * torch.randn_like(std)",
+    # SegmentReduce.cpp: what it reads are the lengths, to check them.
+    "segment_reduce": "pass unsafe=True, which leaves out the check of the lengths",
+    **dict.fromkeys(("where", "argwhere"), _MASKED),
+    **dict.fromkeys(
+        ("to_sparse", *(f"to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))), _DENSE
+    ),
+    "linalg_matrix_power": (
+        "invert with `torch.linalg.inv_ex` and check_errors=False, and raise the inverse to the "
+        "positive power"
+    ),
+    # Of Python.
+    **dict.fromkeys(("sorted", "sort", "nlargest", "nsmallest", "heappush", "heapify"), _SORTED),
+    "max": "use `torch.maximum`, or `torch.stack` and `amax`, which stay on the device",
+    "min": "use `torch.minimum`, or `torch.stack` and `amin`, which stay on the device",
+    **dict.fromkeys(
+        ("median", "median_low", "median_high"),
+        "use `torch.stack` and `median`, which stay on the device",
+    ),
+    **dict.fromkeys(
+        ("any", "all"), "use `torch.stack` and `any` or `all`, and select with `torch.where`"
+    ),
+    **dict.fromkeys(
+        ("bisect", "bisect_left", "bisect_right", "insort"),
+        "use `torch.searchsorted` or `torch.bucketize`, which stay on the device",
+    ),
+    **dict.fromkeys(
+        ("index", "count", "remove"),
+        "compare on the device, and select with `torch.where`",
+    ),
+    "choices": "use `torch.multinomial` with the weights, and select by its result on the device",
+}
+"""What to write for a function that reads a value on the host, or the size of its result, by its
+name."""
 
 _BOUNDS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange,
@@ -156,11 +219,10 @@ _LIBRARIES: dict[str, Refusal] = {
 """By a part of the file name of the innermost frame; in order."""
 
 READ = Refusal(SYNC_ITEM, "reading a tensor value on the host (.item(), int(), float())")
+_TRUTH = Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())")
+_CONVERSIONS = ("item", "int", "float", "bool", "complex", "is_nonzero")
 READS: dict[Any, Refusal] = {
-    **dict.fromkeys(
-        (torch.Tensor.__bool__, torch.is_nonzero),
-        Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
-    ),
+    **dict.fromkeys((torch.Tensor.__bool__, torch.is_nonzero), _TRUTH),
     torch.Tensor.__contains__: Refusal(
         SYNC_TRUTH_VALUE,
         "`in` with a tensor, which reads on the host whether any element is equal,",
@@ -179,7 +241,11 @@ READS: dict[Any, Refusal] = {
         ),
     ),
     torch.Tensor.__index__: Refusal(
-        BOUNDS, "a tensor as a bound, size or index, which is read on the host,"
+        BOUNDS,
+        "a tensor as a bound, size or index, which is read on the host,",
+        "instead of a slice, compare positions with the bound on the device and mask; instead of "
+        "an item of a list, stack what the list holds and select by "
+        "stacked.index_select(0, index.view(1))",
     ),
     torch.full: Refusal(
         SYNC_ITEM,
@@ -188,33 +254,13 @@ READS: dict[Any, Refusal] = {
     ),
 }
 """By the function of PyTorch that the user calls."""
-
-
-_SORTED = "`torch.stack` and `sort` or `topk`, which stay on the device"
-_ASKED = ("any", "all")
-"""Functions that take the truth value of what they get; the others compare it."""
-_ON_THE_DEVICE = {
-    **dict.fromkeys(("sorted", "sort", "nlargest", "nsmallest", "heappush", "heapify"), _SORTED),
-    "max": "`torch.maximum`, or `torch.stack` and `amax`, which stay on the device",
-    "min": "`torch.minimum`, or `torch.stack` and `amin`, which stay on the device",
-    **dict.fromkeys(
-        ("median", "median_low", "median_high"),
-        "`torch.stack` and `median`, which stay on the device",
-    ),
-    **dict.fromkeys(_ASKED, "`torch.stack` and `any` or `all`, and select with `torch.where`"),
-    **dict.fromkeys(
-        ("bisect", "bisect_left", "bisect_right", "insort"),
-        "`torch.searchsorted` or `torch.bucketize`, which stay on the device",
-    ),
-    **dict.fromkeys(
-        ("index", "count", "remove"),
-        "a comparison on the device, and select with `torch.where`",
-    ),
-    "choices": "`torch.multinomial` with the weights, and select with its result on the device",
-    "isclose": "`torch.isclose`, and select with `torch.where`",
+COMPARING: dict[Any, str] = {
+    torch.istft: "istft",
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), "cov"),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), "corrcoef"),
 }
-"""By the name of a function of Python's own that compares or converts what it gets."""
-_ENDS = ("linspace", "logspace")
+"""Functions in C++ that call `torch.equal` to check their arguments, and their names."""
+
 _CALLS_A_MODULE = "/torch/nn/modules/module.py"
 
 
@@ -228,139 +274,43 @@ def read_by_library(files: Iterable[str]) -> Refusal | None:
     return None
 
 
-def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
+def read_by_code(function: Any, call: OpCall) -> Refusal:
     """The read on the host of the running code: ``function`` is the outermost function of PyTorch,
-    ``autograd_node`` the node of which it runs the backward."""
+    ``call`` the op that reads."""
     by_library = read_by_library(file for file, _ in _running())
-    if autograd_node is not None and next(_running_frames(), None) is None:
+    if call.autograd_node is not None and next(_running_frames(), None) is None:
         # On a GPU, backward runs on a thread that has no frame.
         by_library = _BACKWARD
     if by_library is None:
-        return READS.get(function, READ)
+        return _named(READS.get(function, READ), call)
     name = None
     if by_library is _BACKWARD:
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
             return _ANOMALY
-        name = autograd_node
+        name = call.autograd_node
     if by_library is _VALIDATION:
         return _checked_inside() or by_library
     if by_library is _DISTRIBUTION or by_library is _LIBRARY_FUNCTION:
         name = library_function()
-    argument = _tensor_for_number(name) if by_library is _LIBRARY_FUNCTION and name else None
-    if argument is not None:
-        by_library = by_library._replace(fix=_pass_a_number(f" in `{argument}`"))
     return by_library._replace(subject=_reads(name)) if name else by_library
 
 
-def inside_python(refusal: Refusal, call: OpCall) -> Refusal:
-    """The refusal of a read in a function of Python's own, or in one of PyTorch's in C++, which the
-    user's line calls: it names that function, and what to use instead."""
-    if refusal is READS[torch.Tensor.__index__] and call.chain and is_subscript(call.chain[0]):
-        is_slice = slices_at(position_of(call.chain[0]))
-        return refusal if is_slice else refusal._replace(fix=_FIX_OF_LIST)
-    node = call_at(position_of(call.chain[0])) if call.chain and is_calling(call.chain[0]) else None
-    if node is None or refusal.code not in (SYNC_ITEM, SYNC_TRUTH_VALUE):
+def _named(refusal: Refusal, call: OpCall) -> Refusal:
+    """The refusal of a read with the name of the function that reads: one in C has no frame."""
+    name = called_by_code(call)
+    if refusal is READ and name not in ("", *_CONVERSIONS):
+        reads = "reads a tensor value"
+    elif refusal is _TRUTH and name in INSTEAD:
+        reads = "takes the truth value of a tensor"
+    else:
         return refusal
-    name = called_at(position_of(call.chain[0]))
-    running = next(_running_frames(), None)
-    is_written = running is not None and not is_internal(running.f_code)
-    if refusal is READ and running is not None and is_written and takes_numbers(node):
-        if not may_get_tensor_for_number(node, running):
-            return read_in_kernel(name)
-        called = ast.unparse(node.func)
-        return refusal._replace(
-            subject=f"`{called}` with a tensor in place of a number, which is read on the host,",
-            fix=f"use `torch.{name}`, which stays on the device"
-            if called == f"math.{name}"
-            else _pass_a_number(),
-        )
-    if refusal is READ and name != "int" and _is_operand(position_of(call.chain[0])):
-        return refusal._replace(fix=_FIX_OF_OPERAND)
-    # Those in C have no frame.
-    if name not in _ON_THE_DEVICE if is_written else running is None or not _is_pythons(running):
-        return refusal
-    reads = "reads a tensor value"
-    if refusal.code == SYNC_TRUTH_VALUE:
-        is_asked = name in _ASKED
-        reads = "takes the truth value of each tensor" if is_asked else "compares tensors"
-    instead = _ON_THE_DEVICE.get(name)
-    fix = f"use {instead}" if instead is not None else f"use ops of PyTorch instead, or {OUTSIDE}"
-    return refusal._replace(
-        subject=f"`{ast.unparse(node.func)}`, which {reads} on the host,", fix=fix
-    )
+    return refusal._replace(subject=f"`{name}`, which {reads} on the host,", fix=INSTEAD.get(name))
 
 
-_FIX_OF_LIST = (
-    "stack what the list holds in one tensor, padded to one length, and index that: "
-    "`stacked.index_select(0, index.view(1))`"
-)
-_FIX_OF_OPERAND = (
-    "leave out the conversion: arithmetic takes the tensor, and stays on the device; read the "
-    "value after the replay"
-)
-_COMPUTED = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return
-
-
-def _is_arithmetic(node: ast.AST) -> bool:
-    """Of numbers: `"%f" % loss` and `[0] * n` are not."""
-    if isinstance(node, ast.BinOp):
-        others = ast.JoinedStr | ast.List | ast.Tuple
-        return not any(
-            isinstance(part, others)
-            or (isinstance(part, ast.Constant) and isinstance(part.value, str))
-            for part in (node.left, node.right)
-        )
-    return isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not)
-
-
-def _is_operand(position: Position) -> bool:
-    """Whether arithmetic is all that the code does with a number."""
-    around = nodes_around(position)
-    inner = [*itertools.takewhile(_is_arithmetic, around)]
-    statement = next(iter(around[len(inner) :]), None)
-    is_number = any(isinstance(node, ast.BinOp) for node in inner)
-    match statement:
-        case ast.Assign([ast.Name(name)]):
-            function = next((x for x in around if isinstance(x, ast.FunctionDef)), None)
-            nodes = [] if function is None else [*ast.walk(function)]
-            operands = {
-                id(part)
-                for node in nodes
-                if isinstance(node, ast.BinOp) and _is_arithmetic(node)
-                for part in (node.left, node.right)
-            }
-            reads = [x for x in nodes if isinstance(x, ast.Name) and x.id == name]
-            reads = [x for x in reads if isinstance(x.ctx, ast.Load)]
-            return bool(reads) and all(id(each) in operands for each in reads)
-    return is_number and isinstance(statement, _COMPUTED)
-
-
-def _pass_a_number(argument: str = "") -> str:
-    return (
-        f"pass a Python number{argument}, or use ops that take a tensor in its place (arithmetic, "
-        "`torch.where`)"
-    )
-
-
-def _is_pythons(frame: types.FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return is_internal(frame.f_code) and not package_part(file)
-
-
-def _tensor_for_number(function: str) -> str | None:
-    """The only argument of the running function of PyTorch that is, or has in it, a tensor without
-    dimensions, beside a tensor that has some."""
-    frame = next((each for each in _running_frames() if each.f_code.co_qualname == function), None)
-    if frame is None:
-        return None
-    code, values = frame.f_code, locals_of(frame)
-    dimensions = {
-        name: {each.dim() for each in tensors_in(values.get(name)) if not on_host(each)}
-        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    }
-    numbers = [name for name, each in dimensions.items() if each == {0}]
-    has_others = any(max(each, default=0) for each in dimensions.values())
-    return numbers[0] if len(numbers) == 1 and has_others else None
+def called_by_code(call: OpCall) -> str:
+    """The function that the innermost line of the user's calls, for messages; "" if unknown."""
+    is_known = bool(call.chain) and is_calling(call.chain[0])
+    return called_at(position_of(call.chain[0])) if is_known else ""
 
 
 def _checked_inside() -> Refusal | None:
@@ -384,9 +334,9 @@ def _checked_inside() -> Refusal | None:
 def read_in_kernel(op: str) -> Refusal:
     """The read on the host in the kernel of an op."""
     read_code = HIDDEN_SYNC_IN_STOCK_MODULE
-    if op in (*RANGES, *_ENDS):
-        read_code = BOUNDS if op in RANGES else SYNC_ITEM
-    return Refusal(read_code, _reads(op), instead_of(op))
+    if op in (*_RANGES, *_ENDS):
+        read_code = BOUNDS if op in _RANGES else SYNC_ITEM
+    return Refusal(read_code, _reads(op), INSTEAD.get(op, OUTSIDE))
 
 
 def _reads(function: str) -> str:

@@ -13,9 +13,11 @@ import torch
 
 from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import (
+    COMPARING,
     HIDDEN_SYNC_IN_STOCK_MODULE,
+    INSTEAD,
     READ,
-    inside_python,
+    called_by_code,
     library_function,
     read_by_code,
     read_in_kernel,
@@ -26,16 +28,13 @@ from cgtool.detectors.op_rules import (
     LINALG_ERROR_CHECK,
     ONLY_ON_THE_CPU,
     OPS,
+    OUTSIDE,
     SYNC_DYNAMIC_SHAPE_OP,
-    SYNC_ITEM,
     SYNC_TRUTH_VALUE,
     Refusal,
 )
-from cgtool.detectors.replacements import instead_of
 from cgtool.detectors.reporting import COPIES, CapturedRegion
-from cgtool.observe.frames import position_of
 from cgtool.observe.ops import OpCall, Record, is_node_of, op_name
-from cgtool.observe.source import called_at
 from cgtool.observe.tensors import listed_tensors, on_host, runs_on_the_cpu
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.dispatch_keys import Kwargs
@@ -44,8 +43,6 @@ from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shar
 
 # Sorting.cpp, quantile_checks
 _QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
-
-_INDEX = torch.Tensor.__index__
 
 
 def is_host_work(args: Sequence[Any]) -> bool:
@@ -168,12 +165,7 @@ def _refusal_of(
     if op == "aten::_local_scalar_dense":
         if callers:
             return read_in_kernel(_short(call.name))
-        if region.function is _INDEX and call.chain:
-            name = called_at(position_of(call.chain[0]))
-            if name in ("bytes", "bytearray"):
-                subject = f"`{name}` of a tensor, which reads each of its elements on the host,"
-                return Refusal(SYNC_ITEM, subject, "read them after the replay")
-        return inside_python(read_by_code(region.function, call.autograd_node), call)
+        return read_by_code(region.function, call)
     refusal = OPS.get(name) or OPS.get(op)
     if refusal is None or (op.startswith("aten::index_put") and region.fills_mask):
         return None
@@ -189,18 +181,15 @@ def _refusal_of(
     if not callers and refusal.code == LINALG_ERROR_CHECK:
         function = library_function() or _without_ex(call)
     elif not callers and refusal.code == SYNC_TRUTH_VALUE:
-        # A function of PyTorch compares tensors for the user's code. One in C++ (`istft`) has no
-        # frame of its own.
-        function = library_function() or ""
-        if not function and name == call.name == "aten::equal" and call.chain:
-            function = called_at(position_of(call.chain[0]))
-    elif not callers and refusal.code == SYNC_DYNAMIC_SHAPE_OP and call.chain:
-        # So has `torch.combinations`, which selects by a mask.
-        called = called_at(position_of(call.chain[0]))
+        # A function of PyTorch compares tensors for the user's code.
+        function = library_function() or COMPARING.get(region.function, "")
+    elif not callers and refusal.code == SYNC_DYNAMIC_SHAPE_OP:
+        # One in C++ (`combinations`, which selects by a mask) has no frame of its own.
+        called = called_by_code(call)
         is_pytorchs = hasattr(torch, called) and called.strip("_") not in refusal.subject
         function = called if is_pytorchs else ""
     if function in ("", _short(name).removesuffix("_")):
-        return refusal if callers else inside_python(refusal, call)
+        return refusal
     callee, _, reads = refusal.subject.removesuffix(",").partition(", ")
     if callee == "`torch.linalg`" and function.startswith("linalg_"):
         subject = f"`torch.linalg.{function.removeprefix('linalg_')}`, {reads},"
@@ -211,14 +200,14 @@ def _refusal_of(
     return Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE if is_hidden else refusal.code,
         subject,
-        instead_of(function, call),
+        INSTEAD.get(function, OUTSIDE),
     )
 
 
 def _without_ex(call: OpCall) -> str:
     """``linalg_matrix_power``: the function of ``torch.linalg`` that the code calls, if no variant
     of it returns the error code; else ""."""
-    called = called_at(position_of(call.chain[0])) if call.chain else ""
+    called = called_by_code(call)
     has_one = not hasattr(torch.linalg, called) or hasattr(torch.linalg, f"{called}_ex")
     return "" if has_one else f"linalg_{called}"
 

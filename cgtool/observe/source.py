@@ -198,17 +198,6 @@ def called_at(position: Position) -> str:
     return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
-def slices_at(position: Position) -> bool:
-    """Whether an expression is ``x[a:b]``, perhaps with other indices."""
-    for node in ast.walk(tree_of(position[0])):
-        if isinstance(node, ast.Subscript) and position[1:] == (
-            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-        ):  # fmt: skip
-            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            return any(isinstance(part, ast.Slice) for part in parts)
-    return False
-
-
 def indexed_by(file: str, line: int, name: str) -> list[ast.expr]:
     """What an expression at a line indexes with a name: ``slots`` of ``slots[self.slot]``."""
     return [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
+import linecache
 import re
-import textwrap
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.source import tree_of
 from cgtool.program.objects import attribute, is_a, real_module, type_name, unwrapped
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
@@ -161,35 +159,23 @@ def definition_of(value: Any, module: ModuleType, name: str) -> Frame | None:
     file = attribute(module, "__file__")
     if not file:
         return None
-    bound = name.partition(".")[0]
-    lines = [
-        node.lineno
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == bound
-    ]
-    return Frame(file, min(lines, default=1), name)
+    binds = re.compile(rf"\s*{re.escape(name.partition('.')[0])}\s*(:[^=]*)?=[^=]")
+    lines = enumerate(linecache.getlines(file), 1)
+    return Frame(file, next((number for number, line in lines if binds.match(line)), 1), name)
 
 
-def _returns(function: ast.AST) -> Iterator[ast.Return]:
-    for child in ast.iter_child_nodes(function):
-        if isinstance(child, ast.Return):
-            yield child
-        elif not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef):
-            yield from _returns(child)
+_RETURN = re.compile(r"^\s*return \(?[(\[]([\w\s,]+)[)\]],", re.MULTILINE)
+"""``return (generator, discriminator), ...``."""
 
 
 def names_of(factory: Any, functions: Sequence[UserCallable]) -> list[str]:
     """Names for several callables that a factory returned: the variables of ``return (generator,
     discriminator), ...``, or their own names, numbered where they are equal: ``Linear 0``."""
-    with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(unwrapped(factory))))
-        returns = [node.value for node in _returns(tree.body[0])] if tree.body else []
-        match returns:
-            case [ast.Tuple(elts=[first, *_]) | ast.List(elts=[first, *_])]:
-                elements = first.elts if isinstance(first, ast.Tuple | ast.List) else []
-                names = [node.id for node in elements if isinstance(node, ast.Name)]
-                if len(elements) == len(set(names)) == len(functions):
-                    return names
+    with contextlib.suppress(OSError, TypeError, SyntaxError, RecursionError):
+        returns = _RETURN.findall(inspect.getsource(unwrapped(factory)))
+        names = re.findall(r"\w+", returns[0]) if len(returns) == 1 else []
+        if len(names) == len(set(names)) == len(functions) and all(map(str.isidentifier, names)):
+            return names
     names = [function.name for function in functions]
     return [
         f"{name} {names[:index].count(name)}" if names.count(name) > 1 else name

@@ -3,7 +3,6 @@ command line can check and quote them."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import keyword
 import math
@@ -18,6 +17,10 @@ from cgtool.model import files
 from cgtool.model.failure import CgtoolError, usage
 
 FORMS = "ENTRY is path/to/file.py:name or package.module:name"
+
+
+_FACTORY = re.compile(r"^def ([A-Za-z]\w*)\((?:device\b[^,)]*)?\)", re.MULTILINE)
+"""A function at the top of a file that takes nothing, or a device."""
 
 
 class EntrySpec(msgspec.Struct, frozen=True):
@@ -54,38 +57,23 @@ def parse_entry(text: str) -> EntrySpec:
 
 
 def _no_name(target: str) -> CgtoolError:
-    """The error for an ENTRY without a name; its hint lists the functions and classes of the file,
-    which is parsed and not run."""
+    """The error for an ENTRY without a name; its hint lists the factories of the file, which is
+    not run."""
     if not target or target.startswith(":"):
         return usage(f"{target or ':'}: no file or module before the colon", fix=FORMS)
     try:
         # os.path answers False where pathlib raises: a name too long, a NUL, no permission.
         is_file = os.path.isfile(target)  # noqa: PTH113
-        body = ast.parse(Path(target).read_bytes()).body if is_file else []
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        body = []
-    names = [
-        node.name
-        for node in body
-        if isinstance(node, ast.FunctionDef)
-        and not node.name.startswith("_")
-        and _required(node.args) <= {"device"}
-    ]
-    names.sort(key=lambda name: name != "build")
+        source = Path(target).read_text("utf-8", "replace") if is_file else ""
+    except (OSError, ValueError, MemoryError):
+        source = ""
+    names = sorted(_FACTORY.findall(source), key=lambda name: bool(name != "build"))
     shown = [f"{target}:{name}" for name in names[:5] or ["build"]]
     return usage(
         f"{target}: an ENTRY also names a function or a module in it",
         why=FORMS,
         fix=f"write {' or '.join(shown)}",
     )
-
-
-def _required(arguments: ast.arguments) -> set[str]:
-    """Parameters without a default."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    required = positional[: len(positional) - len(arguments.defaults)]
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return {each.arg for each in (*required, *(each for each, value in pairs if value is None))}
 
 
 def _folder(target: str, name: str) -> CgtoolError:

@@ -10,17 +10,16 @@ was replaced.
 
 from __future__ import annotations
 
-import ast
 import builtins
 import faulthandler
 import importlib
-import linecache  # noqa: F401 - this module and the next ones are kept below, by name
+import linecache
 import os
 import re
 import signal
 import sys
 import threading
-import time  # noqa: F401
+import time  # noqa: F401 - this module and the next one are kept below, by name
 import traceback  # noqa: F401
 import warnings
 from collections.abc import Callable
@@ -40,7 +39,6 @@ from cgtool.observe.frames import (
     is_internal_file,
 )
 from cgtool.observe.refused_backward import is_refused
-from cgtool.observe.source import tree_of
 
 _DEADLY = (
     "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU",
@@ -244,9 +242,10 @@ def describe_replaced(replaced: list[Replaced]) -> str:
 
 
 def frames_of_replaced(replaced: list[Replaced]) -> Frames:
-    """The lines of the user's files that assign these names; if there are none, the functions
-    that were assigned."""
-    names = {each.name.rpartition(".")[2] for each in replaced}
+    """The lines of the user's files that assign these names, as attributes, or delete them; if
+    there are none, the functions that were assigned."""
+    names = "|".join({re.escape(each.name.rpartition(".")[2]) for each in replaced})
+    changes = re.compile(rf"\s*(del\s+)?[\w.]+\.({names})\s*(=[^=]|$)")
     frames = []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -255,11 +254,9 @@ def frames_of_replaced(replaced: list[Replaced]) -> Frames:
         if "-packages/" in file or is_internal_file(file):
             continue
         frames += [
-            Frame(file, node.lineno, "<module>")
-            for node in ast.walk(tree_of(file))
-            if isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store | ast.Del)
-            and node.attr in names
+            Frame(file, number, "<module>")
+            for number, line in enumerate(linecache.getlines(file), 1)
+            if changes.match(line)
         ]
     if not frames:
         codes = [getattr(each.value, "__code__", None) for each in replaced]

@@ -149,7 +149,6 @@ CHECKS = "construct the distribution with validate_args=False"
             "replace it",
         ),
         (lambda x, _: torch.where(x > 0), "`where`, which calls `nonzero`", "(mask, x, other)"),
-        (lambda x, _: bytes(x.byte()), "`bytes` of a tensor", "after the replay"),
         (
             lambda x, _: x.index_put_((x > 0,), x * 2),
             "indexing with a boolean mask",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import gc
+import linecache
+import re
 from collections import defaultdict
 
 import torch
@@ -14,7 +15,6 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame, Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
-from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.allocator import memory_segments
 
@@ -235,17 +235,12 @@ class Budget(Detector):
 
 def set_at(frames: Frames, name: str) -> Frames:
     """The line of the script that last sets this key, else the last that names it; () for none."""
-    sets: list[int] = []
-    mentions: list[int] = []
-    for node in ast.walk(tree_of(frames[-1].file)) if frames else ():
-        if isinstance(node, ast.Constant) and node.value == name:
-            mentions.append(node.lineno)
-        elif isinstance(node, ast.Assign):
-            keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
-            if any(isinstance(key, ast.Constant) and key.value == name for key in keys):
-                sets.append(node.lineno)
-    lines = sets or mentions
-    return (Frame(frames[-1].file, max(lines), frames[-1].function),) if lines else ()
+    source = list(enumerate(linecache.getlines(frames[-1].file), 1)) if frames else []
+    for text in (rf"""["']{name}["']\]\s*=[^=]""", rf"""["']{name}["']"""):
+        lines = [number for number, line in source if re.search(text, line)]
+        if lines:
+            return (Frame(frames[-1].file, lines[-1], frames[-1].function),)
+    return ()
 
 
 _View = tuple[int | None, int, tuple[int, ...]]

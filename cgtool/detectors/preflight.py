@@ -283,16 +283,6 @@ def _host_state(optimizer: torch.optim.Optimizer) -> list[str]:
     )
 
 
-def computed_on_host(optimizer: torch.optim.Optimizer) -> str | None:
-    """What a captured step of an optimizer of PyTorch has wrong that computes numbers from state on
-    the host (``Adagrad`` with ``lr_decay``); None for other optimizers."""
-    group = optimizer.param_groups[0]
-    if group.get("capturable") or not _is_of_pytorch(optimizer):
-        return None
-    counters = _host_state(optimizer)
-    return _stays(optimizer, counters) if counters and group.get("lr_decay") != 0 else None
-
-
 def _is_of_pytorch(optimizer: torch.optim.Optimizer) -> bool:
     module = sys.modules.get(type(optimizer).__module__)
     return is_internal_file(getattr(module, "__file__", None) or "")

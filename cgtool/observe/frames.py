@@ -10,13 +10,12 @@ import ctypes
 import dis
 import importlib.util
 import itertools
-import linecache
 import re
 import sys
 import sysconfig
 import traceback
 from _thread import get_ident
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import (
@@ -411,40 +410,6 @@ class Names(NamedTuple):
     """Global variables."""
     parts: frozenset[str | int] = frozenset()
     """Attributes and constants, which may be keys."""
-
-
-@cache
-def names_in_expression(code: CodeType, offset: int) -> Names:
-    """The names in the call, or other expression, that an instruction of a function ends."""
-    instructions = list(dis.get_instructions(code))
-    spans = [_span(each.positions) for each in instructions]
-    # A call of a function in Python stands at the cache behind its instruction.
-    span = _span(dis.Positions(*list(code.co_positions())[offset // 2])) if offset >= 0 else None
-    names: tuple[set[Any], set[Any], set[Any]] = set(), set(), set()
-    for each, inner in zip(instructions, spans, strict=True):
-        kind = each.opname.removeprefix("LOAD_")
-        if kind == each.opname or not (span and inner):
-            continue
-        is_inside = span[0] <= inner[0] and inner[1] <= span[1]
-        if isinstance(each.argval, tuple):
-            # Python 3.13 loads two local variables at once, and has the place of the first.
-            words = _words_in(code.co_filename, span) if not is_inside else each.argval
-            names[0].update(name for name in each.argval if name in words)
-        elif is_inside:
-            is_local = kind.startswith(("FAST", "DEREF", "CLOSURE", "CLASSDEREF"))
-            index = 0 if is_local else 1 if kind in ("GLOBAL", "NAME") else 2
-            names[index].update([each.argval] if isinstance(each.argval, str | int) else ())
-    return Names(*map(frozenset, names))
-
-
-def _words_in(file: str, span: tuple[tuple[int, int], tuple[int, int]]) -> Collection[str]:
-    """The words of the source between two places, each a line and a column in bytes."""
-    (first, start), (last, end) = span
-    lines = [each.encode() for each in linecache.getlines(file)[first - 1 : last]]
-    if lines:
-        lines[-1] = lines[-1][:end]
-        lines[0] = lines[0][start:]
-    return re.findall(r"\w+", b"".join(lines).decode(errors="replace"))
 
 
 def _span(at: dis.Positions | None) -> tuple[tuple[int, int], tuple[int, int]] | None:

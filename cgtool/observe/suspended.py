@@ -41,13 +41,6 @@ def names_read_later(frame: FrameType) -> set[str]:
     return _path(frame.f_code, frame.f_lasti, to_the_end=True).read
 
 
-def comes_back(frame: FrameType) -> bool:
-    """Whether the code, if it is suspended again, is so at the same place, and keeps no name for
-    which the present value of one that it assigns counts."""
-    path = _path(frame.f_code, frame.f_lasti)
-    return path.ends == {path.start} and not path.read & path.assigned
-
-
 @lru_cache(maxsize=4096)
 def _path(code: CodeType, offset: int, *, to_the_end: bool = False) -> _Path:
     instructions = list(dis.get_instructions(code))

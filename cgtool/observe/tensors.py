@@ -251,12 +251,6 @@ def key_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def keys_in(module: torch.nn.Module) -> frozenset[int]:
-    """The keys of the storages of a module's parameters and buffers."""
-    keys = map(key_of, (*module.parameters(), *module.buffers()))
-    return frozenset(key for key in keys if key is not None)
-
-
 # --- autograd
 
 

@@ -310,18 +310,6 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
-def attributes_of_script(module: torch.jit.ScriptModule) -> list[tuple[str, str, str]]:
-    """The numbers and texts that a scripted module and those in it keep in C++: path, name and
-    value of each."""
-    return [
-        (path, name, repr(value))
-        for path, part in module.named_modules()
-        if hasattr(part, "_concrete_type")
-        for name in part._concrete_type.get_attributes()
-        if type(value := getattr(part, name, None)) in (bool, int, float, str)
-    ]
-
-
 def dynamo_is_loaded() -> bool:
     """Whether ``torch.compile`` was used; imports nothing."""
     return "torch._dynamo" in sys.modules

@@ -59,7 +59,7 @@ from cgtool.torch_compat.patches import Patches, set_profile
 
 _OBSERVERS = (
     graphed_callables.observe_callables, calls.observe_modules, calls.observe_optimizers,
-    calls.observe_calls, calls.observe_environment, calls.observe_host_reads,
+    calls.observe_calls, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_collectives, calls.observe_dlpack,
     streams.observe_streams, calls.observe_backward, calls.observe_swaps,
     calls.observe_storages,

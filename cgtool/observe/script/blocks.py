@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from cgtool.observe.frames import (
     line_of,
     locals_of,
     position_of,
-    set_locals,
 )
 from cgtool.observe.kept_values import kept
 from cgtool.observe.lookup import MISSING, attribute_of
@@ -60,7 +58,7 @@ class Block:
             body.insert(0, ast.Global(sorted(names.stored - own)))
         if names.stored & own:
             body.insert(0, ast.Nonlocal(sorted(names.stored & own)))
-        # Local names are those of a function around it, whose cells `run` replaces.
+        # Local names are those of a function around it, whose cells are made anew.
         inner = _function(RUNS_AGAIN, [], body)
         outer = _function("_around", sorted(own & {*names.used, "__class__"}), [inner])
         module = ast.fix_missing_locations(ast.Module([outer], []))
@@ -68,7 +66,6 @@ class Block:
         self._code = _code_in(_code_in(code)).replace(co_qualname=RUNS_AGAIN)
         self._targets = {text: compile(text, "<target>", "eval") for text in names.targets}
         self._frame = frame
-        self._cells: dict[str, CellType] = {}
         self._values: dict[str, Any] = {}
         self._read_first = {*names.read_first}
         self._before = dict(_values_before(frame, names.stored, self._read_first))
@@ -88,23 +85,6 @@ class Block:
         self._values = {name: value for name, value in values.items() if name not in gone}
         return not gone & self._read_first
 
-    def run(self) -> None:
-        """Run it once more with these values, and with the variables of its frame, which functions
-        of the program share."""
-        frame = self._frame
-        own = {*self._code.co_freevars}
-        values = {**locals_of(frame), **self._values}
-        self._cells = _cells_of(frame, own)
-        frame.f_globals.update({name: self._values[name] for name in self._values.keys() - own})
-        _run(self._code, values, self._cells, frame.f_globals)
-
-    def assigned(self) -> Outputs:
-        """What it assigns, and the value now: before ``run`` that of the capture."""
-        names = {**self._frame.f_globals, **locals_of(self._frame)}
-        return _assigned(self._targets, names, self._cells)
-
-    outputs = assigned
-
     def later(self) -> LaterBlock | None:
         """At the end of the capture, when ``is_ready``: the same without its frame, which may be
         gone. None if functions share what it assigns, or a value cannot be kept."""
@@ -121,7 +101,8 @@ class Block:
         known = {name: value for name, value in names.items() if value is not None}
         if len(known) < len(names):
             return None
-        outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in self.assigned()]
+        assigned = _assigned(self._targets, values, {})
+        outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in assigned]
         later = LaterBlock(
             code,
             self._targets,
@@ -320,20 +301,6 @@ def _local_names(frame: FrameType, stored: set[str]) -> set[str]:
         return {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     table = frame.f_locals
     return set() if table is frame.f_globals else {*table, *stored, *code.co_freevars}
-
-
-def _cells_of(frame: FrameType, names: set[str]) -> dict[str, CellType]:
-    """The cells of local variables: new ones for those that no other function shares."""
-    cells = {name: CellType(None) for name in names}
-    shared = names & {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
-    if shared and frame.f_code.co_flags & _OPTIMIZED:
-        # Nothing leads from a frame that runs to its cells, but they refer to what is assigned.
-        marks = {name: object() for name in shared}
-        set_locals(frame, marks)
-        for each in gc.get_referrers(*marks.values()):
-            if type(each) is CellType:
-                cells |= {name: each for name in marks if marks[name] is each.cell_contents}
-    return cells
 
 
 def block_of(frame: FrameType | None) -> Block | None:

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import ctypes
 import functools
-import os
 import sys
 import threading
 import warnings
@@ -28,9 +27,7 @@ from cgtool.observe.frames import (
     call_op,
     call_user,
     caller_of_cgtool,
-    callers,
     exception_frames,
-    package_part,
     without_own_frames,
 )
 from cgtool.observe.graphs import GraphFollower
@@ -42,7 +39,6 @@ from cgtool.torch_compat import op_key, weak
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.patches import __file__ as patches_file
 from cgtool.torch_compat.private import (
     APPLY,
     BACKWARD,
@@ -399,39 +395,6 @@ def observe_dlpack(script: ObservedScript, patches: Patches) -> None:
 
     for owner in (torch, torch.utils.dlpack):
         patches.wrap(owner, "from_dlpack", from_dlpack)
-
-
-def observe_environment(script: ObservedScript, patches: Patches) -> None:
-    """Environment variables that are read in captures, and those that are set."""
-
-    def get(original: Any, environment: Any, name: Any) -> Any:
-        # Inductor sets its own variables where it is first used.
-        if script.capture is None or not _is_of_program(sys._getframe(1)):
-            return call_user(original, environment, name)
-        try:
-            value = call_user(original, environment, name)
-        except KeyError:
-            script.publish(events.EnvironmentRead(os.fsdecode(name), None))
-            raise
-        # `os.environb` has the same class, and `os.environ` refuses a name of bytes.
-        script.publish(events.EnvironmentRead(os.fsdecode(name), os.fsdecode(value)))
-        return value
-
-    def set_(original: Any, environment: Any, name: Any, value: Any) -> None:
-        call_user(original, environment, name, value)
-        if script.capture is not None and _is_of_program(sys._getframe(1)):
-            script.publish(events.EnvironmentWritten(os.fsdecode(name)))
-
-    patches.wrap(type(os.environ), "__getitem__", get)
-    patches.wrap(type(os.environ), "__setitem__", set_)
-
-
-def _is_of_program(frame: FrameType) -> bool:
-    """Whether the code that asks for a variable, by whatever way, is neither PyTorch's nor ours."""
-    ways = (os.__file__, "<frozen os>", "<frozen _collections_abc>", patches_file)
-    files = (each.f_code.co_filename for each in callers(frame))
-    part = package_part(next((file for file in files if file not in ways), ""))
-    return not part.startswith(("/torch/", "/cgtool/"))
 
 
 def observe_collectives(script: ObservedScript, patches: Patches) -> None:

@@ -319,32 +319,11 @@ class OptimizerLoaded(NamedTuple):
     """Those of its state and settings that were not there before."""
 
 
-class HostDraws(NamedTuple):
-    """A captured op has drawn random numbers on the host."""
-
-    call: OpCall
-    generator: torch.Generator
-
-
 class StreamRecorded(NamedTuple):
     """Captured code calls ``record_stream``: the memory of the tensor is used again only after the
     capture."""
 
     tensor: torch.Tensor
-
-
-class EnvironmentRead(NamedTuple):
-    """Captured code has read an environment variable."""
-
-    name: str
-    value: str | None
-    """None if it is not set."""
-
-
-class EnvironmentWritten(NamedTuple):
-    """Captured code has set an environment variable."""
-
-    name: str
 
 
 class AutocastEntered(NamedTuple):

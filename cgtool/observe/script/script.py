@@ -272,10 +272,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             return
         graph.ops += 1
         if self.device.ran_on_host((args, kwargs, result)):
-            if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
-                own = torch.default_generator
-                given = [each for each in (*args, *kwargs.values()) if type(each) is type(own)]
-                self.publish(events.HostDraws(call, next(iter(given), own)))
             return
         graph.device_ops += 1
         graph.op_names.add(call.name)

@@ -11,9 +11,6 @@ from cgtool.observe.ops import OpCall
 from cgtool.recapture.iteration import Iteration
 from cgtool.recapture.ops import Op, OutsideTensor, Place
 
-_INDEXES = ("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")
-"""Ops for which PyTorch makes tensors of lists (`x[[0, 2]]`)."""
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -140,7 +137,7 @@ def _in_tensors(
         other = by_place.get(tensor.position)
         if other is None or is_meant(other):
             continue
-        if _is_another(other, tensor, first, second, new):
+        if _is_another(other, tensor, first, second):
             optimizer = new.in_optimizer
             return Difference(
                 "tensor", at, old.call, new.call, other, tensor, tensor.position,
@@ -150,7 +147,7 @@ def _in_tensors(
 
 
 def _is_another(
-    old: OutsideTensor, new: OutsideTensor, first: Iteration, second: Iteration, op: Op
+    old: OutsideTensor, new: OutsideTensor, first: Iteration, second: Iteration
 ) -> bool:
     is_there = (old.address, old.shape) == (new.address, new.shape)
     # Another tensor where the old one was freed: an allocator uses its memory again.
@@ -160,6 +157,5 @@ def _is_another(
     if new.storage == old.storage and new.storage in first.emptied:
         # In memory that each iteration takes for it, and gives back.
         return False
-    # It existed neither before nor after: PyTorch created it in C++ for this call.
-    is_short_lived = new.storage not in first.storages and not second.outlived(new.storage)
-    return not (is_short_lived and op.call.name.startswith(_INDEXES))
+    # Otherwise it existed neither before nor after: it was made in C++ for this call.
+    return new.storage in first.storages or second.outlived(new.storage)

@@ -123,7 +123,9 @@ class HostState:
     """What can be reached from some objects, and the random generators of the host."""
 
     def __init__(self, reachable: Reachable) -> None:
+        self._reachable = reachable
         self.places: list[Place] = reachable.places
+        """Those that were made since are added at the end, by ``read``."""
         named = reachable.tensors.values()
         self._tensors = [(path, each) for path, each in named if _is_small_on_host(each)]
         self._arrays = [each for each in reachable.arrays if each.size <= _SMALL]
@@ -133,13 +135,16 @@ class HostState:
 
     def read(self) -> Reading:
         """What it is now."""
-        reading = Reading()
+        reading, known = Reading(), self._reachable.objects
+        # Its end moves: what is found in one place may be another one, which the code has made.
         for number, place in enumerate(self.places):
             items = _items_of(place)
             reading.places.append(items)
             for key, value in items.items():
                 if _is_iterator(value) and (kept := _copied(value)) is not None:
                     reading.iterators[number, key] = kept
+                elif not isinstance(value, torch.Tensor) and id(value) not in known:
+                    self._reachable.add([(_name_of(place.path, key), value)])
         with raw():
             reading.tensors = [tensor.detach().clone() for _, tensor in self._tensors]
         reading.arrays = [array.copy() for array in self._arrays]
@@ -148,7 +153,7 @@ class HostState:
 
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
-        for number, (place, items) in enumerate(zip(self.places, reading.places, strict=True)):
+        for number, (place, items) in enumerate(zip(self.places, reading.places, strict=False)):
             fresh = {
                 key: copy.copy(reading.iterators[number, key])
                 for key in items
@@ -180,8 +185,8 @@ class HostState:
     def differences(self, before: Reading, after: Reading) -> list[Item]:
         """What two readings do not share."""
         items: list[Item] = []
-        for number, place in enumerate(self.places):
-            old, new = before.places[number], after.places[number]
+        pairs = zip(before.places, after.places, strict=False)
+        for number, (place, (old, new)) in enumerate(zip(self.places, pairs, strict=False)):
             items += self._in_place(number, place.path, old, new, before, after)
         for number, (path, _) in enumerate(self._tensors):
             values = before.tensors[number], after.tensors[number]
@@ -199,7 +204,7 @@ class HostState:
     def changed_since(self, values: Values, reading: Reading) -> list[Item]:
         """What differs from ``plain_values`` of another time, as far as these say."""
         items: list[Item] = []
-        for number, (place, held) in enumerate(zip(self.places, reading.places, strict=True)):
+        for number, (place, held) in enumerate(zip(self.places, reading.places, strict=False)):
             for key, value in held.items():
                 name = _name_of(place.path, key)
                 # An attribute may have been one of the class until now.

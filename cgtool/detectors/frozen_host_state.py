@@ -11,8 +11,9 @@ from __future__ import annotations
 import linecache
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from msgspec.structs import replace
@@ -262,7 +263,7 @@ def _side_effects(outcome: Outcome) -> Iterator[Finding]:
     for before, after in outcome.moved:
         counts = [len(items) for items in (before.before, after.before, after.after)]
         is_growing = counts[0] < counts[1] < counts[2]
-        frames = _line_that_names(after.path, outcome.second)
+        frames = _line_that_names(after.path, outcome.codes)
         if is_growing and frames and any(True for _ in tensors_in([*after.after.values()])):
             yield Finding(
                 PYTHON_SIDE_EFFECTS_SKIPPED,
@@ -277,10 +278,9 @@ def _side_effects(outcome: Outcome) -> Iterator[Finding]:
 _FILLS = re.compile(r"\.(append|add|extend|insert|put|appendleft|update|setdefault)\(|\]\s*=|\+=")
 
 
-def _line_that_names(path: str, iteration: Iteration) -> Frames:
-    """A line, of a function that ran, that seems to fill a container with this name."""
+def _line_that_names(path: str, codes: Iterable[CodeType]) -> Frames:
+    """A line that seems to fill a container with this name."""
     name = re.compile(rf"\b{re.escape(path.rpartition('.')[2])}\b")
-    codes = {code: None for call in iteration.record.calls for code, _ in call.chain}
     for each in codes:
         if is_internal(each):
             continue

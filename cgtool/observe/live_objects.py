@@ -33,6 +33,7 @@ class LiveObjects:
     is_grad: bool = field(default_factory=torch.is_grad_enabled)
     is_inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: list[tuple[str, bool, torch.dtype]] = field(default_factory=_autocast)
+    caches_casts: bool = field(default_factory=torch.is_autocast_cache_enabled)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def alive(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -51,7 +52,8 @@ class LiveObjects:
         may evaluate between two replays."""
         now = [(each, each.training) for reference, _ in self.training if (each := reference())]
         autocast, dtype = _autocast(), torch.get_default_dtype()
-        self._set(self.autocast, self.dtype)
+        caches_casts = torch.is_autocast_cache_enabled()
+        self._set(self.autocast, self.dtype, caches_casts=self.caches_casts)
         for reference, is_training in self.training:
             if (module := reference()) is not None:
                 module.__dict__["training"] = is_training
@@ -61,10 +63,15 @@ class LiveObjects:
         finally:
             for module, is_training in now:
                 module.__dict__["training"] = is_training
-            self._set(autocast, dtype)
+            self._set(autocast, dtype, caches_casts=caches_casts)
 
     @staticmethod
-    def _set(autocast: list[tuple[str, bool, torch.dtype]], dtype: torch.dtype) -> None:
+    def _set(
+        autocast: list[tuple[str, bool, torch.dtype]], dtype: torch.dtype, *, caches_casts: bool
+    ) -> None:
+        # Casts that autocast keeps are those of one run.
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(caches_casts)
         for kind, is_on, autocast_dtype in autocast:
             torch.set_autocast_enabled(kind, is_on)
             torch.set_autocast_dtype(kind, autocast_dtype)

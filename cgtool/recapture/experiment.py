@@ -75,6 +75,8 @@ class Outcome:
     caused: list[Caused] = field(default_factory=list)
     moved: list[tuple[Item, Item]] = field(default_factory=list)
     """Containers that have changed in both iterations, each with both changes."""
+    codes: list[types.CodeType] = field(default_factory=list)
+    """Of the functions that the code can reach."""
     uses_reads: bool = False
     """Whether a value that the second iteration reads from the device reaches one of its ops, or
     decides which ops run."""
@@ -119,6 +121,7 @@ class Experiment:
             difference = first_difference(first, second)
             if difference is not None:
                 self._explain(outcome, before, between, difference)
+            outcome.codes = state.codes()
             outcome.moved = _moved_twice(state, before, between, after)
             if later:
                 self._run_later(outcome, between, after)

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -132,6 +133,11 @@ class HostState:
         self._sources: list[Any] = [random, torch.default_generator, *reachable.random_sources]
         if (numpy := sys.modules.get("numpy")) is not None:
             self._sources.append(numpy.random)
+
+    def codes(self) -> list[CodeType]:
+        """Of the functions that the code can reach."""
+        found = (value for _, value in self._reachable.objects.values())
+        return [each.__code__ for each in found if isinstance(each, FunctionType)]
 
     def read(self) -> Reading:
         """What it is now."""

@@ -230,8 +230,8 @@ def open_device(wanted: str | None) -> Device:
 
 
 def hide_gpus() -> None:
-    """Have this process see no GPU, if it has not looked yet. Autograd has no threads then that a
-    forked process would miss (``simulated.calls_again``)."""
+    """Have this process see no GPU, if it has not looked yet: on the simulated device, autograd
+    then runs a backward on the thread that calls it, as the simulated streams expect."""
     before = os.environ.get(_VISIBLE)
     os.environ[_VISIBLE] = ""
     torch.cuda.is_available()  # what it finds is kept, in C++

@@ -13,32 +13,24 @@ import contextlib
 import copy
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import torch
 
 from cgtool.model import clock
 from cgtool.model.capture import Frames
-from cgtool.observe.capturing_queries import Queries, watch_capturing_queries
 from cgtool.observe.frames import package_part
-from cgtool.observe.live_objects import LiveObjects, at_end_of
-from cgtool.observe.raw_tensors import bytes_of, raw
+from cgtool.observe.live_objects import at_end_of
 from cgtool.observe.script import events
-from cgtool.observe.script.blocks import Block, Region, block_of, region_of
-from cgtool.observe.script.script import Device, ObservedScript
+from cgtool.observe.script.blocks import Block, block_of, region_of
+from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.tensors import has_memory, is_emptied, key_of, tensors_in
 from cgtool.program.reach import Reachable
 from cgtool.recapture.compare import Difference, first_difference
-from cgtool.recapture.contained import Stopped, UndoingRecorder, contained
-from cgtool.recapture.experiment import in_order, minimal
-from cgtool.recapture.host_state import HostState, Item, Reading, Values, plain_values
+from cgtool.recapture.contained import Stopped, contained
+from cgtool.recapture.host_state import Item, Values, plain_values
 from cgtool.recapture.iteration import Iteration
-from cgtool.recapture.ops import KeptOpRecorder, OutsideTensor
-from cgtool.torch_compat.storages import Layout
+from cgtool.recapture.ops import KeptOpRecorder
+from cgtool.recapture.trial import Captured, Run, Trial
 
 strict = bool(os.environ.get("CGTOOL_STRICT"))
 """Whether a failure of cgtool's own code is raised, as in tests."""
@@ -50,8 +42,6 @@ _MOST_RUNS = 12
 _SECONDS_OF_RUN = 5.0
 _LEAST_SECONDS = 5.0
 """For all runs of a script; as much time as the script itself has taken, if that is more."""
-_MOST_BYTES = 4 << 30
-"""Of what a graph writes, which is copied."""
 _DUE = frozenset((0, 1, 2, 4, 8, 16, 64, 256, 1024))
 """By how many replays were before: the replays at which the code runs again."""
 
@@ -82,38 +72,16 @@ class Asked:
     differing: tuple[str, ...]
 
 
-@dataclass
-class _Known:
-    """A graph whose code can run again."""
-
-    region: Region
-    captured: Iteration
-    values: Values
-    """Numbers, texts and flags that its code could reach when the capture began, by path."""
-    objects: LiveObjects
-    runs: int = 0
-    right: int = 0
-    """In how many of them it was as in the capture."""
-
-
-@dataclass
-class _Again:
-    iteration: Iteration
-    recorder: UndoingRecorder
-    launch: Callable[[], None]
-    queries: Queries
-
-
 class Regions:
     """Runs what a script captures again as its replays begin."""
 
-    def __init__(self, script: ObservedScript, device: Device) -> None:
-        self._script, self._device = script, device
+    def __init__(self, script: ObservedScript) -> None:
+        self._script = script
         self._block: Block | None = None
         self._values: Values = {}
         self._ops: KeptOpRecorder | None = None
         """These of the capture in progress."""
-        self._known: dict[WatchedGraph, _Known] = {}
+        self._known: dict[WatchedGraph, Captured] = {}
         self._found: dict[WatchedGraph, Rerun] = {}
         self._asked: dict[WatchedGraph, Asked] = {}
         self._right: set[WatchedGraph] = set()
@@ -156,8 +124,8 @@ class Regions:
             return
         for other in self._known.values():
             other.region.note_reused(region)
-        captured = Iteration(ops.ops, graph.record, ops.storages, ops.filled)
-        self._known[graph] = _Known(region, captured, self._values, at_end_of(graph))
+        iteration = Iteration(ops.ops, graph.record, ops.storages, ops.filled)
+        self._known[graph] = Captured(graph, region, iteration, self._values, at_end_of(graph))
 
     def _drop(self, graph: WatchedGraph) -> None:
         self._known.pop(graph, None)
@@ -176,7 +144,7 @@ class Regions:
         known.runs += 1
         try:
             with self._unseen(), contained(min(left, _SECONDS_OF_RUN)):
-                self._look(graph, known)
+                self._look(known)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -199,209 +167,58 @@ class Regions:
             script.closed = False
             script.order, script.clock = order, place
 
-    def _look(self, graph: WatchedGraph, known: _Known) -> None:
-        state = HostState(Reachable(known.region.roots()))
-        before = state.read()
-        leaves = known.objects.alive(graph)
-        restore_names = known.region.restore_after()
-        run = partial(self._run, known, state, before, leaves)
-        try:
-            again = run()
-            difference = self._difference(graph, known.captured, again.iteration)
+    def _look(self, captured: Captured) -> None:
+        graph = captured.graph
+        with Trial(self._script, captured) as trial:
+            again = trial.run()
+            difference = trial.difference(again)
             if difference is None:
-                known.right += 1
+                captured.right += 1
                 self._right |= {graph} & self._found.keys()
-                self._look_at_queries(graph, known, again, run, leaves)
+                if again.queries and graph not in self._asked and graph.replays:
+                    self._look_at_queries(captured, trial)
                 return
-            if graph in self._found or self._is_for_another(graph, again, difference):
+            if graph in self._found or self._is_for_another(captured, again, difference):
                 return
-            exactly = difference.kind == "number"
-            differing = self._differing(graph, known, again, leaves, exactly=exactly)
+            differing = trial.differing(again, exactly=difference.kind == "number")
             if differing:
-                items = self._causes(graph, known, state, before, run, difference)
                 self._found[graph] = Rerun(
                     graph,
                     difference,
                     again.iteration,
-                    items,
+                    trial.causes(difference),
                     tuple(differing),
                     self._script.place(),
                     at_first=graph.replays == 0,
                 )
-        finally:
-            state.restore(before)
-            restore_names()
-            for leaf, gradient in leaves:
-                leaf.grad = gradient
 
-    def _run(
-        self,
-        known: _Known,
-        state: HostState,
-        before: Reading,
-        leaves: _Leaves,
-        *,
-        reading: Reading | None = None,
-        is_capturing: bool = True,
-    ) -> _Again:
-        state.restore(reading or before)
-        for leaf, _ in leaves:
-            leaf.grad = None  # what a graph allocates, each replay writes anew
-        recorder = UndoingRecorder({}, self._script.annotations, set())
-        with known.objects.modes(), watch_capturing_queries(is_capturing) as queries:
-            launch = self._device.run_again(known.region.run, recorder)
-        iteration = Iteration(recorder.ops, recorder.record, recorder.storages, recorder.filled)
-        return _Again(iteration, recorder, launch, queries)
+    def _look_at_queries(self, captured: Captured, trial: Trial) -> None:
+        """Code that asks whether it is being captured runs once with the other answer."""
+        other = trial.run(is_capturing=False)
+        if other.queries and trial.difference(other) is not None:
+            differing = trial.differing(other, exactly=False)
+            if differing:
+                graph = captured.graph
+                self._asked[graph] = Asked(graph, other.queries[0], tuple(differing))
 
-    def _difference(
-        self, graph: WatchedGraph, captured: Iteration, again: Iteration
-    ) -> Difference | None:
-        last = graph.last_replay
-        since = graph.began if last is None else last.time
-
-        def is_fed(tensor: OutsideTensor) -> bool:
-            """Another graph makes what a graph reads, or the script has written it since: the next
-            link of a chain may have the name of the one before (``self.h = layer(self.h)``)."""
-            use = graph.external.get(tensor.storage)
-            if use is None:
-                return False
-            write, maker = use.buffer.last_write, use.buffer.allocated_in
-            is_written = write is not None and write.graph is None and write.time > since
-            return is_written or (maker is not None and maker is not graph)
-
-        return first_difference(captured, again, by_name=True, is_meant=is_fed)
-
-    def _is_for_another(self, graph: WatchedGraph, again: _Again, difference: Difference) -> bool:
+    def _is_for_another(self, captured: Captured, again: Run, difference: Difference) -> bool:
         """Whether another graph was captured with what Python holds now (the other half of a step,
         another phase), or graphs of the same line differ in the same: the program chooses."""
+        graph = captured.graph
         if difference.kind == "tensor" and graph.replays == 0:
             # The script may copy the results of each replay to where the graph reads.
             return True
         for other, known in self._known.items():
             if other is graph or not other.replayable:
                 continue
-            if first_difference(known.captured, again.iteration, by_name=True) is None:
+            if first_difference(known.iteration, again.iteration, by_name=True) is None:
                 return True
-            between = first_difference(self._known[graph].captured, known.captured, by_name=True)
+            between = first_difference(captured.iteration, known.iteration, by_name=True)
             if between is None or not other.is_alternative_to(graph):
                 continue
             if (between.at, between.kind) == (difference.at, difference.kind):
                 return True
         return False
-
-    # --- results
-
-    def _differing(
-        self,
-        graph: WatchedGraph,
-        known: _Known,
-        again: _Again,
-        leaves: _Leaves,
-        *,
-        exactly: bool,
-    ) -> list[str]:
-        """The names of what has other values after the code has run than after a replay."""
-        written = {key_of(tensor): tensor for tensor in again.recorder.overwritten}
-        storages = {**self._written_by(graph), **written}
-        if sum(each.untyped_storage().nbytes() for each in storages.values()) > _MOST_BYTES:
-            raise Stopped("memory")
-        memory = _Memory([*storages.values()], self._script)
-        before = memory.read()
-        again.launch()
-        after = memory.read()
-        assigned = dict(known.region.assigned())
-        outputs = {name: _copies(value) for name, value in assigned.items()}
-        gradients = [_copies(leaf.grad) for leaf, _ in leaves]
-        memory.write(before)
-        self._script.replay_unseen(graph)
-        replayed = memory.read()
-        kept = {name: _copies(value) for name, value in known.region.outputs()}
-        by_op = _copies(_captured(known.captured, again.iteration, assigned))
-        static = [_copies(gradient) for _, gradient in leaves]
-        memory.write(before)
-        state = {key for key, use in graph.external.items() if use.written} | written.keys()
-        differing = [
-            key
-            for key, ours, theirs in zip(storages, after.values, replayed.values, strict=True)
-            if key in state and not _equal_bytes(storages[key], ours, theirs, exactly=exactly)
-        ]
-        names = ["memory that it writes"] * bool(differing)
-        for name, tensors in outputs.items():
-            others = kept.get(name, ())
-            if len(tensors) == len(others) and not all(
-                _equal(*pair, exactly=exactly) for pair in zip(tensors, others, strict=True)
-            ):
-                names.append(f"`{name}`")
-        made = _made(assigned)
-        if not names and len(by_op) == len(made):
-            pairs = zip(_copies(made), by_op, strict=True)
-            if not all(_equal(*pair, exactly=exactly) for pair in pairs):
-                names.append("the results of its ops")
-        for ours, theirs in zip(gradients, static, strict=True):
-            if ours and theirs and not _equal(ours[0], theirs[0], exactly=exactly):
-                return [*names, "its gradients"]
-        return names
-
-    @staticmethod
-    def _written_by(graph: WatchedGraph) -> dict[int | None, torch.Tensor]:
-        """A tensor in each storage that a graph writes, or allocates and somebody holds."""
-        found: dict[int | None, torch.Tensor] = {}
-        for key, use in graph.external.items():
-            tensor = use.tensor() if use.written else None
-            if use.written and tensor is None:
-                tensor = use.buffer.ref.tensor(use.layout)
-            if tensor is not None and has_memory(tensor) and not is_emptied(tensor):
-                found[key] = tensor
-        for key, buffer in graph.allocated.items():
-            if not buffer.ref.expired() and buffer.bytes:
-                tensor = buffer.ref.tensor(Layout(torch.uint8, (buffer.bytes,), (1,), 0))
-                if tensor is not None:
-                    found[key] = tensor
-        return found
-
-    def _look_at_queries(
-        self,
-        graph: WatchedGraph,
-        known: _Known,
-        again: _Again,
-        run: Callable[..., _Again],
-        leaves: _Leaves,
-    ) -> None:
-        """Code that asks whether it is being captured runs once with the other answer."""
-        if not again.queries or graph in self._asked or graph.replays == 0:
-            return
-        other = run(is_capturing=False)
-        if self._difference(graph, known.captured, other.iteration) is not None:
-            differing = self._differing(graph, known, other, leaves, exactly=False)
-            if differing:
-                self._asked[graph] = Asked(graph, again.queries[0], tuple(differing))
-
-    # --- causes
-
-    def _causes(
-        self,
-        graph: WatchedGraph,
-        known: _Known,
-        state: HostState,
-        before: Reading,
-        run: Callable[..., _Again],
-        difference: Difference,
-    ) -> tuple[Item, ...]:
-        """The host state that is to be set back for the difference to vanish."""
-        items = in_order(state.changed_since(known.values, before))
-
-        def vanishes(chosen: Sequence[Item]) -> bool:
-            reading = before.with_numbers(chosen, [item.before for item in chosen])
-            try:
-                again = run(reading=reading)
-            except Exception:
-                return False
-            other = self._difference(graph, known.captured, again.iteration)
-            return other is None or other.at > difference.at
-
-        if not items or not vanishes(items):
-            return ()
-        return tuple(minimal(items, vanishes))
 
     # --- the end
 
@@ -424,98 +241,8 @@ class Regions:
         return [*self._asked.values()]
 
 
-_Leaves = Sequence[tuple[torch.Tensor, torch.Tensor]]
-"""Leaves, and their gradients in the memory of the graph."""
-
-
-def _made(assigned: dict[str, Any]) -> list[torch.Tensor]:
-    """Tensors with memory among what code has assigned."""
-    return [each for each in tensors_in([*assigned.values()]) if has_memory(each)]
-
-
-def _captured(
-    captured: Iteration, again: Iteration, assigned: dict[str, Any]
-) -> list[torch.Tensor]:
-    """What the same ops have made in the capture, if all of that is alive."""
-    before, after = ([op for op in run.ops if not op.host] for run in (captured, again))
-    if [op.call.name for op in before] != [op.call.name for op in after]:
-        return []
-    maker = {key: (at, number) for at, op in enumerate(after) for number, key in enumerate(op.made)}
-    found: list[torch.Tensor] = []
-    for tensor in _made(assigned):
-        at, number = maker.get(key_of(tensor) or 0, (-1, 0))
-        if at < 0 or number >= len(before[at].made):
-            return []
-        reference = captured.storages[before[at].made[number]]
-        other = reference.tensor(Layout.of(tensor))
-        if other is None:
-            return []
-        found.append(other)
-    return found
-
-
 def _is_ours(error: BaseException) -> bool:
     """Whether cgtool's own code has failed, and not the program, which cannot run again."""
     frames = traceback.extract_tb(error.__traceback__)
     is_last = package_part(frames[-1].filename).startswith("/cgtool/")
     return is_last and not isinstance(error, LookupError | Stopped)
-
-
-@dataclass
-class _Values:
-    values: list[torch.UntypedStorage]
-    generator: torch.Tensor
-
-
-@dataclass
-class _Memory:
-    """Storages, and the generator of the device."""
-
-    tensors: list[torch.Tensor]
-    script: ObservedScript
-
-    def read(self) -> _Values:
-        with raw():
-            self.script.device.synchronize()
-            values = [bytes_of(tensor) for tensor in self.tensors]
-            return _Values(values, self.script.device.generator_state())
-
-    def write(self, values: _Values) -> None:
-        with raw():
-            for tensor, value in zip(self.tensors, values.values, strict=True):
-                tensor.untyped_storage().copy_(value)
-            self.script.device.set_generator_state(values.generator)
-
-
-def _copies(value: Any) -> list[torch.Tensor]:
-    with raw():
-        return [tensor.detach().clone() for tensor in tensors_in(value) if not is_emptied(tensor)]
-
-
-def _equal_bytes(
-    like: torch.Tensor,
-    first: torch.UntypedStorage,
-    second: torch.UntypedStorage,
-    *,
-    exactly: bool,
-) -> bool:
-    with raw():
-        dtype = like.dtype if like.layout == torch.strided else torch.uint8
-        ours, theirs = (
-            torch.empty(0, dtype=dtype, device=like.device).set_(storage)
-            for storage in (first, second)
-        )
-        return _equal(ours, theirs, exactly=exactly)
-
-
-def _equal(first: torch.Tensor, second: torch.Tensor, *, exactly: bool) -> bool:
-    """``exactly``: to the last bit, instead of within rounding."""
-    with raw():
-        if first.shape != second.shape or first.dtype != second.dtype:
-            return False
-        if first.is_quantized or not (first.is_floating_point() or first.is_complex()):
-            return torch.equal(first, second)
-        if first.element_size() == 1:
-            first, second = first.float(), second.float()
-        rtol, atol = (0.0, 0.0) if exactly else (1e-3, 1e-6)
-        return torch.allclose(first, second, rtol=rtol, atol=atol, equal_nan=True)

@@ -14,6 +14,7 @@ from cgtool.detectors.preflight import disabled_caching
 from cgtool.detectors.reporting import Detector, is_reported, mark_reported
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE, StreamRaces, accesses, other_line
 from cgtool.findings import code
+from cgtool.model.finding import NOTE, WARNING
 from cgtool.observe.frames import exception_frames, frames_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
@@ -70,13 +71,15 @@ class Misuse(Detector):
                 graph.frames,
             )
         if graph is self._empty:
+            # With a pool of the program's, such a graph keeps the pool.
+            without_ops = WARNING if graph.own_pool else NOTE
             self.report(
                 EMPTY_GRAPH,
                 "the graph is empty: no op of the capture ran on its device and streams"
                 if graph.ops
                 else "the graph is empty: the capture ran no op",
                 graph.frames,
-                severity=None if graph.ops else "warning",
+                severity=None if graph.ops else without_ops,
             )
 
 

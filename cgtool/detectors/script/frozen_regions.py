@@ -51,7 +51,7 @@ class FrozenRegions(Detector):
     phase = "replay"
 
     def start(self) -> None:
-        self._regions = Regions(self.script, self.script.device)
+        self._regions = Regions(self.script)
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         known = [each for each in explain_findings(self.findings) if is_hazard(each)]

@@ -15,11 +15,8 @@ import torch
 from cgtool.torch_compat.private import MODULE_TABLES, TABLES_OF
 from cgtool.torch_compat.weak import Weak
 
-_MANY = 4096
-"""Items of a container that are looked at."""
 MISSING = object()
 """The value of a name, attribute or item that does not exist."""
-_SIMPLE = bool | int | float | complex | str
 
 
 def weakly(value: Any) -> Callable[[], Any] | None:

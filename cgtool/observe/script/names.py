@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import callers, is_internal, locals_of
-from cgtool.observe.lookup import MISSING, weakly
+from cgtool.observe.kept_values import MISSING, weakly
 from cgtool.observe.source import names_in
 from cgtool.torch_compat.private import TABLES_OF, buffers_of, children_of, parameters_of
 from cgtool.torch_compat.weak import Weak
@@ -141,8 +141,8 @@ def everything_named(stack: Stack) -> Iterator[Named]:
         while pending:
             named = pending.popleft()
             yield named
-            value = named.value
-            if isinstance(value, (torch.Tensor, *_NO_PARTS)):
+            value, kind = named.value, type(named.value)  # `isinstance` may run the script's code
+            if issubclass(kind, (torch.Tensor, *_NO_PARTS)):
                 continue
             # What is in several containers is looked into once for each of them.
             number = id(value), named.containers[-1][0] if named.containers else ""
@@ -151,7 +151,7 @@ def everything_named(stack: Stack) -> Iterator[Named]:
             if len(known) >= _OBJECTS:
                 return
             known.add(number)
-            if isinstance(value, torch.nn.Module):
+            if issubclass(kind, torch.nn.Module):
                 pending.extend(_children(named, value))
             following.extend(_parts(named))
         pending, following = following, pending
@@ -197,9 +197,10 @@ def _children(named: Named, module: torch.nn.Module) -> Iterator[Named]:
 def _parts(named: Named) -> Iterator[Named]:
     """Items of a container, attributes of an object."""
     value, text, scope = named.value, named.text, named.scope
-    if isinstance(value, queue.Queue):
+    if issubclass(type(value), queue.Queue):
         value = value.queue
-    if isinstance(value, _CONTAINERS):
+    kind = type(value)
+    if issubclass(kind, _CONTAINERS):
         items = _items(value)
         numbers: defaultdict[int, list[int]] = defaultdict(list)
         for number, (_, item) in enumerate(items):
@@ -209,10 +210,10 @@ def _parts(named: Named) -> Iterator[Named]:
             if alike:
                 inner = f"{text}[{'...' if key is None else repr(key)}]"
                 yield Named(item, inner, scope, "item", key, named, alike)
-    elif isinstance(value, torch.optim.Optimizer):
+    elif issubclass(kind, torch.optim.Optimizer):
         yield from _state_of(named, value)
     else:
-        if isinstance(value, torch.nn.Module):
+        if issubclass(kind, torch.nn.Module):
             for table in (parameters_of(value), buffers_of(value)):
                 for name, part in table.items():
                     yield Named(part, f"{text}.{name}", scope, "parameter", name, named)
@@ -254,7 +255,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     simulated device."""
     if type(value).__module__.startswith("cgtool."):
         return
-    skipped = _MODULE_FIELDS if isinstance(value, torch.nn.Module) else ()
+    skipped = _MODULE_FIELDS if issubclass(type(value), torch.nn.Module) else ()
     table: Any = {}
     with contextlib.suppress(AttributeError, TypeError):
         table = object.__getattribute__(value, "__dict__")

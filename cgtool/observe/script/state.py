@@ -258,7 +258,7 @@ class StreamOrder:
         merge(self._clock(stream), self._clock(other))
 
     def record(self, event: Any, stream: int) -> None:
-        # On the event itself: CUDA's leave weak references dangling (`lookup.weakly`).
+        # On the event itself: CUDA's leave weak references dangling (`kept_values.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
         setattr(event, _STREAM, stream)
 

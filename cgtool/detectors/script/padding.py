@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import torch
+from torch import Generator  # the simulated device replaces the attribute
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
@@ -66,8 +67,8 @@ class Padding(Detector):
         """By graph and input: how often other padding was tried and changed no real row."""
         self._written: defaultdict[int, set[tuple[int, Layout]]] = defaultdict(set)
         """By number of the graph: key and layout of what its ops returned or wrote."""
-        self._random: set[int] = set()
-        """Numbers of the graphs that draw: a replay more would change what the script draws."""
+        self._untried: set[int] = set()
+        """Numbers of the graphs that draw by generators of the script's own."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         number, op = event.graph.number, event.op
@@ -76,8 +77,8 @@ class Padding(Detector):
             for tensor in (*tensors_in(event.result), *op.written)
             if (key := key_of(tensor)) is not None
         )
-        if torch.Tag.nondeterministic_seeded in getattr(op.func, "tags", ()):
-            self._random.add(number)
+        if any(isinstance(each, Generator) for each in (*op.args, *op.kwargs.values())):
+            self._untried.add(number)
         for tensor in op.read:
             use = event.graph.external.get(key_of(tensor) or 0)
             if use is not None:
@@ -163,11 +164,12 @@ class Padding(Detector):
             return False
         # Other streams may use the memory, and the graph may write to host memory.
         device.synchronize()
-        before = [each.clone() for each in memory]
+        before, generator = [each.clone() for each in memory], device.generator_state()
 
         def restore() -> None:
             for each, value in zip(memory, before, strict=True):
                 each.copy_(value)
+            device.set_generator_state(generator)
             device.synchronize()
 
         def replayed(padding: torch.Tensor) -> list[torch.Tensor]:
@@ -196,7 +198,7 @@ class Padding(Detector):
         that, or wait for others."""
         is_joint = torch.distributed.is_available() and torch.distributed.is_initialized()
         has_others = is_joint or len(self.script.threads) > 1
-        if has_others or graph.number in self._random or not graph.only_ops:
+        if has_others or graph.number in self._untried or not graph.only_ops:
             return []
         buffers = {use.buffer.key: use.buffer for use in graph.external.values() if use.written}
         buffers |= graph.allocated

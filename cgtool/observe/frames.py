@@ -26,7 +26,7 @@ from types import (
     GeneratorType,
     TracebackType,
 )
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.collector import CollectorPaused
@@ -399,26 +399,6 @@ def is_subscript(site: Site) -> bool:
     if name == "BINARY_OP":  # from Python 3.14 on
         return argument == _NB_SUBSCR
     return name.endswith(("_SUBSCR", "_SLICE"))
-
-
-class Names(NamedTuple):
-    """What an expression reads."""
-
-    local: frozenset[str] = frozenset()
-    """Variables of the function, or of one around it."""
-    shared: frozenset[str] = frozenset()
-    """Global variables."""
-    parts: frozenset[str | int] = frozenset()
-    """Attributes and constants, which may be keys."""
-
-
-def _span(at: dis.Positions | None) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Where an expression begins and ends: lines and columns."""
-    if at is None or at.lineno is None or at.end_lineno is None:
-        return None
-    if at.col_offset is None or at.end_col_offset is None:
-        return None
-    return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
 
 
 def here(depth: int = 1) -> Frames:

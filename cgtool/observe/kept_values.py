@@ -11,14 +11,26 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.lookup import MISSING, Identity, content_of, is_immutable, weakly
 from cgtool.torch_compat.weak import Weak
 
+MISSING = object()
+"""What is found of a value that is gone."""
 _CONTAINERS = list, dict, set, deque
 _DEPTH = 3
 _FEW = 8
 """Items by which a container is known again."""
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def weakly(value: Any) -> Callable[[], Any] | None:
+    """A weak reference, or None for what has none: also for streams and events, because the
+    destructors of those of CUDA leave weak references dangling (seen in PyTorch 2.11)."""
+    if isinstance(value, torch.Event | torch.Stream):
+        return None
+    try:
+        return Weak(value)
+    except TypeError:
+        return None
 
 
 def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
@@ -42,7 +54,7 @@ def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
 def _alive(value: Any) -> Callable[[], Any] | None:
     reference = weakly(value)
     if reference is None:
-        return (lambda: value) if is_immutable(value) else None
+        return (lambda: value) if _is_immutable(value) else None
 
     def look_up() -> Any:
         found = reference()
@@ -79,7 +91,7 @@ def _tuple(value: tuple[Any, ...], depth: int) -> Callable[[], Any] | None:
 def _function(value: types.FunctionType, depth: int) -> Callable[[], Any] | None:
     """A function of the captured code's own may be gone by then, and is made again."""
     alive, code, outer = Weak(value), value.__code__, value.__globals__
-    contents = _tuple(tuple(content_of(cell)() for cell in value.__closure__ or ()), depth)
+    contents = _tuple(tuple(_content_of(cell)() for cell in value.__closure__ or ()), depth)
     defaults, named = kept(value.__defaults__, depth), _dict(value.__kwdefaults__ or {}, depth)
 
     def look_up() -> Any:
@@ -126,17 +138,38 @@ def _dict(values: dict[str, Any], depth: int) -> Callable[[], Any] | None:
     return again
 
 
+class _Identity:
+    """An object as itself: equal to no other, nor to one that is at its address after its death.
+    Does not keep it alive."""
+
+    __slots__ = ("_address", "_weak")
+
+    def __init__(self, value: Any) -> None:
+        self._address = id(value)
+        self._weak = weakly(value)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Identity)
+            and self._address == other._address
+            and not any(weak is not None and weak() is None for weak in (self._weak, other._weak))
+        )
+
+    def __hash__(self) -> int:
+        return self._address
+
+
 class _Container:
     """A container, which has no weak references: it is known by its address and some items."""
 
     def __init__(self, value: Any) -> None:
         self._type, self._address = type(value), id(value)
-        self._items = [Identity(item) for item in _items_of(value)]
+        self._items = [_Identity(item) for item in _items_of(value)]
 
     def __call__(self) -> Any:
         for each in gc.get_objects():
             if id(each) == self._address and type(each) is self._type:
-                items = [*map(Identity, _items_of(each))]
+                items = [*map(_Identity, _items_of(each))]
                 is_known = not self._items or any(item in items for item in self._items)
                 return each if is_known else MISSING
         return MISSING
@@ -151,3 +184,19 @@ def _is_plain(container: Any) -> bool:
 def _items_of(value: Any) -> list[Any]:
     items: Iterable[Any] = value.values() if isinstance(value, dict) else value
     return [item for item, _ in zip(items, range(_FEW), strict=False)]
+
+
+def _content_of(cell: types.CellType) -> Callable[[], Any]:
+    def content() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return MISSING
+
+    return content
+
+
+def _is_immutable(value: Any) -> bool:
+    """Whether its attributes and items cannot be assigned to: a tuple, a frozen dataclass."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return isinstance(value, tuple) or bool(getattr(parameters, "frozen", False))

@@ -21,8 +21,6 @@ from cgtool.observe.frames import (
 )
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
 
-_JOINS = "join", "_wait_for_tstate_lock"
-
 
 class _OfThread(threading.local):
     chain: Chain = ()
@@ -80,15 +78,6 @@ def callers_of_backward() -> Chain:
     while frame is not None and not _is_backward(frame):
         frame = frame.f_back
     return chain_or_waiting(frame)
-
-
-def works(thread: int) -> bool:
-    """Whether another thread does not wait for the end of a thread (``Thread.join``)."""
-    frame = frames_of_other_threads().get(thread)
-    code = None if frame is None else frame.f_code
-    return code is not None and not (
-        code.co_filename == threading.__file__ and code.co_name in _JOINS
-    )
 
 
 def _waits_for_this() -> int | None:

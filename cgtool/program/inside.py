@@ -24,7 +24,6 @@ from typing import Any, cast
 import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
-from cgtool.observe.lookup import is_gone
 from cgtool.observe.suspended import names_assigned_later, names_read_later
 from cgtool.observe.tensors import has_shape, is_leaf, whole_or_parts
 from cgtool.program.objects import attribute, is_a
@@ -155,7 +154,7 @@ def _in_suspended(path: str, value: Any, places: list[Place] | None) -> Iterator
     if frame is None or is_internal(frame.f_code):
         return
     assigned = names_assigned_later(frame)
-    yield from _in_place(path, frame_names(value, assigned & names_read_later(frame)), places)
+    yield from _in_place(path, frame_names(value, {*assigned & names_read_later(frame)}), places)
     for name, part in locals_of(frame).items():
         if name not in assigned:
             yield _joined(path, name), part
@@ -472,5 +471,13 @@ def is_data(value: Any) -> bool:
         type(value) in (type(None), bool, int, float, complex, str, bytes)
         or is_a(value, types.CodeType)
         or (type(value) is torch.Tensor and is_functorch_tensor(value))
-        or is_gone(value)
+        or _is_gone(value)
     )
+
+
+def _is_gone(value: Any) -> bool:
+    """Whether it is a weak proxy of an object that is gone: even `isinstance` raises for it."""
+    try:
+        return type(value) in weakref.ProxyTypes and value.__repr__.__self__ is None
+    except (ReferenceError, AttributeError):
+        return True

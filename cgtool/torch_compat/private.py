@@ -397,11 +397,6 @@ generator_key: Callable[[Any], int] = _storage(
     "generators of a graph cannot be distinguished",
     value=attrgetter("_cdata"),
 )
-version_of_tensor: Callable[[torch.Tensor], int] = _storage(
-    "torch.Tensor._version",
-    "writes to large host tensors are not noticed",
-    value=attrgetter("_version"),
-)
 sparse_indices: Callable[[torch.Tensor], torch.Tensor] = _storage(
     "torch.Tensor._indices", "the memory of sparse tensors is unknown"
 )

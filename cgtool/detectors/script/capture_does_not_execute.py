@@ -145,16 +145,10 @@ class EarlyReads(Detector):
                     CAPTURE_DOES_NOT_EXECUTE,
                     f"an output of {graph.name} is read before its first replay; a capture runs "
                     "nothing",
-                    fix=WARM_UP if self._is_captured_code(graph) else None,
                     evidence=tuple(f"computed at {made.short}" for made in made_at[:1]),
                     graphs=(graph,),
                 )
                 return
-
-    def _is_captured_code(self, graph: WatchedGraph) -> bool:
-        """Whether the line that runs is of a function that ran in the capture: it uses what the
-        captured call has computed and kept (a table that is built when it is first needed)."""
-        return any((at.file, at.function) in graph.functions for at in self.script.place()[:1])
 
 
 def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:

@@ -12,7 +12,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import WARNING, Finding
 from cgtool.observe.script import events
-from cgtool.observe.script.holders import Path, Stack, paths_from, stack_of
+from cgtool.observe.script.names import Path, Stack, everything_named, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of
@@ -106,7 +106,12 @@ class Inputs(Detector):
             self._moved.note(event.module, self.script, event.name or "")
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
-        self._found = paths_from(stack_of(self.script.frame()))
+        self._found = {}
+        for named in everything_named(stack_of(self.script.frame())):
+            key = key_of(named.value) if isinstance(named.value, torch.Tensor) else None
+            path = None if key is None else named.path()
+            if key is not None and path is not None:
+                self._found.setdefault(key, []).append(path)
 
     def on_capture_ended(self, _event: events.CaptureEnded) -> None:
         self._found = {}

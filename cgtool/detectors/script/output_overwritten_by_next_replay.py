@@ -22,7 +22,7 @@ from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
-from cgtool.observe.script.kept_tensors import Holder, holders_of_tensors
+from cgtool.observe.script.names import Named, everything_named, stack_of
 from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import tensors_in
@@ -165,9 +165,9 @@ class KeptOutputs(Detector):
         outputs.forget_dead()
         held: dict[int, tuple[torch.Tensor, int]] = {}
         for holder, memory in holders:
-            outputs.note(holder.tensor, memory, graph.replays)
-            tensor, count = held.get(id(holder.tensor), (holder.tensor, 0))
-            here = len(holder.steps[-1].items) if holder.steps else 1
+            outputs.note(holder.value, memory, graph.replays)
+            tensor, count = held.get(id(holder.value), (holder.value, 0))
+            here = len(holder.items) or 1
             held[id(tensor)] = tensor, count + here + 1  # a holder has a reference as well
         for number, (tensor, count) in held.items():
             outputs.unnamed[number].append(sys.getrefcount(tensor) - count)
@@ -306,18 +306,19 @@ class KeptOutputs(Detector):
         texts = [
             f"`{holder.text}`"
             for holder, own in self._holders(graph)
-            if own == memory and (tensor is None or tensor is holder.tensor)
+            if own == memory and (tensor is None or tensor is holder.value)
         ]
         texts = list(dict.fromkeys(texts))[:_SHOWN]
         return ", ".join(texts)
 
-    def _holders(self, graph: WatchedGraph) -> list[tuple[Holder, _Memory]]:
+    def _holders(self, graph: WatchedGraph) -> list[tuple[Named, _Memory]]:
         """What holds outputs of a graph now."""
-        holders: list[tuple[Holder, _Memory]] = []
-        for holder in holders_of_tensors(self.script.frame()):
-            own, memory = self._output(holder.tensor)
-            if own is graph and memory is not None:
-                holders.append((holder, memory))
+        holders: list[tuple[Named, _Memory]] = []
+        for named in everything_named(stack_of(self.script.frame())):
+            if isinstance(named.value, torch.Tensor):
+                own, memory = self._output(named.value)
+                if own is graph and memory is not None:
+                    holders.append((named, memory))
         return holders
 
     def _output(self, tensor: torch.Tensor) -> tuple[WatchedGraph | None, _Memory | None]:
@@ -340,13 +341,13 @@ def _writer_of(buffer: Buffer, tensor: torch.Tensor) -> WatchedGraph | None:
     return None if is_state else graph
 
 
-def _counts(holders: Iterable[tuple[Holder, _Memory]]) -> dict[tuple[str, _Memory], int]:
+def _counts(holders: Iterable[tuple[Named, _Memory]]) -> dict[tuple[str, _Memory], int]:
     """How many items of each container lead to a memory."""
     items: defaultdict[tuple[str, _Memory], set[int]] = defaultdict(set)
     for holder, memory in holders:
-        for step in holder.steps:
-            items[step.text, memory].update(step.items)
-    return {key: len(numbers) for key, numbers in items.items()}
+        for text, numbers in holder.containers:
+            items[text, memory].update(numbers)
+    return {key: len(found) for key, found in items.items()}
 
 
 def _grown(references: list[int], times: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -15,12 +14,10 @@ from torch import Generator  # the simulated device replaces the attribute
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
+from cgtool.observe.raw_tensors import raw
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.observe.waiting import works
-from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function
 from cgtool.torch_compat.storages import Layout
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
@@ -70,8 +67,8 @@ class Padding(Detector):
         """By graph and input: how often other padding was tried and changed no real row."""
         self._written: defaultdict[int, set[tuple[int, Layout]]] = defaultdict(set)
         """By number of the graph: key and layout of what its ops returned or wrote."""
-        self._generators: defaultdict[int, set[Generator]] = defaultdict(set)
-        """By number of the graph: the generators that its ops use, except the default one."""
+        self._untried: set[int] = set()
+        """Numbers of the graphs that draw by generators of the script's own."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         number, op = event.graph.number, event.op
@@ -80,8 +77,8 @@ class Padding(Detector):
             for tensor in (*tensors_in(event.result), *op.written)
             if (key := key_of(tensor)) is not None
         )
-        arguments = (*op.args, *op.kwargs.values())
-        self._generators[number].update(each for each in arguments if isinstance(each, Generator))
+        if any(isinstance(each, Generator) for each in (*op.args, *op.kwargs.values())):
+            self._untried.add(number)
         for tensor in op.read:
             use = event.graph.external.get(key_of(tensor) or 0)
             if use is not None:
@@ -89,7 +86,6 @@ class Padding(Detector):
 
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         self._written.pop(event.graph.number, None)
-        self._generators.pop(event.graph.number, None)
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         is_copy = event.op.name == "aten::copy_" and isinstance(event.op.args[1], torch.Tensor)
@@ -122,7 +118,11 @@ class Padding(Detector):
             ):
                 continue
             self._trials[trial] += 1
-            if self._leaks(graph, use, batch.rows, stale, is_reset=is_reset):
+            leaks = False
+            # The ops of the script run with values that are not its own, and may raise anything.
+            with contextlib.suppress(Exception), raw():
+                leaks = self._leaks(graph, use, batch.rows, stale, is_reset=is_reset)
+            if leaks:
                 self.report(
                     BUCKET_PADDING_GARBAGE,
                     f"only the first {batch.rows} of {stale} rows are overwritten; the replay "
@@ -152,20 +152,6 @@ class Padding(Detector):
         """Whether the rows from ``count`` to ``stale`` affect real rows of what the graph writes,
         as far as a replay with other values in them can be tried. ``is_reset``: the script has
         reset the rest of another input, which may say where the padding goes in a cache."""
-        # The ops of the script run with values that are not its own, and may raise anything.
-        with (
-            contextlib.suppress(Exception),
-            unobserved(),
-            no_torch_function(),
-            torch.inference_mode(),
-        ):
-            return self._leaks_in_trial(graph, use, count, stale, is_reset=is_reset)
-        return False
-
-    def _leaks_in_trial(
-        self, graph: WatchedGraph, use: ExternalUse, count: int, stale: int, *, is_reset: bool
-    ) -> bool:
-        """Replay with other padding, and restore all that this changes."""
         device, whole = self.script.device, use.buffer.ref.tensor(use.layout)
         written = self._written_by(graph)
         if whole is None or not written:
@@ -178,16 +164,12 @@ class Padding(Detector):
             return False
         # Other streams may use the memory, and the graph may write to host memory.
         device.synchronize()
-        before = [each.clone() for each in memory]
-        generators = [(each, each.get_state()) for each in self._generators[graph.number]]
-        default_state = device.generator_state()
+        before, generator = [each.clone() for each in memory], device.generator_state()
 
         def restore() -> None:
             for each, value in zip(memory, before, strict=True):
                 each.copy_(value)
-            for generator, state in generators:
-                generator.set_state(state)
-            device.set_generator_state(default_state)
+            device.set_generator_state(generator)
             device.synchronize()
 
         def replayed(padding: torch.Tensor) -> list[torch.Tensor]:
@@ -214,10 +196,9 @@ class Padding(Detector):
     def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
         """What a graph writes and the script still holds; nothing if a replay may change more than
         that, or wait for others."""
-        dist = torch.distributed
-        is_joint = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        others = self.script.threads - {threading.get_ident()}
-        if is_joint or any(map(works, others)) or not graph.only_ops:
+        is_joint = torch.distributed.is_available() and torch.distributed.is_initialized()
+        has_others = is_joint or len(self.script.threads) > 1
+        if has_others or graph.number in self._untried or not graph.only_ops:
             return []
         buffers = {use.buffer.key: use.buffer for use in graph.external.values() if use.written}
         buffers |= graph.allocated

@@ -26,7 +26,6 @@ from cgtool.detectors.script import (
     capture_does_not_execute,
     capture_misuse,
     copies,
-    first_steps,
     frozen_regions,
     gradients,
     gradients_unscaled_twice,
@@ -67,7 +66,7 @@ _OBSERVERS = (
 """In the order in which they patch. Suspended while compiled code runs."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, first_steps.FirstSteps, inputs.Inputs,
+    callables.Callables, inputs.Inputs,
     copies.Copies, padding.Padding, gradients.Gradients, gradients.StaleNodes,
     gradients_unscaled_twice.Unscaled, saved_tensor_overwritten.SavedBetweenReplays,
     settings.Settings,

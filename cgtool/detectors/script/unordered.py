@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from cgtool.detectors.reporting import Detector
-from cgtool.detectors.script.stream_names import name_of_stream
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import overwrites
 from cgtool.observe.script import events
+from cgtool.observe.script.names import everything_named, stack_of
+from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
 from cgtool.torch_compat.storages import StorageRef, storage_bytes
+from cgtool.torch_compat.streams import handle_of
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
 
@@ -45,7 +47,7 @@ class Unordered(Detector):
         self, use: str, of: Access | EagerResult | None = None, *, before: str, work: str, side: str
     ) -> None:
         """``of``: the work of the other stream, if it is known."""
-        stream = None if of is None else name_of_stream(self.script, of.stream)
+        stream = None if of is None else _name_of_stream(self.script, of.stream)
         name = stream or "side"
         frames = of.frames if isinstance(of, Access) else ()
         says_which = name.startswith("torch.")
@@ -164,6 +166,19 @@ class Unordered(Detector):
     def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
         buffer = self.script.buffers.find(tensor)
         return buffer if buffer is not None and buffer.place == "device" else None
+
+
+def _name_of_stream(script: ObservedScript, stream: int) -> str | None:
+    """How the running code can write a stream; None if it has no name."""
+    if stream == script.device.stream():
+        return "torch.cuda.current_stream()"
+    if stream == 0:
+        return "torch.cuda.default_stream()"
+    for named in everything_named(stack_of(script.frame())):
+        is_stream = isinstance(named.value, torch.cuda.Stream | torch.Stream)
+        if is_stream and handle_of(named.value) == stream:
+            return named.text
+    return None
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
@@ -289,7 +304,7 @@ class PinnedReads(Detector):
         if copy is None:
             return
         frames = tuple(itertools.dropwhile(_is_numpy, self.script.place()))
-        stream = name_of_stream(self.script, copy.stream)
+        stream = _name_of_stream(self.script, copy.stream)
         is_current = copy.stream == self.script.device.stream()
         self.report(
             UNSYNCHRONIZED_IO,

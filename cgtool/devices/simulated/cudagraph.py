@@ -41,9 +41,9 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import Chains, here, package_part, user_frame
+from cgtool.observe.frames import Chains, here, package_part
 from cgtool.observe.ops import OpCall, RootedModuleStack
-from cgtool.observe.script.kept_tensors import holders_of_tensors
+from cgtool.observe.script.names import everything_named, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -396,9 +396,11 @@ def graphs_of(device: ScriptDevice) -> Iterator[None]:
 
 def _names_of_tensors(frame: FrameType) -> dict[int, str]:
     """By identity of the tensor."""
-    held = list(holders_of_tensors(user_frame(frame)))
-    # The nearest name counts.
-    return {id(holder.tensor): holder.text for holder in reversed(held)}
+    names: dict[int, str] = {}
+    for named in everything_named(stack_of(frame)):
+        if isinstance(named.value, torch.Tensor):
+            names.setdefault(id(named.value), named.text)  # the nearest name counts
+    return names
 
 
 def check_script(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,7 @@ from cgtool.observe.frames import (
     locals_of,
     position_of,
 )
-from cgtool.observe.kept_values import kept
-from cgtool.observe.lookup import MISSING, attribute_of
+from cgtool.observe.kept_values import MISSING, kept
 from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
@@ -66,40 +66,32 @@ class Block:
         self._code = _code_in(_code_in(code)).replace(co_qualname=RUNS_AGAIN)
         self._targets = {text: compile(text, "<target>", "eval") for text in names.targets}
         self._frame = frame
-        self._values: dict[str, Any] = {}
         self._read_first = {*names.read_first}
         self._before = dict(_values_before(frame, names.stored, self._read_first))
         self.used, self._stored = {*names.used}, {*names.stored}
-        self.function = frame.f_code.co_qualname
 
     def roots(self) -> Iterator[tuple[str, Any]]:
         """What it can reach, by name, in its frame."""
         values = {**self._frame.f_globals, **locals_of(self._frame)}
         return ((name, values[name]) for name in sorted(self.used & values.keys()))
 
-    def is_ready(self) -> bool:
-        """Note what it assigns, as that was at its beginning; False if a value that it reads is
-        gone."""
-        values = {name: value() for name, value in self._before.items()}
-        gone = {name for name, value in values.items() if value is MISSING}
-        self._values = {name: value for name, value in values.items() if name not in gone}
-        return not gone & self._read_first
-
     def later(self) -> LaterBlock | None:
-        """At the end of the capture, when ``is_ready``: the same without its frame, which may be
-        gone. None if functions share what it assigns, or a value cannot be kept."""
+        """At the end of the capture: the same without its frame, which may be gone. None if
+        functions share what it assigns, or a value is gone or cannot be kept."""
         frame, code = self._frame, self._code
         own = {*code.co_freevars}
         if self._stored & {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}:
             return None
+        before = {name: value() for name, value in self._before.items()}
         values = {**frame.f_globals, **locals_of(frame)}
         names = {
-            name: kept(self._values.get(name, value))
+            name: kept(before.get(name, value))
             for name, value in values.items()
             if name in self.used and (name in self._read_first or name not in self._stored)
         }
         known = {name: value for name, value in names.items() if value is not None}
-        if len(known) < len(names):
+        is_gone = any(before.get(name) is MISSING for name in self._read_first)
+        if is_gone or len(known) < len(names):
             return None
         assigned = _assigned(self._targets, values, {})
         outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in assigned]
@@ -109,7 +101,6 @@ class Block:
             frame.f_globals,
             known,
             outputs,
-            self.function,
             _place_of(frame),
             self.used,
         )
@@ -136,7 +127,6 @@ class LaterBlock:
     names: dict[str, Callable[[], Any]]
     captured: list[tuple[str, list[Weak[torch.Tensor]]]]
     """What the capture has assigned."""
-    function: str
     place: tuple[int, CodeType]
     """Of its frame."""
     used: set[str]
@@ -196,8 +186,6 @@ class LaterCallable:
     """A callable of ``make_graphed_callables``, which has its arguments in its samples."""
 
     graphed: GraphedCallable
-    function = ""
-
     result: Any = None
 
     def run(self) -> None:
@@ -236,7 +224,7 @@ def region_of(block: Block | None, graphed: GraphedCallable | None) -> Region | 
     """At the end of a capture: the code that was captured, if it can run again. ``block`` is None
     where a callable of ``make_graphed_callables`` was captured."""
     if block is not None:
-        return block.later() if block.is_ready() else None
+        return block.later()
     is_forward = graphed is not None and graphed.function is not None
     return LaterCallable(graphed) if graphed is not None and is_forward else None
 
@@ -559,7 +547,7 @@ def _is_restored(node: ast.expr, frame: FrameType) -> bool:
         return False
     value: Any = {**frame.f_globals, **locals_of(frame)}.get(node.id, MISSING)
     for name in names:
-        value = attribute_of(value, name)
+        value = inspect.getattr_static(value, name, MISSING)
     if not isinstance(value, type) and not hasattr(value, "__qualname__"):
         value = type(value)
     module = str(getattr(value, "__module__", ""))

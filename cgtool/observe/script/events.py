@@ -21,28 +21,23 @@ Event = TypeVar("Event")
 
 
 class Publisher:
-    """Subscribers by the type of the event; they are called in the order of their subscription,
-    and those that are to be the last ones after the others."""
+    """Subscribers by the type of the event, which are called in the order of their subscription."""
 
     def __init__(self) -> None:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
-        self._last: dict[type, list[Callable[[Any], None]]] = {}
         self.closed = False
         """The script is over: nothing is published anymore."""
         self.published = 0
         """How many events."""
 
-    def subscribe(
-        self, kind: type[Event], handler: Callable[[Event], None], *, last: bool = False
-    ) -> None:
-        (self._last if last else self._handlers).setdefault(kind, []).append(handler)
+    def subscribe(self, kind: type[Event], handler: Callable[[Event], None]) -> None:
+        self._handlers.setdefault(kind, []).append(handler)
 
     def publish(self, event: object) -> None:
         if not self.closed:
             self.published += 1
-            for handlers in (self._handlers, self._last):
-                for handler in handlers.get(type(event), ()):
-                    handler(event)
+            for handler in self._handlers.get(type(event), ()):
+                handler(event)
 
 
 # Graphs (script.py, graphed_callables.py).

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import call_user
-from cgtool.observe.kept_values import kept
-from cgtool.observe.lookup import MISSING
+from cgtool.observe.kept_values import MISSING, kept
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, running_modules
 from cgtool.observe.script.state import GraphedCallable

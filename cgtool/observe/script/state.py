@@ -258,7 +258,7 @@ class StreamOrder:
         merge(self._clock(stream), self._clock(other))
 
     def record(self, event: Any, stream: int) -> None:
-        # On the event itself: CUDA's leave weak references dangling (`lookup.weakly`).
+        # On the event itself: CUDA's leave weak references dangling (`kept_values.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
         setattr(event, _STREAM, stream)
 
@@ -352,8 +352,6 @@ class WatchedGraph:
     device_ops: int = 0
     op_names: set[str] = field(default_factory=set)
     """Names of the ops on the device."""
-    functions: set[tuple[str, str]] = field(default_factory=set)
-    """The files and names of the user's functions that ran in the capture."""
     only_ops: bool = True
     """Each of its nodes was launched by an op of PyTorch."""
     order: StreamOrder = field(default_factory=StreamOrder)

@@ -203,6 +203,8 @@ def run(
             ended = (_ended(path, error, errors),)
         ended += tuple(starmap(_thread_ended, script.failed_threads))
         script.finish()
+        if script.failure is not None:
+            raise script.failure
     del module
     captures, replays = len(script.graphs), sum(graph.replays for graph in script.graphs)
     if not captures and not script.compiled and not len(findings):

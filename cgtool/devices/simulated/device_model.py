@@ -265,6 +265,12 @@ class DefaultGenerator(torch.Generator):
             self.owner.random_state("restored", new_state)
         return self
 
+    def clone_state(self) -> torch.Generator:
+        # `torch.Generator` is the simulated device's here.
+        made = torch.Generator("cuda")
+        made.set_state(torch.default_generator.get_state())
+        return made
+
     def graphsafe_get_state(self) -> DefaultGenerator:
         return self
 

@@ -93,6 +93,20 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     class Generator(torch.Generator):
         """``torch.Generator("cuda")`` as a generator of the CPU."""
 
+        def graphsafe_get_state(self) -> Generator:
+            # On a GPU it shares its state with this one.
+            return self
+
+        def graphsafe_set_state(self, state: torch.Generator) -> Generator:
+            if state is not self:
+                self.set_state(state.get_state())
+            return self
+
+        def clone_state(self) -> Generator:
+            made = type(self)(self.place)
+            made.set_state(self.get_state())
+            return made
+
         place: torch.device
 
         @property

@@ -27,6 +27,8 @@ class Publisher:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         self.closed = False
         """The script is over: nothing is published anymore."""
+        self.failure: Exception | None = None
+        """The first error of cgtool's own that a handler has raised."""
         self.published = 0
         """How many events."""
 
@@ -37,7 +39,11 @@ class Publisher:
         if not self.closed:
             self.published += 1
             for handler in self._handlers.get(type(event), ()):
-                handler(event)
+                try:
+                    handler(event)
+                except Exception as error:
+                    # The program must not notice it.
+                    self.failure = self.failure or error
 
 
 # Graphs (script.py, graphed_callables.py).

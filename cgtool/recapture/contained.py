@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cgtool.model import clock
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import is_internal
@@ -32,6 +33,8 @@ _MOST_BYTES = 4 << 30
 """Of what a run overwrites, which is copied before."""
 _MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
+_AGAIN = 1.0
+"""Seconds after which a run that goes on though its time is over is stopped again."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REACHES_OUT = frozenset(
     (
@@ -69,7 +72,6 @@ def _audited() -> None:
         else:
             is_written = event in _REACHES_OUT
         if is_written:
-            _of_thread.is_contained = False
             raise Stopped(event)
 
     sys.addaudithook(refuse)
@@ -85,18 +87,22 @@ def contained(seconds: float) -> Iterator[None]:
         raise Stopped("time")
 
     before = signal.signal(signal.SIGALRM, expired) if is_main else None
-    output = io.StringIO()
+    was_contained, output, began = _of_thread.is_contained, io.StringIO(), clock.monotonic()
+    left = interval = 0.0
     _of_thread.is_contained = True
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             if is_main:
-                signal.setitimer(signal.ITIMER_REAL, seconds)
+                left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
             yield
     finally:
-        _of_thread.is_contained = False
+        _of_thread.is_contained = was_contained
         if is_main:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+            if left:
+                left = max(left - (clock.monotonic() - began), 1e-3)
+                signal.setitimer(signal.ITIMER_REAL, left, interval)
 
 
 class UndoingRecorder(KeptOpRecorder):

@@ -9,27 +9,24 @@ be set back.
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from cgtool.observe.raw_tensors import raw
+from cgtool.observe.raw_tensors import raw, same_bits
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.program.places import Items, Place
-from cgtool.program.progress import progress
+from cgtool.program.progress import copy_of, is_iterator, progress
 from cgtool.program.reach import Reachable
 
 _SMALL = 4096
 """Elements of a CPU tensor, or of an array, that is restored."""
 _NUMBERS = (int, float)
 _VALUES = (*_NUMBERS, bool, str, bytes, complex, type(None))
-_ITERATORS = ("builtins", "itertools")
 _NAMELESS = ("cell_contents", "data")
 """Keys of places that hold one thing, whose path is its name."""
 
@@ -134,11 +131,12 @@ class HostState:
     def read(self) -> Reading:
         """What it is now."""
         reading = Reading()
+        copies: dict[int, Any] = {}
         for number, place in enumerate(self.places):
             items = _items_of(place)
             reading.places.append(items)
             for key, value in items.items():
-                if _is_iterator(value) and (kept := _copied(value)) is not None:
+                if is_iterator(value) and (kept := copy_of(value, copies)) is not None:
                     reading.iterators[number, key] = kept
         with raw():
             reading.tensors = [tensor.detach().clone() for _, tensor in self._tensors]
@@ -148,9 +146,10 @@ class HostState:
 
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
+        copies: dict[int, Any] = {}
         for number, (place, items) in enumerate(zip(self.places, reading.places, strict=True)):
             fresh = {
-                key: copy.copy(reading.iterators[number, key])
+                key: copy_of(reading.iterators[number, key], copies)
                 for key in items
                 if (number, key) in reading.iterators
             }
@@ -185,7 +184,7 @@ class HostState:
             items += self._in_place(number, place.path, old, new, before, after)
         for number, (path, _) in enumerate(self._tensors):
             values = before.tensors[number], after.tensors[number]
-            if values[0].shape != values[1].shape or not torch.equal(*values):
+            if not same_bits(*values):
                 items.append(Item(path, "tensor", *values, ("tensors", number, None)))
         for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=True)):
             if arrays[0].tobytes() != arrays[1].tobytes():
@@ -277,19 +276,6 @@ def _items_of(place: Place) -> Items:
         return place.items()
     except Exception:  # an attribute of the user's that raises
         return {}
-
-
-def _is_iterator(value: Any) -> bool:
-    return type(value).__module__ in _ITERATORS and isinstance(value, Iterator)
-
-
-def _copied(iterator: Any) -> Any:
-    """A copy that goes on from the same item; None for iterators that have no copy."""
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        made = copy.copy(iterator)
-        return None if made is iterator else made
-    return None
 
 
 def _state_of(source: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -52,8 +53,19 @@ class Stopped(BaseException):
     """The run would reach out of the process, takes too long, or writes too much."""
 
 
+class _Run:
+    """One contained run."""
+
+    is_over = False
+
+
 class _OfThread(threading.local):
-    is_contained = False
+    run: _Run | None = None
+    """The contained run that a thread belongs to."""
+
+    @property
+    def is_contained(self) -> bool:
+        return self.run is not None and not self.run.is_over
 
 
 _of_thread = _OfThread()
@@ -77,32 +89,86 @@ def _audited() -> None:
     sys.addaudithook(refuse)
 
 
+class _OfOthers(io.StringIO):
+    """Takes the place of a standard stream; has what other threads write."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if _of_thread.is_contained else int(self._stream.write(text))
+
+
 @contextlib.contextmanager
 def contained(seconds: float) -> Iterator[None]:
     """Raises Stopped in what runs inside, once it reaches out or takes longer."""
     _audited()
-    is_main = threading.current_thread() is threading.main_thread()
+    outer, _of_thread.run = _of_thread.run, _Run()
+    run = _of_thread.run
+    try:
+        with (
+            contextlib.redirect_stdout(_OfOthers(sys.stdout)),
+            contextlib.redirect_stderr(_OfOthers(sys.stderr)),
+            Patches() as patches,
+        ):
+            patches.wrap(threading.Thread, "start", _start_contained)
+            patches.wrap(logging.Logger, "callHandlers", _log)
+            patches.wrap(torch, "save", _save_in_memory)
+            with _limited(seconds):
+                yield
+    finally:
+        run.is_over = True
+        _of_thread.run = outer
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises Stopped in what runs inside, once it takes longer; a timer of the program goes on
+    afterwards. Signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def expired(_signal: int, _frame: FrameType | None) -> None:
         raise Stopped("time")
 
-    before = signal.signal(signal.SIGALRM, expired) if is_main else None
-    was_contained, output, began = _of_thread.is_contained, io.StringIO(), clock.monotonic()
-    left = interval = 0.0
-    _of_thread.is_contained = True
+    began, before = clock.monotonic(), signal.signal(signal.SIGALRM, expired)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            if is_main:
-                left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
-            yield
+        yield
     finally:
-        _of_thread.is_contained = was_contained
-        if is_main:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
-            if left:
-                left = max(left - (clock.monotonic() - began), 1e-3)
-                signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        if left:
+            left = max(left - (clock.monotonic() - began), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def _start_contained(start: Any, thread: threading.Thread) -> None:
+    """A thread that a contained run starts belongs to it."""
+    of_run, run = _of_thread.run, thread.run
+    if _of_thread.is_contained:
+
+        def run_contained() -> None:
+            _of_thread.run = of_run
+            run()
+
+        thread.run = run_contained  # type: ignore[method-assign]
+    start(thread)
+
+
+def _log(call_handlers: Any, *arguments: Any) -> None:
+    """Handlers have files and streams that are open."""
+    if not _of_thread.is_contained:
+        call_handlers(*arguments)
+
+
+def _save_in_memory(save: Any, value: Any, file: Any, *arguments: Any, **options: Any) -> None:
+    """PyTorch opens files in C++, without an audit event."""
+    if _of_thread.is_contained and isinstance(file, str | os.PathLike):
+        raise Stopped("torch.save")
+    save(value, file, *arguments, **options)
 
 
 class UndoingRecorder(KeptOpRecorder):

@@ -31,9 +31,9 @@ _NAMELESS = ("cell_contents", "data")
 """Keys of places that hold one thing, whose path is its name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Item:
-    """One thing that two readings do not share."""
+    """One thing that two readings do not share; its values may be any objects."""
 
     path: str
     """How the code names it: `scheduler.last_epoch`; what it is, if it has no name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,9 +72,15 @@ class Reading:
     random: list[Any] = field(default_factory=list)
 
     def with_items(self, other: Reading, items: Iterable[Item]) -> Reading:
-        """This one, with the values that ``other`` has for some items."""
+        """This one, with the values that ``other`` has for some items, and for all that this one
+        does not have."""
+        known = len(self.places)
         made = Reading(
-            [*self.places], {**self.iterators}, [*self.tensors], [*self.arrays], [*self.random]
+            [*self.places, *other.places[known:]],
+            self.iterators | {k: v for k, v in other.iterators.items() if k[0] >= known},
+            [*self.tensors, *other.tensors[len(self.tensors) :]],
+            [*self.arrays, *other.arrays[len(self.arrays) :]],
+            [*self.random, *other.random[len(self.random) :]],
         )
         for item in items:
             made._take(other, item)
@@ -119,17 +125,33 @@ class Reading:
 class HostState:
     """What can be reached from some objects, and the random generators of the host."""
 
-    def __init__(self, reachable: Reachable) -> None:
-        self.places: list[Place] = reachable.places
-        named = reachable.tensors.values()
-        self._tensors = [(path, each) for path, each in named if _is_small_on_host(each)]
-        self._arrays = [each for each in reachable.arrays if each.size <= _SMALL]
-        self._sources: list[Any] = [random, torch.default_generator, *reachable.random_sources]
+    def __init__(self, reach: Callable[[], Reachable]) -> None:
+        self._reach = reach
+        self.places: list[Place] = []
+        self._owners: set[tuple[Any, ...]] = set()
+        """Those of the places."""
+        self._tensors: list[tuple[str, torch.Tensor]] = []
+        self._arrays: list[Any] = []
+        self._sources: list[Any] = [random, torch.default_generator]
         if (numpy := sys.modules.get("numpy")) is not None:
             self._sources.append(numpy.random)
 
+    def _look(self) -> None:
+        """Add what is reachable now: the code may replace what holds its state by another."""
+        reachable = self._reach()
+        for place in reachable.places:
+            if place.owner not in self._owners:
+                self._owners.add(place.owner)
+                self.places.append(place)
+        tensors = [each for each in reachable.tensors.values() if _is_small_on_host(each[1])]
+        self._tensors += _unknown(tensors, self._tensors, lambda named: id(named[1]))
+        arrays = [each for each in reachable.arrays if each.size <= _SMALL]
+        self._arrays += _unknown(arrays, self._arrays, id)
+        self._sources += _unknown(reachable.random_sources, self._sources, id)
+
     def read(self) -> Reading:
-        """What it is now."""
+        """What it is now. A later reading has more, if more is reachable by then."""
+        self._look()
         reading = Reading()
         copies: dict[int, Any] = {}
         for number, place in enumerate(self.places):
@@ -147,7 +169,7 @@ class HostState:
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
         copies: dict[int, Any] = {}
-        for number, (place, items) in enumerate(zip(self.places, reading.places, strict=True)):
+        for number, (place, items) in enumerate(zip(self.places, reading.places, strict=False)):
             fresh = {
                 key: copy_of(reading.iterators[number, key], copies)
                 for key in items
@@ -156,12 +178,12 @@ class HostState:
             with contextlib.suppress(Exception):
                 place.restore({**items, **fresh} if fresh else items)
         with raw():
-            for (_, tensor), values in zip(self._tensors, reading.tensors, strict=True):
+            for (_, tensor), values in zip(self._tensors, reading.tensors, strict=False):
                 if tensor.shape == values.shape:
                     tensor.detach().copy_(values)
-        for array, values in zip(self._arrays, reading.arrays, strict=True):
+        for array, values in zip(self._arrays, reading.arrays, strict=False):
             array[...] = values
-        for source, state in zip(self._sources, reading.random, strict=True):
+        for source, state in zip(self._sources, reading.random, strict=False):
             _set_state(source, state)
 
     def seed(self, number: int) -> None:
@@ -177,19 +199,19 @@ class HostState:
                     source.seed(number)
 
     def differences(self, before: Reading, after: Reading) -> list[Item]:
-        """What two readings do not share."""
+        """What two readings do not share, the later of which may have more."""
         items: list[Item] = []
-        for number, place in enumerate(self.places):
+        for number, place in enumerate(self.places[: len(before.places)]):
             old, new = before.places[number], after.places[number]
             items += self._in_place(number, place.path, old, new, before, after)
-        for number, (path, _) in enumerate(self._tensors):
+        for number, (path, _) in enumerate(self._tensors[: len(before.tensors)]):
             values = before.tensors[number], after.tensors[number]
             if not same_bits(*values):
                 items.append(Item(path, "tensor", *values, ("tensors", number, None)))
-        for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=True)):
+        for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=False)):
             if arrays[0].tobytes() != arrays[1].tobytes():
                 items.append(Item("an array", "tensor", *arrays, ("arrays", number, None)))
-        for number, states in enumerate(zip(before.random, after.random, strict=True)):
+        for number, states in enumerate(zip(before.random, after.random, strict=False)):
             if repr(states[0]) != repr(states[1]):
                 name = "a random generator of the host"
                 items.append(Item(name, "random", None, None, ("random", number, None)))
@@ -264,6 +286,11 @@ ABSENT = _Absent()
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:36]} ..."
+
+
+def _unknown(values: list[Any], known: list[Any], identity: Callable[[Any], int]) -> list[Any]:
+    ids = {*map(identity, known)}
+    return [value for value in values if identity(value) not in ids]
 
 
 def _is_small_on_host(tensor: torch.Tensor) -> bool:

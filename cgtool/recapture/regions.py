@@ -199,7 +199,7 @@ class Regions:
             script.order, script.clock = order, place
 
     def _look(self, graph: WatchedGraph, known: _Known) -> None:
-        state = HostState(Reachable(known.region.roots()))
+        state = HostState(lambda: Reachable(known.region.roots()))
         before = state.read()
         leaves = known.objects.alive(graph)
         restore_names = known.region.restore_after()

@@ -18,7 +18,8 @@ from cgtool.torch_compat.storages import storage_bytes
 Items = dict[Any, Any]
 
 
-def _same_objects(now: Items, items: Items) -> bool:
+def same_objects(now: Items, items: Items) -> bool:
+    """Whether a place holds the same objects."""
     return len(now) == len(items) and all(
         (key is current_key or _equal(key, current_key)) and value is current
         for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
@@ -45,7 +46,7 @@ class Place:
     """The objects in it, by key."""
     put: Callable[[Items], None]
     """Sets it to exactly these."""
-    same: Callable[[Items, Items], bool] = _same_objects
+    same: Callable[[Items, Items], bool] = same_objects
     path: str = ""
     """How the code names it; "" for what has no name of its own: the globals of a function."""
     owner: tuple[Any, ...] = ()

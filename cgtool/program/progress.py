@@ -21,6 +21,10 @@ _CACHE: Any = type(functools.lru_cache(id))
 _NUMBERS = (bool, int, float, str)
 
 
+Copies = dict[int, tuple[Any, Any]]
+"""Iterators and their copies, by the identity of the iterator."""
+
+
 def progress(value: Any) -> object | None:
     """What differs once the object has gone on; None if it does not show, or can be restored."""
     if isinstance(value, SUSPENDED):
@@ -52,7 +56,12 @@ def progress(value: Any) -> object | None:
 def _numbers_in(reduced: Any) -> object:
     """The numbers in what `copy` would make an iterator of again."""
     if type(reduced) is tuple:
+        if reduced and reduced[0] is iter and type(reduced[1][0]) is list:
+            # How many are left: a copy of an iterator of a dictionary is one of a list.
+            return len(reduced[1][0]) - sum(reduced[2:])
         return tuple(map(_numbers_in, reduced))
+    if is_iterator(reduced):
+        return _numbers_in(reduced.__reduce__())
     return reduced if type(reduced) is int else type(reduced)
 
 
@@ -61,26 +70,26 @@ def is_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools")
 
 
-def copy_of(iterator: Any, copies: dict[int, Any] | None = None) -> Any:
+def copy_of(iterator: Any, copies: Copies | None = None) -> Any:
     """A copy that goes on from the same item; None for iterators that have no copy.
 
-    What it iterates over is shared, unless that is such an iterator too. ``copies`` has those that
-    were made, by the identity of the original: one with two names stays one.
+    What it iterates over is shared, unless that is such an iterator too. ``copies`` gets those that
+    are made: one with two names stays one.
     """
     copies = {} if copies is None else copies
     if id(iterator) not in copies:
-        copies[id(iterator)] = None
+        copies[id(iterator)] = iterator, None
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             make, arguments, *state = iterator.__reduce__()
             made = make(*(_with_copies(each, copies) for each in arguments))
             if state:
                 made.__setstate__(_with_copies(state[0], copies, is_state=True))
-            copies[id(iterator)] = made
-    return copies[id(iterator)]
+            copies[id(iterator)] = iterator, made
+    return copies[id(iterator)][1]
 
 
-def _with_copies(value: Any, copies: dict[int, Any], *, is_state: bool = False) -> Any:
+def _with_copies(value: Any, copies: Copies, *, is_state: bool = False) -> Any:
     if type(value) is tuple:
         return tuple(_with_copies(each, copies, is_state=is_state) for each in value)
     if type(value) is list and is_state:  # what `cycle` repeats, which it fills as it goes on

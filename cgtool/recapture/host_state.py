@@ -19,8 +19,8 @@ import torch
 
 from cgtool.observe.raw_tensors import raw, same_bits
 from cgtool.observe.tensors import has_memory, on_host
-from cgtool.program.places import Items, Place
-from cgtool.program.progress import copy_of, is_iterator, progress
+from cgtool.program.places import Items, Place, same_objects
+from cgtool.program.progress import Copies, copy_of, is_iterator, progress
 from cgtool.program.reach import Reachable
 
 _SMALL = 4096
@@ -153,7 +153,7 @@ class HostState:
         """What it is now. A later reading has more, if more is reachable by then."""
         self._look()
         reading = Reading()
-        copies: dict[int, Any] = {}
+        copies: Copies = {}
         for number, place in enumerate(self.places):
             items = _items_of(place)
             reading.places.append(items)
@@ -168,7 +168,7 @@ class HostState:
 
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
-        copies: dict[int, Any] = {}
+        copies: Copies = {}
         for number, (place, items) in enumerate(zip(self.places, reading.places, strict=False)):
             fresh = {
                 key: copy_of(reading.iterators[number, key], copies)
@@ -182,7 +182,8 @@ class HostState:
                 if tensor.shape == values.shape:
                     tensor.detach().copy_(values)
         for array, values in zip(self._arrays, reading.arrays, strict=False):
-            array[...] = values
+            with contextlib.suppress(ValueError):  # read-only by now, or of another shape
+                array[...] = values
         for source, state in zip(self._sources, reading.random, strict=False):
             _set_state(source, state)
 
@@ -190,19 +191,21 @@ class HostState:
         """Seed all random generators of the host."""
         for source in self._sources:
             with contextlib.suppress(Exception):
-                bits = getattr(source, "bit_generator", None)
-                if isinstance(source, type(torch.default_generator)):
-                    source.manual_seed(number)
-                elif bits is not None:
-                    bits.state = type(bits)(number).state
-                else:
+                if hasattr(source, "seed") and not isinstance(source, torch.Generator):
                     source.seed(number)
+                elif hasattr(source, "manual_seed"):
+                    source.manual_seed(number)
+                else:
+                    bits = getattr(source, "bit_generator", source)
+                    bits.state = type(bits)(number).state
 
     def differences(self, before: Reading, after: Reading) -> list[Item]:
         """What two readings do not share, the later of which may have more."""
         items: list[Item] = []
         for number, place in enumerate(self.places[: len(before.places)]):
             old, new = before.places[number], after.places[number]
+            if place.same is not same_objects and place.same(new, old):
+                continue
             items += self._in_place(number, place.path, old, new, before, after)
         for number, (path, _) in enumerate(self._tensors[: len(before.tensors)]):
             values = before.tensors[number], after.tensors[number]
@@ -269,9 +272,10 @@ def plain_values(reachable: Reachable) -> Values:
 
 
 def _name_of(path: str, key: Any) -> str:
-    if key in _NAMELESS:
+    if isinstance(key, str) and key in _NAMELESS:
         return path
-    return f"{path}.{key}" if path else str(key)
+    text = str(key) if type(key) in _VALUES else f"<{type(key).__name__}>"
+    return f"{path}.{text}" if path else text
 
 
 class _Absent:

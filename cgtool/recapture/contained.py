@@ -252,13 +252,21 @@ class Clock:
             patches.set(time, name, self._reading(start, 1e-3))
             patches.set(time, f"{name}_ns", self._reading(int(start * 1e9), 1_000_000))
         local = time.localtime
-        patches.set(time, "localtime", lambda at=None: local(time.time() if at is None else at))
+
+        def read_local(at: float | None = None) -> time.struct_time:
+            self._note_reader(sys._getframe(1))
+            return local(time.time() if at is None else at)
+
+        patches.set(time, "localtime", read_local)
+
+    def _note_reader(self, frame: FrameType) -> None:
+        self.reads += not is_internal(frame.f_code)
 
     def _reading(self, start: Any, step: Any) -> Callable[[], Any]:
         calls = iter(range(sys.maxsize))
 
         def read() -> Any:
-            self.reads += not is_internal(sys._getframe(1).f_code)
+            self._note_reader(sys._getframe(1))
             return start + next(calls) * step
 
         return read

@@ -178,7 +178,7 @@ class Experiment:
                 if draws is not None:
                     _draw_always(patches, draws)
                 with contained(min(left, _SECONDS_OF_RUN)):
-                    return observe(self._run, *self._observed, make)
+                    return observe(self._run, *self._observed, make, generation=1)
         except KeyboardInterrupt:
             raise
         except BaseException:

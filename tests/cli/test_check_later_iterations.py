@@ -340,7 +340,7 @@ def step(self, x):
     self.optimizer.step()
     if time.time() < 0:
         raise RuntimeError
-    return self.weight.detach() * (1.0 if self.calls < 300 else 2.0)
+    return self.weight.detach() * (1.0 if self.calls < 50 else 2.0)
 """
 DRIVER = """
 import json, sys

@@ -13,6 +13,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -119,7 +120,7 @@ def compare_iterations(
 
     ``inputs`` are the arguments of the callables, in any nesting.
     """
-    state = None if workload is None else HostState(reachable_from(workload))
+    state = None if workload is None else HostState(partial(reachable_from, workload))
     given = set(storages_in(inputs))
     outcome = Experiment(run, state, roots, annotations, given).compare(later=later)
     explained: list[Finding] = []

@@ -119,6 +119,7 @@ def _in_variable(
         lambda _, value: variable.set(value),
         # A context forgets a value only with the token of the call that set it.
         lambda _: None,
+        variable,
     )
     for _, value in _in_place("", place, places):
         yield path, value
@@ -424,7 +425,11 @@ def _in_class(path: str, kind: type, places: list[Place] | None) -> Iterator[Nam
     )
     if names and not issubclass(kind, enum.Enum):
         held = variables(
-            names, vars(kind).__getitem__, partial(type.__setattr__, kind), partial(_delete, kind)
+            names,
+            vars(kind).__getitem__,
+            partial(type.__setattr__, kind),
+            partial(_delete, kind),
+            kind,
         )
         yield from _in_place(path or kind.__qualname__, held, places)
 

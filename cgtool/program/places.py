@@ -18,7 +18,8 @@ from cgtool.torch_compat.storages import storage_bytes
 Items = dict[Any, Any]
 
 
-def _same_objects(now: Items, items: Items) -> bool:
+def same_objects(now: Items, items: Items) -> bool:
+    """Whether a place holds the same objects."""
     return len(now) == len(items) and all(
         (key is current_key or _equal(key, current_key)) and value is current
         for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
@@ -45,9 +46,11 @@ class Place:
     """The objects in it, by key."""
     put: Callable[[Items], None]
     """Sets it to exactly these."""
-    same: Callable[[Items, Items], bool] = _same_objects
+    same: Callable[[Items, Items], bool] = same_objects
     path: str = ""
     """How the code names it; "" for what has no name of its own: the globals of a function."""
+    owner: tuple[Any, ...] = ()
+    """Whose it is, by identity: another walk finds the same place of the same owner."""
 
     def restore(self, items: Items) -> None:
         """Set it to ``items``, unless it still has them."""
@@ -70,7 +73,7 @@ def container(value: Any) -> Place:
         else:
             value.extend(items.values())
 
-    return Place(items, put)
+    return Place(items, put, owner=("items", id(value)))
 
 
 def weak_container(value: Any) -> Place:
@@ -84,7 +87,7 @@ def weak_container(value: Any) -> Place:
         value.clear()
         value.update(items)
 
-    return Place(items, put)
+    return Place(items, put, owner=("items", id(value)))
 
 
 _ABSENT = (AttributeError, LookupError, ValueError)
@@ -96,6 +99,7 @@ def variables(
     get: Callable[[str], Any],
     assign: Callable[[str, Any], object],
     delete: Callable[[str], object],
+    owner: Any,
 ) -> Place:
 
     def items() -> Items:
@@ -113,7 +117,7 @@ def variables(
                 with contextlib.suppress(*_ABSENT):
                     delete(name)
 
-    return Place(items, put)
+    return Place(items, put, owner=(*names, id(owner)))
 
 
 def attributes(owner: Any, names: tuple[str, ...]) -> Place:
@@ -123,12 +127,13 @@ def attributes(owner: Any, names: tuple[str, ...]) -> Place:
         partial(getattr, owner),
         partial(object.__setattr__, owner),
         partial(object.__delattr__, owner),
+        owner,
     )
 
 
 def entries(table: dict[str, Any], names: tuple[str, ...]) -> Place:
     """Entries of a dictionary that may be absent: the globals that a function names."""
-    return variables(names, table.__getitem__, table.__setitem__, table.__delitem__)
+    return variables(names, table.__getitem__, table.__setitem__, table.__delitem__, table)
 
 
 def frame_names(suspended: Any, names: set[str]) -> Place:
@@ -147,7 +152,7 @@ def frame_names(suspended: Any, names: set[str]) -> Place:
         if now is not None and now.f_lasti == at:
             set_locals(now, items)
 
-    return Place(items, put)
+    return Place(items, put, owner=("names", id(suspended)))
 
 
 def memory_file(file: io.StringIO | io.BytesIO) -> Place:
@@ -163,7 +168,7 @@ def memory_file(file: io.StringIO | io.BytesIO) -> Place:
             file.write(items["content"])
             file.seek(items["at"])
 
-    return Place(items, put, lambda now, items: now == items)
+    return Place(items, put, lambda now, items: now == items, owner=("file", id(file)))
 
 
 def memory(tensor: torch.Tensor) -> Place:
@@ -176,5 +181,8 @@ def memory(tensor: torch.Tensor) -> Place:
             tensor.untyped_storage().resize_(items["bytes"])
 
     return Place(
-        lambda: {"data": tensor.detach(), "bytes": storage_bytes(tensor)}, put, _same_memory
+        lambda: {"data": tensor.detach(), "bytes": storage_bytes(tensor)},
+        put,
+        _same_memory,
+        owner=("memory", id(tensor)),
     )

@@ -37,10 +37,6 @@ class Reachable:
         self.arrays: list[Any] = []
         self.objects: dict[int, Named] = {}
         """By identity: all of them, each with the first path to it."""
-        self.add(roots)
-
-    def add(self, roots: Iterable[Named]) -> None:
-        """Go on from more objects: only what was not reached before is added."""
         waiting = deque(roots)
         while waiting:
             path, value = waiting.popleft()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from cgtool.model import clock
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import is_internal
@@ -32,6 +34,8 @@ _MOST_BYTES = 4 << 30
 """Of what a run overwrites, which is copied before."""
 _MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
+_AGAIN = 1.0
+"""Seconds after which a run that goes on though its time is over is stopped again."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REACHES_OUT = frozenset(
     (
@@ -49,8 +53,19 @@ class Stopped(BaseException):
     """The run would reach out of the process, takes too long, or writes too much."""
 
 
+class _Run:
+    """One contained run."""
+
+    is_over = False
+
+
 class _OfThread(threading.local):
-    is_contained = False
+    run: _Run | None = None
+    """The contained run that a thread belongs to."""
+
+    @property
+    def is_contained(self) -> bool:
+        return self.run is not None and not self.run.is_over
 
 
 _of_thread = _OfThread()
@@ -69,34 +84,91 @@ def _audited() -> None:
         else:
             is_written = event in _REACHES_OUT
         if is_written:
-            _of_thread.is_contained = False
             raise Stopped(event)
 
     sys.addaudithook(refuse)
+
+
+class _OfOthers(io.StringIO):
+    """Takes the place of a standard stream; has what other threads write."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if _of_thread.is_contained else int(self._stream.write(text))
 
 
 @contextlib.contextmanager
 def contained(seconds: float) -> Iterator[None]:
     """Raises Stopped in what runs inside, once it reaches out or takes longer."""
     _audited()
-    is_main = threading.current_thread() is threading.main_thread()
+    outer, _of_thread.run = _of_thread.run, _Run()
+    run = _of_thread.run
+    try:
+        with (
+            contextlib.redirect_stdout(_OfOthers(sys.stdout)),
+            contextlib.redirect_stderr(_OfOthers(sys.stderr)),
+            Patches() as patches,
+        ):
+            patches.wrap(threading.Thread, "start", _start_contained)
+            patches.wrap(logging.Logger, "callHandlers", _log)
+            patches.wrap(torch, "save", _save_in_memory)
+            with _limited(seconds):
+                yield
+    finally:
+        run.is_over = True
+        _of_thread.run = outer
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises Stopped in what runs inside, once it takes longer; a timer of the program goes on
+    afterwards. Signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def expired(_signal: int, _frame: FrameType | None) -> None:
         raise Stopped("time")
 
-    before = signal.signal(signal.SIGALRM, expired) if is_main else None
-    output = io.StringIO()
-    _of_thread.is_contained = True
+    began, before = clock.monotonic(), signal.signal(signal.SIGALRM, expired)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            if is_main:
-                signal.setitimer(signal.ITIMER_REAL, seconds)
-            yield
+        yield
     finally:
-        _of_thread.is_contained = False
-        if is_main:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        if left:
+            left = max(left - (clock.monotonic() - began), 1e-3)
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def _start_contained(start: Any, thread: threading.Thread) -> None:
+    """A thread that a contained run starts belongs to it."""
+    of_run, run = _of_thread.run, thread.run
+    if _of_thread.is_contained:
+
+        def run_contained() -> None:
+            _of_thread.run = of_run
+            run()
+
+        thread.run = run_contained  # type: ignore[method-assign]
+    start(thread)
+
+
+def _log(call_handlers: Any, *arguments: Any) -> None:
+    """Handlers have files and streams that are open."""
+    if not _of_thread.is_contained:
+        call_handlers(*arguments)
+
+
+def _save_in_memory(save: Any, value: Any, file: Any, *arguments: Any, **options: Any) -> None:
+    """PyTorch opens files in C++, without an audit event."""
+    if _of_thread.is_contained and isinstance(file, str | os.PathLike):
+        raise Stopped("torch.save")
+    save(value, file, *arguments, **options)
 
 
 class UndoingRecorder(KeptOpRecorder):
@@ -180,13 +252,21 @@ class Clock:
             patches.set(time, name, self._reading(start, 1e-3))
             patches.set(time, f"{name}_ns", self._reading(int(start * 1e9), 1_000_000))
         local = time.localtime
-        patches.set(time, "localtime", lambda at=None: local(time.time() if at is None else at))
+
+        def read_local(at: float | None = None) -> time.struct_time:
+            self._note_reader(sys._getframe(1))
+            return local(time.time() if at is None else at)
+
+        patches.set(time, "localtime", read_local)
+
+    def _note_reader(self, frame: FrameType) -> None:
+        self.reads += not is_internal(frame.f_code)
 
     def _reading(self, start: Any, step: Any) -> Callable[[], Any]:
         calls = iter(range(sys.maxsize))
 
         def read() -> Any:
-            self.reads += not is_internal(sys._getframe(1).f_code)
+            self._note_reader(sys._getframe(1))
             return start + next(calls) * step
 
         return read

@@ -9,7 +9,6 @@ is known which of them make the difference: nothing is named that was not shown 
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 import random
@@ -25,6 +24,7 @@ import torch
 from cgtool.model import clock
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import is_internal
+from cgtool.program.progress import copy_of
 from cgtool.recapture.compare import Difference, first_difference
 from cgtool.recapture.contained import _MOST_OPS, Clock, Stopped, UndoingRecorder, contained
 from cgtool.recapture.host_state import HostState, Item, Reading
@@ -180,7 +180,7 @@ class Experiment:
                 if draws is not None:
                     _draw_always(patches, draws)
                 with contained(min(left, _SECONDS_OF_RUN)):
-                    return observe(self._run, *self._observed, make)
+                    return observe(self._run, *self._observed, make, generation=1)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -413,7 +413,7 @@ def _step_of(item: Item) -> Any:
 def _moved(item: Item, steps: int) -> Any:
     """Its value after so many more iterations."""
     if item.kind == "iterator":
-        made = copy.copy(item.after)
+        made = copy_of(item.after)
         for _ in itertools.islice(made, min(steps, _MOST_STEPS)):
             pass
         return made

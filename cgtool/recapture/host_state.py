@@ -9,35 +9,32 @@ be set back.
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
-from cgtool.observe.raw_tensors import raw
+from cgtool.observe.raw_tensors import raw, same_bits
 from cgtool.observe.tensors import has_memory, on_host
-from cgtool.program.places import Items, Place
-from cgtool.program.progress import progress
+from cgtool.program.places import Items, Place, same_objects
+from cgtool.program.progress import Copies, copy_of, is_iterator, progress
 from cgtool.program.reach import Reachable
 
 _SMALL = 4096
 """Elements of a CPU tensor, or of an array, that is restored."""
 _NUMBERS = (int, float)
 _VALUES = (*_NUMBERS, bool, str, bytes, complex, type(None))
-_ITERATORS = ("builtins", "itertools")
 _NAMELESS = ("cell_contents", "data")
 """Keys of places that hold one thing, whose path is its name."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Item:
-    """One thing that two readings do not share."""
+    """One thing that two readings do not share; its values may be any objects."""
 
     path: str
     """How the code names it: `scheduler.last_epoch`; what it is, if it has no name."""
@@ -76,9 +73,15 @@ class Reading:
     random: list[Any] = field(default_factory=list)
 
     def with_items(self, other: Reading, items: Iterable[Item]) -> Reading:
-        """This one, with the values that ``other`` has for some items."""
+        """This one, with the values that ``other`` has for some items, and for all that this one
+        does not have."""
+        known = len(self.places)
         made = Reading(
-            [*self.places], {**self.iterators}, [*self.tensors], [*self.arrays], [*self.random]
+            [*self.places, *other.places[known:]],
+            self.iterators | {k: v for k, v in other.iterators.items() if k[0] >= known},
+            [*self.tensors, *other.tensors[len(self.tensors) :]],
+            [*self.arrays, *other.arrays[len(self.arrays) :]],
+            [*self.random, *other.random[len(self.random) :]],
         )
         for item in items:
             made._take(other, item)
@@ -123,34 +126,46 @@ class Reading:
 class HostState:
     """What can be reached from some objects, and the random generators of the host."""
 
-    def __init__(self, reachable: Reachable) -> None:
-        self._reachable = reachable
-        self.places: list[Place] = reachable.places
-        """Those that were made since are added at the end, by ``read``."""
-        named = reachable.tensors.values()
-        self._tensors = [(path, each) for path, each in named if _is_small_on_host(each)]
-        self._arrays = [each for each in reachable.arrays if each.size <= _SMALL]
-        self._sources: list[Any] = [random, torch.default_generator, *reachable.random_sources]
+    def __init__(self, reach: Callable[[], Reachable]) -> None:
+        self._reach = reach
+        self.places: list[Place] = []
+        self._owners: set[tuple[Any, ...]] = set()
+        """Those of the places."""
+        self._tensors: list[tuple[str, torch.Tensor]] = []
+        self._arrays: list[Any] = []
+        self._sources: list[Any] = [random, torch.default_generator]
         if (numpy := sys.modules.get("numpy")) is not None:
             self._sources.append(numpy.random)
 
+    def _look(self) -> None:
+        """Add what is reachable now: the code may replace what holds its state by another."""
+        reachable = self._reach()
+        for place in reachable.places:
+            if place.owner not in self._owners:
+                self._owners.add(place.owner)
+                self.places.append(place)
+        tensors = [each for each in reachable.tensors.values() if _is_small_on_host(each[1])]
+        self._tensors += _unknown(tensors, self._tensors, lambda named: id(named[1]))
+        arrays = [each for each in reachable.arrays if each.size <= _SMALL]
+        self._arrays += _unknown(arrays, self._arrays, id)
+        self._sources += _unknown(reachable.random_sources, self._sources, id)
+
     def codes(self) -> list[CodeType]:
         """Of the functions that the code can reach."""
-        found = (value for _, value in self._reachable.objects.values())
+        found = (value for _, value in self._reach().objects.values())
         return [each.__code__ for each in found if isinstance(each, FunctionType)]
 
     def read(self) -> Reading:
-        """What it is now."""
-        reading, known = Reading(), self._reachable.objects
-        # Its end moves: what is found in one place may be another one, which the code has made.
+        """What it is now. A later reading has more, if more is reachable by then."""
+        self._look()
+        reading = Reading()
+        copies: Copies = {}
         for number, place in enumerate(self.places):
             items = _items_of(place)
             reading.places.append(items)
             for key, value in items.items():
-                if _is_iterator(value) and (kept := _copied(value)) is not None:
+                if is_iterator(value) and (kept := copy_of(value, copies)) is not None:
                     reading.iterators[number, key] = kept
-                elif not isinstance(value, torch.Tensor) and id(value) not in known:
-                    self._reachable.add([(_name_of(place.path, key), value)])
         with raw():
             reading.tensors = [tensor.detach().clone() for _, tensor in self._tensors]
         reading.arrays = [array.copy() for array in self._arrays]
@@ -159,49 +174,53 @@ class HostState:
 
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
+        copies: Copies = {}
         for number, (place, items) in enumerate(zip(self.places, reading.places, strict=False)):
             fresh = {
-                key: copy.copy(reading.iterators[number, key])
+                key: copy_of(reading.iterators[number, key], copies)
                 for key in items
                 if (number, key) in reading.iterators
             }
             with contextlib.suppress(Exception):
                 place.restore({**items, **fresh} if fresh else items)
         with raw():
-            for (_, tensor), values in zip(self._tensors, reading.tensors, strict=True):
+            for (_, tensor), values in zip(self._tensors, reading.tensors, strict=False):
                 if tensor.shape == values.shape:
                     tensor.detach().copy_(values)
-        for array, values in zip(self._arrays, reading.arrays, strict=True):
-            array[...] = values
-        for source, state in zip(self._sources, reading.random, strict=True):
+        for array, values in zip(self._arrays, reading.arrays, strict=False):
+            with contextlib.suppress(ValueError):  # read-only by now, or of another shape
+                array[...] = values
+        for source, state in zip(self._sources, reading.random, strict=False):
             _set_state(source, state)
 
     def seed(self, number: int) -> None:
         """Seed all random generators of the host."""
         for source in self._sources:
             with contextlib.suppress(Exception):
-                bits = getattr(source, "bit_generator", None)
-                if isinstance(source, type(torch.default_generator)):
-                    source.manual_seed(number)
-                elif bits is not None:
-                    bits.state = type(bits)(number).state
-                else:
+                if hasattr(source, "seed") and not isinstance(source, torch.Generator):
                     source.seed(number)
+                elif hasattr(source, "manual_seed"):
+                    source.manual_seed(number)
+                else:
+                    bits = getattr(source, "bit_generator", source)
+                    bits.state = type(bits)(number).state
 
     def differences(self, before: Reading, after: Reading) -> list[Item]:
-        """What two readings do not share."""
+        """What two readings do not share, the later of which may have more."""
         items: list[Item] = []
-        pairs = zip(before.places, after.places, strict=False)
-        for number, (place, (old, new)) in enumerate(zip(self.places, pairs, strict=False)):
+        for number, place in enumerate(self.places[: len(before.places)]):
+            old, new = before.places[number], after.places[number]
+            if place.same is not same_objects and place.same(new, old):
+                continue
             items += self._in_place(number, place.path, old, new, before, after)
-        for number, (path, _) in enumerate(self._tensors):
+        for number, (path, _) in enumerate(self._tensors[: len(before.tensors)]):
             values = before.tensors[number], after.tensors[number]
-            if values[0].shape != values[1].shape or not torch.equal(*values):
+            if not same_bits(*values):
                 items.append(Item(path, "tensor", *values, ("tensors", number, None)))
-        for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=True)):
+        for number, arrays in enumerate(zip(before.arrays, after.arrays, strict=False)):
             if arrays[0].tobytes() != arrays[1].tobytes():
                 items.append(Item("an array", "tensor", *arrays, ("arrays", number, None)))
-        for number, states in enumerate(zip(before.random, after.random, strict=True)):
+        for number, states in enumerate(zip(before.random, after.random, strict=False)):
             if repr(states[0]) != repr(states[1]):
                 name = "a random generator of the host"
                 items.append(Item(name, "random", None, None, ("random", number, None)))
@@ -259,9 +278,10 @@ def plain_values(reachable: Reachable) -> Values:
 
 
 def _name_of(path: str, key: Any) -> str:
-    if key in _NAMELESS:
+    if isinstance(key, str) and key in _NAMELESS:
         return path
-    return f"{path}.{key}" if path else str(key)
+    text = str(key) if type(key) in _VALUES else f"<{type(key).__name__}>"
+    return f"{path}.{text}" if path else text
 
 
 class _Absent:
@@ -278,6 +298,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
+def _unknown(values: list[Any], known: list[Any], identity: Callable[[Any], int]) -> list[Any]:
+    ids = {*map(identity, known)}
+    return [value for value in values if identity(value) not in ids]
+
+
 def _is_small_on_host(tensor: torch.Tensor) -> bool:
     is_plain = tensor.layout == torch.strided and not tensor.is_quantized
     return is_plain and on_host(tensor) and has_memory(tensor) and tensor.numel() <= _SMALL
@@ -288,19 +313,6 @@ def _items_of(place: Place) -> Items:
         return place.items()
     except Exception:  # an attribute of the user's that raises
         return {}
-
-
-def _is_iterator(value: Any) -> bool:
-    return type(value).__module__ in _ITERATORS and isinstance(value, Iterator)
-
-
-def _copied(iterator: Any) -> Any:
-    """A copy that goes on from the same item; None for iterators that have no copy."""
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        made = copy.copy(iterator)
-        return None if made is iterator else made
-    return None
 
 
 def _state_of(source: Any) -> Any:

@@ -158,8 +158,13 @@ def observe(
     annotations: Annotations,
     inputs: set[int],
     make_recorder: Recorder = KeptOpRecorder,
+    *,
+    generation: int = 2,
 ) -> Iteration:
-    """Run one eager iteration; ``inputs`` are keys of the storages of the callables' arguments."""
+    """Run one eager iteration; ``inputs`` are keys of the storages of the callables' arguments.
+
+    Garbage of up to ``generation`` is collected before: what one run leaves is in the first two.
+    """
     recorder = make_recorder(roots, annotations, inputs)
     iteration = Iteration(recorder.ops, recorder.record, recorder.storages, recorder.filled)
     iteration.outer = tuple(sites_until(sys._getframe(1), None)[0])
@@ -169,7 +174,7 @@ def observe(
     # Callbacks and finalizers would look like the user's code. A profile sees one thread: autograd
     # has another one for each GPU, on which it runs the user's backward functions and hooks.
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with without_collector(), one_thread, recorder:
+    with without_collector(generation), one_thread, recorder:
         sys.setprofile(profile)
         try:
             run()

@@ -62,7 +62,7 @@ class Trial:
 
     def __init__(self, script: ObservedScript, captured: Captured) -> None:
         self._script, self._captured, self._graph = script, captured, captured.graph
-        self._state = HostState(Reachable(captured.region.roots()))
+        self._state = HostState(lambda: Reachable(captured.region.roots()))
         self._before = self._state.read()
         self._leaves = captured.objects.alive(captured.graph)
         self._restore_names = captured.region.restore_after()

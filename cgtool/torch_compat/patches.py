@@ -262,10 +262,10 @@ def set_profile(profile: Any) -> None:
 
 
 @contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """Collect garbage, and then none while entered."""
+def without_collector(generation: int = 2) -> Iterator[None]:
+    """Collect garbage of up to a generation, and then none while entered."""
     enabled = gc.isenabled()
-    gc.collect()
+    gc.collect(generation)
     gc.disable()
     try:
         yield

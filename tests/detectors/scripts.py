@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cgtool.devices.simulated import forked
 from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.jobs.dispatch import hide_gpus
 from cgtool.model.failure import CgtoolError
 from cgtool.observe import frames
+from cgtool.recapture import regions
 from tests import forked_workers
 
 
@@ -39,7 +39,7 @@ def check(path: Path) -> Outcome:
     """Check a script in this process, which does nothing else."""
     hide_gpus()
     _hide_own_frames()
-    forked.strict = True
+    regions.strict = True
     os.chdir(path.parent)
     failure = None
     try:

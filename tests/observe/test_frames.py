@@ -14,7 +14,6 @@ from cgtool.observe.frames import (
     folded,
     frames_of_other_threads,
     locals_of,
-    names_in_expression,
     set_locals,
 )
 
@@ -75,36 +74,6 @@ def test_frames_of_other_threads_are_listed_without_the_garbage_collector(monkey
     assert threading.get_ident() not in frames
     assert listed == [False]
     assert gc.isenabled()
-
-
-def _names(*_args, **_kwargs):
-    frame = sys._getframe(1)
-    return names_in_expression(frame.f_code, frame.f_lasti)
-
-
-class _Sum:
-    part = 3
-
-    def __add__(self, _other):
-        frame = sys._getframe(1)
-        return names_in_expression(frame.f_code, frame.f_lasti)
-
-
-def test_names_in_the_expression_that_runs():
-    first, second, third = 1, {"key": 2}, _Sum()
-    of_python = _names(first, key=[second["key"], third.part])
-    of_an_operator = third + first, second
-    of_c = next(map(_names, [first]))
-
-    def of_a_cell():
-        return _names(second)
-
-    assert of_python.local == {"first", "second", "third"}
-    assert of_python.shared == {"_names"}
-    assert of_python.parts == {"key", "part"}
-    assert of_an_operator[0] == ({"first", "third"}, set(), set())
-    assert of_c.shared == {"_names", "map", "next"}
-    assert of_a_cell().local == {"second"}
 
 
 class _Large:

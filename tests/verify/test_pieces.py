@@ -16,11 +16,11 @@ from cgtool.jobs.verify.differences import difference, nearest, spread
 from cgtool.jobs.verify.evidence import EagerFacts, Evidence, Iteration, Run, Trial
 from cgtool.jobs.verify.judge import judge
 from cgtool.jobs.verify.procedure import verify
-from cgtool.observe.raw_tensors import same_bits, write
 from cgtool.jobs.verify.runner import TrialRunner, static_inputs
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.options import VerifyOptions
+from cgtool.observe.raw_tensors import same_bits, write
 from cgtool.program.workload import Workload, WorkloadPart
 
 FOLDER = Path(__file__).parent

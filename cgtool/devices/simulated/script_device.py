@@ -147,6 +147,8 @@ class ScriptDevice(DeviceModel):
     simulated = True
     graph_class: Any
     """``torch.cuda.CUDAGraph`` of this device."""
+    is_running_again = False
+    """While ``run_again`` runs, of which nothing stays."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,6 +283,7 @@ class ScriptDevice(DeviceModel):
             with Patches() as patches:
                 for point in CAPTURING_QUERIES:
                     patches.set(*point, lambda: True)
+                patches.set(self, "is_running_again", True)
                 run()
         finally:
             self.recorder = before
@@ -306,6 +309,8 @@ class _ScriptEvent(Event):
         self._external = external
 
     def record(self, stream: Stream | None = None) -> None:
+        if self.owner.is_running_again:
+            return
         super().record(stream)
         self._captured = (stream or self.owner.current).is_capturing() and not self._external
 

@@ -21,11 +21,11 @@ for layer in layers:
 
 for _ in range(4):
     inputs = [torch.randn(4, 8, device="cuda") for _ in layers]
-    for (forward, *_), value in zip(graphs, inputs):
+    for (forward, *_), value in zip(graphs, inputs, strict=True):
         with torch.no_grad():
             x.copy_(value)
         forward.replay()
-    for (_, backward, _, weight), value in reversed(list(zip(graphs, inputs))):
+    for (_, backward, _, weight), value in reversed(list(zip(graphs, inputs, strict=True))):
         with torch.no_grad():
             x.copy_(value)
         backward.replay()

@@ -33,14 +33,12 @@ def test_layer_contract_holds():
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.xfail(strict=False, reason="modules that read source are still being removed")
 def test_few_files_parse_source():
     imports = re.compile(r"^\s*(import ast\b|from ast import)", re.MULTILINE)
     assert len(READERS) <= 3
     assert {file for file, text in SOURCE.items() if imports.search(text)} <= set(READERS)
 
 
-@pytest.mark.xfail(strict=False, reason="modules that trace lines are still being removed")
 def test_nothing_traces_lines():
     assert [file for file, text in SOURCE.items() if "settrace" in text] == []
 

@@ -109,6 +109,9 @@ def check_entry(
             # Another call may run the layers that this one skipped.
             findings.demote(UNUSED_INPUT)
         checked.append("two eager iterations")
+        if not differences.limits:
+            checked.append("runs from later host state")
+        checked.extend(differences.limits)
         gc.collect()
         region.collecting = True
         region.without_gradient = without_gradient.copy()

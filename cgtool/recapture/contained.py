@@ -32,7 +32,7 @@ from cgtool.torch_compat.private import storage_address
 
 _MOST_BYTES = 4 << 30
 """Of what a run overwrites, which is copied before."""
-_MOST_OPS = 20
+MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
 _AGAIN = 1.0
 """Seconds after which a run that goes on though its time is over is stopped again."""

@@ -26,7 +26,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import is_internal
 from cgtool.program.progress import copy_of
 from cgtool.recapture.compare import Difference, first_difference
-from cgtool.recapture.contained import _MOST_OPS, Clock, Stopped, UndoingRecorder, contained
+from cgtool.recapture.contained import MOST_OPS, Clock, Stopped, UndoingRecorder, contained
 from cgtool.recapture.host_state import HostState, Item, Reading
 from cgtool.recapture.iteration import Iteration, observe
 from cgtool.torch_compat.patches import Patches
@@ -115,7 +115,7 @@ class Experiment:
         between = state.read()
         second = self.iterate()
         after = state.read()
-        self._most_ops = 1000 + _MOST_OPS * len(second.ops)
+        self._most_ops = 1000 + MOST_OPS * len(second.ops)
         outcome = Outcome(first, second)
         try:
             difference = first_difference(first, second)
@@ -156,7 +156,7 @@ class Experiment:
         """
         left = self._end - clock.monotonic()
         if left <= 0:
-            raise Stopped(f"no more than {_SECONDS:.0f} s are spent on running the code again")
+            raise Stopped(f"runs from later host state, cut off after {_SECONDS:.0f} s")
         state = self._state
         assert state is not None
         recorders: list[UndoingRecorder] = []

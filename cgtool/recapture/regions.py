@@ -170,6 +170,7 @@ class Regions:
         graph = captured.graph
         with Trial(self._script, captured) as trial:
             again = trial.run()
+            self._script.run_again.add(graph.number)
             difference = trial.difference(again)
             if difference is None:
                 captured.right += 1

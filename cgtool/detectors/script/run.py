@@ -214,7 +214,9 @@ def run(
         own = count_text(len(script.compiled), "capture")
         replayed = count_text(script.compiled_replays, "replay")
         counts.append(f"{own} and {replayed} of torch.compile's own graphs, which are not checked")
-    return findings.all(), (f"the script ({', '.join(counts)})", *ended)
+    again = count_text(len(script.run_again), "graph")
+    looked_at = (f"the code of {again}, run again as replays began",) * bool(script.run_again)
+    return findings.all(), (f"the script ({', '.join(counts)})", *looked_at, *ended)
 
 
 def _source(path: str) -> types.CodeType:

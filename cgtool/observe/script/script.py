@@ -194,6 +194,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Threads that an exception has ended: the name, the exception, and where it was raised."""
         self.clock = 0
         """Counts writes and replays."""
+        self.run_again: set[int] = set()
+        """The numbers of the graphs whose code was run again (``recapture.regions``)."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
 

@@ -27,9 +27,8 @@ from torch.nn.modules.module import (
 
 from cgtool.model.capture import Call
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import MAX_CHAIN, Chains, Site, call_op, chain_of, sites_until
-from cgtool.observe.handed_work import followed_work
-from cgtool.observe.waiting import chain_or_waiting, handed_over_at
+from cgtool.observe.frames import Chains, Site, call_op, chain_of, sites_until
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches, set_profile
@@ -441,7 +440,7 @@ class OpRecorder:
         thread = get_ident()
         if self._home != thread:
             # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
-            chain = (*chain, *handed_over_at())[:MAX_CHAIN] or self.waiting_chain()
+            chain = chain or self.waiting_chain()
         calls = self.record.calls
         modules = self.modules.stack
         call = OpCall(
@@ -506,7 +505,6 @@ class OpRecorder:
     def __enter__(self) -> OpRecorder:
         with contextlib.ExitStack() as entering:
             entering.enter_context(self.modules)
-            entering.enter_context(followed_work())
             self.running.next_sequence = next_sequence_number()
             # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
             entering.enter_context(left_alone(first_use=op_key.is_supported()))

@@ -1,5 +1,4 @@
-"""For which thread a thread works: autograd's run no code of the program's, and what code hands to
-another thread (``observe.handed_work``) belongs to the line that hands it over.
+"""For which thread a thread works: autograd's run no code of the program's.
 
 On a GPU, a backward runs on a thread of autograd's, while the thread that called it waits.
 """
@@ -12,7 +11,6 @@ from _thread import get_ident
 from types import FrameType
 
 from cgtool.observe.frames import (
-    MAX_CHAIN,
     Chain,
     chain_of,
     frames_of_other_threads,
@@ -20,31 +18,6 @@ from cgtool.observe.frames import (
     package_part,
 )
 from cgtool.torch_compat.private import BACKWARD, current_graph_task
-
-
-class _OfThread(threading.local):
-    chain: Chain = ()
-
-
-_of_thread = _OfThread()
-
-
-def handed_over_at() -> Chain:
-    """Where the work of this thread was handed over; () for a thread that runs no such work."""
-    return _of_thread.chain
-
-
-def hand_over(chain: Chain) -> Chain:
-    """From now on this thread runs work that was handed over there; returns what was before."""
-    before, _of_thread.chain = _of_thread.chain, chain
-    return before
-
-
-def whole_chain(frame: FrameType | None) -> Chain:
-    """The frames outside torch that led to ``frame``, innermost first, also those of the thread
-    that handed over what this one runs."""
-    return (*chain_of(frame), *_of_thread.chain)[:MAX_CHAIN]
-
 
 _last: tuple[int, int | None] = -1, None
 """The last backward, by its number, and the thread that waits for it."""
@@ -63,9 +36,9 @@ def waiting_thread() -> int | None:
 
 
 def chain_or_waiting(frame: FrameType | None, thread: int | None = None) -> Chain:
-    """``whole_chain``; on a thread without code of the program's, that of the thread that waits for
+    """``chain_of``; on a thread without code of the program's, that of the thread that waits for
     it: ``thread``, if it is known, or the one in a backward, or else the main thread."""
-    chain = whole_chain(frame)
+    chain = chain_of(frame)
     if not chain:
         thread = thread or waiting_thread() or threading.main_thread().ident
         chain = chain_of(frames_of_other_threads().get(thread or 0))

@@ -14,7 +14,8 @@ import torch
 from cgtool.observe.lookup import MISSING, Identity, content_of, is_immutable, weakly
 from cgtool.torch_compat.weak import Weak
 
-_CONTAINERS = list, dict, set, deque
+_CONTAINERS = list, dict, set, deque, types.SimpleNamespace
+"""Types of what holds other things and has no weak references."""
 _DEPTH = 3
 _FEW = 8
 """Items by which a container is known again."""
@@ -144,10 +145,16 @@ class _Container:
 
 def _is_plain(container: Any) -> bool:
     """Whether it keeps nothing alive, nor will: programs put other things into empty ones."""
-    items = [*container, *(container.values() if isinstance(container, dict) else ())]
+    content = _content_of(container)
+    items = [*content, *(content.values() if isinstance(content, dict) else ())]
     return bool(items) and all(isinstance(item, _SIMPLE) for item in items)
 
 
 def _items_of(value: Any) -> list[Any]:
-    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    content = _content_of(value)
+    items: Iterable[Any] = content.values() if isinstance(content, dict) else content
     return [item for item, _ in zip(items, range(_FEW), strict=False)]
+
+
+def _content_of(container: Any) -> Any:
+    return vars(container) if type(container) is types.SimpleNamespace else container

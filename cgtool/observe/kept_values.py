@@ -15,7 +15,8 @@ from cgtool.torch_compat.weak import Weak
 
 MISSING = object()
 """What is found of a value that is gone."""
-_CONTAINERS = list, dict, set, deque
+_CONTAINERS = list, dict, set, deque, types.SimpleNamespace
+"""Types of what holds other things and has no weak references."""
 _DEPTH = 3
 _FEW = 8
 """Items by which a container is known again."""
@@ -177,12 +178,14 @@ class _Container:
 
 def _is_plain(container: Any) -> bool:
     """Whether it keeps nothing alive, nor will: programs put other things into empty ones."""
-    items = [*container, *(container.values() if isinstance(container, dict) else ())]
+    content = _table_of(container)
+    items = [*content, *(content.values() if isinstance(content, dict) else ())]
     return bool(items) and all(isinstance(item, _SIMPLE) for item in items)
 
 
 def _items_of(value: Any) -> list[Any]:
-    items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+    content = _table_of(value)
+    items: Iterable[Any] = content.values() if isinstance(content, dict) else content
     return [item for item, _ in zip(items, range(_FEW), strict=False)]
 
 
@@ -200,3 +203,7 @@ def _is_immutable(value: Any) -> bool:
     """Whether its attributes and items cannot be assigned to: a tuple, a frozen dataclass."""
     parameters = getattr(type(value), "__dataclass_params__", None)
     return isinstance(value, tuple) or bool(getattr(parameters, "frozen", False))
+
+
+def _table_of(container: Any) -> Any:
+    return vars(container) if type(container) is types.SimpleNamespace else container

@@ -127,11 +127,6 @@ def test_another_number(step: Any, old: Any, new: Any) -> None:
     assert (found.kind, found.old, found.new) == ("number", old, new)
 
 
-def test_numbers_that_are_none_are_the_same() -> None:
-    x = _rows()
-    assert _difference(lambda: x * float("nan"), lambda: None) is None
-
-
 def test_other_values_of_a_tensor_on_the_host() -> None:
     x, factor = _rows(), torch.tensor(2.0)
     found = _difference(lambda: x * factor, lambda: factor.add_(1))
@@ -221,23 +216,3 @@ def test_ops_of_other_threads_run_in_any_order() -> None:
             thread.join()
 
     assert _difference(step, state.put(order=state.order[::-1])) is None
-
-
-def test_a_tensor_of_this_iteration_is_none_from_outside() -> None:
-    state = State(last=_rows())
-
-    def step() -> None:
-        state.last = _rows()
-        state.last.add_(1)
-
-    assert _difference(step, lambda: None) is None
-
-
-def test_a_tensor_that_each_iteration_leaves_for_the_next() -> None:
-    state = State(last=_rows())
-
-    def step() -> None:
-        state.last = state.last * 2
-
-    found = _difference(step, lambda: None)
-    assert found is not None and found.kind == "tensor"

@@ -1,0 +1,287 @@
+"""`cgtool check SCRIPT` runs captured code again: what it reports, and what stays."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.detectors.scripts import Outcome, check
+from tests.forked_workers import in_fork, run_cgtool
+
+HEAD = """\
+import contextlib, itertools, os, random, sys
+from types import SimpleNamespace
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+"""
+
+
+_MARK = re.compile(r"# <- ([\w-]+)")
+
+
+def _check(folder: Path, source: str) -> Outcome:
+    """Findings are at the marks of the source, and nowhere else."""
+    path = folder / "script.py"
+    path.write_text(HEAD + source)
+    outcome: Outcome = in_fork(check, path, timeout=120)
+    assert outcome.failure is None
+    lines = enumerate((HEAD + source).splitlines(), 1)
+    marks = {(mark[1], number) for number, line in lines if (mark := _MARK.search(line))}
+    assert outcome.findings == marks, outcome
+    return outcome
+
+
+FAULTY = {
+    "attribute": (
+        """
+options = SimpleNamespace(scale=2.0)
+with torch.cuda.graph(graph):
+    y = x * options.scale  # <- python-scalar-frozen
+graph.replay()
+options.scale = 3.0
+graph.replay()
+print(y.sum().item())
+""",
+        ["gets 3.0", "`options.scale`", "the capture had 2.0"],
+    ),
+    "global of a helper": (
+        """
+SCALE = 2.0
+def scaled(value):
+    return value * SCALE  # <- python-scalar-frozen
+with torch.cuda.graph(graph):
+    y = scaled(x)
+for SCALE in (2.0, 5.0):
+    graph.replay()
+    print(y.sum().item())
+""",
+        ["gets 5.0", "`SCALE`"],
+    ),
+    "a counter decides": (
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+    def forward(self, x):
+        if self.steps < 3:  # <- control-flow-frozen
+            return x * 2
+        return x.exp()
+model = Model()
+with torch.cuda.graph(graph):
+    y = model(x)
+for _ in range(6):
+    graph.replay()
+    model.steps += 1
+    print(y.sum().item())
+""",
+        ["runs other ops", "`model.steps`"],
+    ),
+    "a tensor is replaced": (
+        """
+holder = SimpleNamespace(table=torch.ones(4, device="cuda"))
+with torch.cuda.graph(graph):
+    y = x + holder.table
+graph.replay()
+kept, holder.table = holder.table, x * 5  # <- metadata-address-changed
+graph.replay()
+print(y.sum().item(), kept.sum().item())
+""",
+        ["`holder.table` is a different tensor"],
+    ),
+    "a callable of make_graphed_callables": (
+        """
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.scale = 1.0
+    def forward(self, x):
+        return x * self.weight * self.scale  # <- python-scalar-frozen
+layer = Layer().cuda()
+graphed = torch.cuda.make_graphed_callables(layer, (torch.ones(4, device="cuda"),))
+graphed(x).sum().backward()
+layer.scale = 4.0
+layer.weight.grad = None
+graphed(x).sum().backward()
+print(layer.weight.grad.sum().item())
+""",
+        ["gets 4.0", "the capture had 1.0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_state_that_has_changed_is_named(tmp_path: Path, name: str) -> None:
+    source, texts = FAULTY[name]
+    (reason,) = _check(tmp_path, source).reasons
+    assert all(text in reason for text in texts), reason
+
+
+CORRECT = {
+    "a graph for each value": """
+graphs, outs = {}, {}
+options = SimpleNamespace(scale=1.0)
+for scale in (1.0, 2.0, 3.0):
+    options.scale = scale
+    graphs[scale] = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graphs[scale]):
+        outs[scale] = x * options.scale
+for scale in (3.0, 1.0, 2.0, 1.0):
+    graphs[scale].replay()
+    print(outs[scale].sum().item())
+""",
+    "a flag that is set around the capture": """
+mode = SimpleNamespace(capturing=False)
+@contextlib.contextmanager
+def capturing():
+    mode.capturing = True
+    yield
+    mode.capturing = False
+def run():
+    return x * 2 if mode.capturing else torch.add(x, x)
+with capturing(), torch.cuda.graph(graph):
+    y = run()
+for _ in range(3):
+    graph.replay()
+    print(y.sum().item())
+""",
+    "a cache of constants": """
+cache = {}
+def positions(n):
+    if n not in cache:
+        cache[n] = torch.arange(n, device="cuda") * 2
+    return cache[n]
+with torch.cuda.graph(graph):
+    y = x + positions(4)
+for _ in range(3):
+    graph.replay()
+    print(y.sum().item())
+""",
+    "state that matters to nothing": """
+log, counts = [], {"steps": 0}
+with torch.cuda.graph(graph):
+    counts["steps"] += 1
+    log.append(random.random())
+    y = x * 2
+for step in range(5):
+    counts["steps"] = step
+    graph.replay()
+    log.append(y.sum().item())
+print(log[1:])
+""",
+    "a block that cannot run again": """
+pending = [2.0]
+with torch.cuda.graph(graph):
+    y = x * pending.pop()
+for _ in range(4):
+    graph.replay()
+    print(y.sum().item())
+""",
+    "a block that exits when it runs again": """
+runs = 0
+def once():
+    global runs
+    runs += 1
+    if runs > 1:
+        sys.exit(7)
+    return x * 2
+with torch.cuda.graph(graph):
+    y = once()
+for _ in range(3):
+    graph.replay()
+    print(y.sum().item())
+""",
+    "a block that does not end when it runs again": """
+runs = 0
+def once():
+    global runs
+    runs += 1
+    while runs > 1:
+        pass
+    return x * 2
+with torch.cuda.graph(graph):
+    y = once()
+graph.replay()
+graph.replay()
+print(y.sum().item())
+""",
+}
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_correct_programs(tmp_path: Path, name: str) -> None:
+    _check(tmp_path, CORRECT[name])
+
+
+STAYS = """
+random.seed(3), np.random.seed(3)
+own, generator = random.Random(1), np.random.default_rng(1)
+rows, pairs = itertools.count(), zip(itertools.count(), itertools.cycle("ab"))
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1, capturable=True)
+scaler = torch.amp.GradScaler("cuda", enabled=False)
+data, state = torch.randn(8, 4, device="cuda"), SimpleNamespace(steps=0, seen=[], scratch={})
+total, host, array = torch.zeros(4, device="cuda"), torch.zeros(2), np.zeros(2)
+outside = open("outside.txt", "a")
+
+def step():
+    global array
+    state.steps += 1
+    state.seen.append(own.random())
+    state.scratch["fresh"] = next(rows)
+    state.scratch = {}
+    random.random(), np.random.rand(), generator.random(), torch.rand(1), next(pairs)
+    array += 1
+    optimizer.zero_grad(set_to_none=True)
+    loss = model(data).square().mean() + torch.rand((), device="cuda")
+    loss.backward()
+    optimizer.step()
+    total.add_(loss.detach())
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+with torch.cuda.graph(graph):
+    loss = step()
+for number in range(20):
+    data.normal_()
+    state.steps += 1
+    graph.replay()
+    if number % 7 == 0:
+        step()
+    print(state.steps, loss.item(), total.sum().item(), len(state.seen), state.scratch)
+    print(random.random(), np.random.rand(), own.random(), generator.random(), torch.rand(1))
+    print(next(rows), next(pairs), torch.rand(1, device="cuda").item(), host.tolist(), array)
+    outside.write("text")
+    print(outside.tell())
+print([p.sum().item() for p in model.parameters()], [p.grad is None for p in model.parameters()])
+print([b.sum().item() for b in model.buffers()])
+"""
+
+
+def test_a_program_behaves_as_without_check(tmp_path: Path) -> None:
+    """With the values that it prints under `run`, where no code runs again."""
+    (tmp_path / "script.py").write_text(HEAD + STAYS)
+    printed = []
+    for command in ("run", "check"):
+        (tmp_path / "outside.txt").unlink(missing_ok=True)
+        arguments = (command, "--device", "simulated", "--format", "json", "script.py")
+        done = run_cgtool(*arguments, cwd=tmp_path, timeout=120)
+        assert done.returncode in (0, 1), done.stderr
+        # What a program prints is not mixed with the report.
+        lines = re.findall(r"^[\d\[].*$", done.stderr + done.stdout, re.M)
+        printed.append(lines)
+    assert len(printed[0]) > 60, printed
+    assert printed[0] == printed[1]

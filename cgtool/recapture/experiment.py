@@ -49,6 +49,8 @@ _EXTREMES = (2**-40, 1 - 2**-24)
 """A number that is hardly ever drawn, at each end."""
 _ORDER = ("random", "number", "value", "iterator", "tensor", "container", "object")
 """Kinds of items; what comes first is tried first."""
+_MADE_ONCE = ("container", "object", "value")
+"""Kinds of items that a warm-up sets: what is filled, or is not None any more."""
 
 
 @dataclass(frozen=True)
@@ -235,10 +237,21 @@ class Experiment:
                 break
             shows = partial(self._differs, base, before, between, found.at)
             causes = minimal(items, shows)
-            outcome.caused.append(Caused(found, tuple(causes), other, "next"))
+            if not self._is_filled_once(found, causes, between):
+                outcome.caused.append(Caused(found, tuple(causes), other, "next"))
             items = [item for item in items if item not in causes]
         if not outcome.caused:
             self._settle(outcome, difference)
+
+    def _is_filled_once(
+        self, difference: Difference, causes: Sequence[Item], between: Reading
+    ) -> bool:
+        """Whether other ops run because something was made that is there from then on: a cache, the
+        state of an optimizer. Then the next two runs are the same."""
+        if difference.kind != "branch" or any(i.kind not in _MADE_ONCE for i in causes):
+            return False
+        following = self.rerun(between), self.rerun(None)
+        return following[0] is not None and _difference(following[0], following[1]) is None
 
     def _differs(
         self, base: Iteration, reading: Reading, other: Reading, at: int, items: Sequence[Item]

@@ -54,10 +54,10 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
             numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
         differences = compare_iterations(
-            run_and_look, roots_of(target.workload), annotations, inputs
+            run_and_look, roots_of(target.workload), annotations, inputs, target.workload
         )
     findings, second = differences.findings, differences.iteration
-    before, after = numbers[-2:]
+    before, after = numbers[:2]
     moved = {
         key: [
             f"{name}: {before[key][name]:.6g}, then {number:.6g}"

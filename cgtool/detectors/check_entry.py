@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.capturing_paths import (
+    differs_by_answer,
     omits_only_checks,
-    passes_other_values,
     reads_only_in_eager,
     runs_other_ops,
 )
@@ -108,7 +108,7 @@ def check_entry(
         if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences.findings):
             # Another call may run the layers that this one skipped.
             findings.demote(UNUSED_INPUT)
-        checked.append("two eager iterations")
+        checked += ["two eager iterations", *differences.limits]
         gc.collect()
         region.collecting = True
         region.without_gradient = without_gradient.copy()
@@ -146,7 +146,7 @@ def check_entry(
         elif not in_library(query[0]) and not differences.findings:
             # What is reported for every iteration would look like an answer to the query.
             with contextlib.suppress(CgtoolError):
-                if other := passes_other_values(query, run, *observed):
+                if other := differs_by_answer(query, run, *observed):
                     findings.add(other)
     return tuple(checked)
 

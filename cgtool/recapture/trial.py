@@ -250,6 +250,8 @@ class _Memory:
                 for tensor, value in zip(self.tensors, values.values, strict=True):
                     tensor.untyped_storage().copy_(value)
                 self.script.device.set_generator_state(values.generator)
+                # Other streams of the script's may read it next.
+                self.script.device.synchronize()
 
 
 def _copies(value: Any) -> list[torch.Tensor]:

@@ -69,8 +69,10 @@ class _Device:
                 run()
             finally:
                 self.recorder = before
-                recorder.undo()
-                CUDAGraphBase.capture_end(graph)
+                try:
+                    CUDAGraphBase.capture_end(graph)
+                finally:
+                    recorder.undo()
 
         def launch() -> None:
             # The graph may copy from there.

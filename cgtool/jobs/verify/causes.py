@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from cgtool.detectors.capturing_paths import (
-    ops_with_answer,
-    passes_other_values,
-    runs_other_ops,
-)
+from cgtool.detectors.capturing_paths import differs_by_answer
 from cgtool.detectors.frozen_host_state import (
     CPU_WORK_IN_REGION,
     FROZEN,
@@ -183,13 +179,7 @@ def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -
         eager_iteration(target)
 
     with watch_annotations(target.options.annotations) as annotations:
-        no, yes = (
-            [op.call for op in ops_with_answer(answer, run, roots, annotations)]
-            for answer in (False, True)
-        )
-        if [call.name for call in no] != [call.name for call in yes]:
-            return [runs_other_ops(queries[0], no, yes)]
-        other = passes_other_values(queries[0], run, roots, annotations, inputs)
+        other = differs_by_answer(queries[0], run, roots, annotations, inputs)
     return [] if other is None else [other]
 
 

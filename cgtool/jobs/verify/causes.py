@@ -37,8 +37,12 @@ _OF_ITERATORS = (PYTHON_SCALAR_FROZEN, PYTHON_SIDE_EFFECTS_SKIPPED)
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 
-def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
-    """Two eager iterations, compared by their ops and by the numbers of optimizers."""
+def _compared(
+    runner: TrialRunner, run: Callable[[], Any], *, finds_state: bool = False
+) -> list[Finding]:
+    """Two eager iterations, compared by their ops and by the numbers of optimizers. With
+    ``finds_state``, which goes on from the state now, the host state that makes the difference is
+    found."""
     target = runner.target
     inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
     ranges = watch_annotations(target.options.annotations)
@@ -50,10 +54,14 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
             numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
         differences = compare_iterations(
-            run_and_look, roots_of(target.workload), annotations, inputs
+            run_and_look,
+            roots_of(target.workload),
+            annotations,
+            inputs,
+            target.workload if finds_state else None,
         )
     findings, second = differences.findings, differences.iteration
-    before, after = numbers[-2:]
+    before, after = numbers[:2]
     moved = {
         key: [
             f"{name}: {before[key][name]:.6g}, then {number:.6g}"
@@ -72,10 +80,12 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
     return findings
 
 
-def consecutive(runner: TrialRunner, trial: Trial, skipped: int = 0) -> list[Finding]:
+def consecutive(
+    runner: TrialRunner, trial: Trial, skipped: int = 0, *, finds_state: bool = False
+) -> list[Finding]:
     """Compare two consecutive iterations, after ``skipped`` others."""
     runner.begin_eager(trial, skipped)
-    return _compared(runner, runner.iterate)
+    return _compared(runner, runner.iterate, finds_state=finds_state)
 
 
 def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding]:
@@ -92,7 +102,7 @@ def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding
 def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
     """What the host changes between iterations, or between two sets of inputs."""
     for skipped in range(max(1, iteration)):
-        if findings := _frozen_among(consecutive(runner, trial, skipped)):
+        if findings := _frozen_among(consecutive(runner, trial, skipped, finds_state=True)):
             return findings
     inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
     return _frozen_among(_restarted(runner, captured, inputs))

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
@@ -283,15 +283,24 @@ def _another(answer: Any) -> Any:
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
 
 
+def times_now() -> dict[str, float]:
+    """What each of these functions returns, by name."""
+    return {name: getattr(time, name)() for name in _CLOCKS}
+
+
 class Clock:
     """The functions of ``time``, as a run sees them: each call is a millisecond later than the one
     before, so that two runs read the same times."""
 
-    def __init__(self, patches: Patches, days: float) -> None:
+    def __init__(
+        self, patches: Patches, days: float, now: Mapping[str, float] | None = None
+    ) -> None:
+        """``now``: the ``times_now`` of all runs that are compared."""
+        now = times_now() if now is None else now
         self.reads = 0
         """How often the user's code has read one of them."""
         for name in _CLOCKS:
-            start = getattr(time, name)() + days * 86_400
+            start = now[name] + days * 86_400
             patches.set(time, name, self._reading(start, 1e-3))
             patches.set(time, f"{name}_ns", self._reading(int(start * 1e9), 1_000_000))
         local = time.localtime

@@ -26,7 +26,14 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import is_internal
 from cgtool.program.progress import copy_of
 from cgtool.recapture.compare import Difference, first_difference
-from cgtool.recapture.contained import Clock, Stopped, UndoingRecorder, contained, most_ops_after
+from cgtool.recapture.contained import (
+    Clock,
+    Stopped,
+    UndoingRecorder,
+    contained,
+    most_ops_after,
+    times_now,
+)
 from cgtool.recapture.host_state import HostState, Item, Reading
 from cgtool.recapture.iteration import Iteration, observe
 from cgtool.torch_compat.patches import Patches
@@ -44,6 +51,8 @@ _MOST_CONSTANTS = 12
 _MOST_STEPS = 2000
 """Of an iterator, and of iterations that follow each other."""
 _SECONDS_OF_WALK = 1.0
+_LATER_DAY = 1.4321987
+"""Days from now, at another time of the day."""
 _SEEDS = 16
 _EXTREMES = (2**-40, 1 - 2**-24)
 """A number that is hardly ever drawn, at each end."""
@@ -111,6 +120,7 @@ class Experiment:
         self._observed = roots, annotations, inputs
         self._end = clock.monotonic() + seconds
         self._most_ops = sys.maxsize
+        self._now = times_now()
         self._clock_reads = 0
         """How often the last run that had a ``Clock`` has read it."""
 
@@ -185,7 +195,7 @@ class Experiment:
         try:
             with Patches() as patches:
                 if days is not None:
-                    times = Clock(patches, days)
+                    times = Clock(patches, days, self._now)
                 if draws is not None:
                     _draw_always(patches, draws)
                 with contained(min(left, _SECONDS_OF_RUN)):
@@ -229,7 +239,7 @@ class Experiment:
         items = in_order(self._state.differences(before, between))
         base = self._repeatable(before)
         if base is None:
-            days = self._repeatable(before, days=0.0), self.rerun(before, days=1.0)
+            days = self._repeatable(before, days=0.0), self.rerun(before, days=_LATER_DAY)
             if self._clock_reads and days[0] is not None and days[1] is not None:
                 by_clock = first_difference(days[0], days[1])
                 if by_clock is not None:
@@ -286,7 +296,7 @@ class Experiment:
             self._walk(outcome, base, after)
         again = self.rerun(after, days=0.0)
         if again is not None and self._clock_reads and not _has_trial(outcome, "clock"):
-            later = self.rerun(after, days=1.0)
+            later = self.rerun(after, days=_LATER_DAY)
             found = _difference(again, later)
             if later is not None and found is not None:
                 outcome.caused.append(Caused(found, (), later, "clock"))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cgtool.detectors.frozen_host_state import (
-    CONTROL_FLOW_FROZEN,
-    FROZEN,
-    compare_iterations,
-)
+from cgtool.detectors.frozen_host_state import finding_of
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.observe.ops import OpCall
-from cgtool.recapture.iteration import observe
-from cgtool.recapture.ops import READS, Op
+from cgtool.recapture.compare import first_difference
+from cgtool.recapture.experiment import Caused
+from cgtool.recapture.iteration import Iteration, observe
+from cgtool.recapture.ops import READS, storages_in
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 
@@ -47,47 +44,24 @@ def reads_only_in_eager(query: Frames) -> Finding:
     )
 
 
-def ops_with_answer(
-    answer: bool, run: Callable[[], Any], roots: Any, annotations: Annotations
-) -> list[Op]:
-    """The ops of an iteration in which all queries get this answer."""
-    with watch_capturing_queries(answer):
-        return observe(run, roots, annotations, set()).ops
-
-
-def does_the_same(eager: Sequence[Op], captured: Sequence[Op]) -> bool:
-    """Whether both run the same ops with the same numbers, on whatever lines."""
-    return [(op.call.name, op.numbers) for op in eager] == [
-        (op.call.name, op.numbers) for op in captured
-    ]
-
-
-def passes_other_values(
+def differs_by_answer(
     query: Frames, run: Callable[[], Any], roots: Any, annotations: Annotations, inputs: Any
 ) -> Finding | None:
-    """The finding of code that asks at ``query`` whether it is being captured, and then passes
-    other numbers or tensors to the same ops. Runs iterations that get one answer and the other."""
-    answers = itertools.cycle((False, True))
+    """The finding of code that asks at ``query`` whether it is being captured, and then runs other
+    ops, or passes other numbers or tensors to the same ones. Runs an iteration with each answer."""
+    given = set(storages_in(inputs))
 
-    def run_with_answer() -> None:
-        with watch_capturing_queries(next(answers)):
-            run()
+    def run_with(answer: bool) -> Iteration:
+        with watch_capturing_queries(answer):
+            return observe(run, roots, annotations, given)
 
-    differences = compare_iterations(run_with_answer, roots, annotations, inputs)
-    different = [
-        finding
-        for finding in differences.findings
-        if finding.code in FROZEN and finding.severity is None
-    ]
-    # The same ops may be on a line for each answer.
-    is_other_line = all(finding.code == CONTROL_FLOW_FROZEN for finding in different)
-    if not different or (
-        is_other_line
-        and does_the_same(
-            *(ops_with_answer(answer, run, roots, annotations) for answer in (False, True))
-        )
-    ):
+    eager, captured = run_with(False), run_with(True)
+    difference = first_difference(eager, captured, by_name=True)
+    if difference is None:
         return None
+    if difference.kind == "branch":
+        no, yes = ([op.call for op in each.ops if not op.host] for each in (eager, captured))
+        return runs_other_ops(query, no, yes)
     return Finding(
         CODE_BRANCHES_ON_CAPTURING,
         "this line asks whether a stream is capturing, and the code then passes other values to "
@@ -96,8 +70,7 @@ def passes_other_values(
         phase="capture",
         evidence=tuple(
             f"in eager mode, then in the capture: {text}"
-            for finding in different[:1]
-            for text in finding.evidence[:1]
+            for text in finding_of(Caused(difference, (), captured, "next"), eager).evidence
         ),
     )
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.capturing_paths import (
+    differs_by_answer,
     omits_only_checks,
-    passes_other_values,
     reads_only_in_eager,
     runs_other_ops,
 )
@@ -149,7 +149,7 @@ def check_entry(
         elif not in_library(query[0]) and not differences.findings:
             # What is reported for every iteration would look like an answer to the query.
             with contextlib.suppress(CgtoolError):
-                if other := passes_other_values(query, run, *observed):
+                if other := differs_by_answer(query, run, *observed):
                     findings.add(other)
     return tuple(checked)
 

@@ -30,7 +30,6 @@ class Difference:
     place: Place | None = None
     is_added: bool = False
     """The second run has this op in addition, and then goes on as the first."""
-    in_optimizer: bool = False
     is_drawn: bool = False
     """The op draws random numbers on the device."""
 
@@ -108,7 +107,6 @@ def _in_numbers(at: int, old: Op, new: Op, filled: set[int]) -> Difference | Non
                 new.call,
                 *values,
                 place,
-                in_optimizer=new.in_optimizer,
                 is_drawn=new.random and place[1] < 0,
             )
     return None
@@ -138,11 +136,7 @@ def _in_tensors(
         if other is None or is_meant(other):
             continue
         if _is_another(other, tensor, first, second):
-            optimizer = new.in_optimizer
-            return Difference(
-                "tensor", at, old.call, new.call, other, tensor, tensor.position,
-                in_optimizer=optimizer,
-            )  # fmt: skip
+            return Difference("tensor", at, old.call, new.call, other, tensor, tensor.position)
     return None
 
 

@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -25,6 +26,7 @@ from cgtool.observe.frames import is_internal
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import bytes_of, raw
 from cgtool.observe.tensors import has_memory, is_emptied, on_host, tensors_in
+from cgtool.recapture.iteration import Iteration
 from cgtool.recapture.ops import READS, KeptOpRecorder
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
@@ -34,6 +36,8 @@ _MOST_BYTES = 4 << 30
 """Of what a run overwrites, which is copied before."""
 MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
+_FEW_OPS = 1000
+"""In addition to these."""
 _AGAIN = 1.0
 """Seconds after which a run that goes on though its time is over is stopped again."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -53,10 +57,15 @@ class Stopped(BaseException):
     """The run would reach out of the process, takes too long, or writes too much."""
 
 
+@dataclass
 class _Run:
     """One contained run."""
 
+    end: float
+    """When it has taken too long."""
     is_over = False
+    is_restoring = False
+    """It sets memory back, which it must not leave half done."""
 
 
 class _OfThread(threading.local):
@@ -66,6 +75,11 @@ class _OfThread(threading.local):
     @property
     def is_contained(self) -> bool:
         return self.run is not None and not self.run.is_over
+
+    def check_time(self) -> None:
+        """Threads other than the main one get no signal."""
+        if self.run is not None and clock.monotonic() > self.run.end:
+            raise Stopped("time")
 
 
 _of_thread = _OfThread()
@@ -104,7 +118,7 @@ class _OfOthers(io.StringIO):
 def contained(seconds: float) -> Iterator[None]:
     """Raises Stopped in what runs inside, once it reaches out or takes longer."""
     _audited()
-    outer, _of_thread.run = _of_thread.run, _Run()
+    outer, _of_thread.run = _of_thread.run, _Run(clock.monotonic() + seconds)
     run = _of_thread.run
     try:
         with (
@@ -130,19 +144,41 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
 
+    run = _of_thread.run
+
     def expired(_signal: int, _frame: FrameType | None) -> None:
-        raise Stopped("time")
+        if run is not None and not (run.is_over or run.is_restoring):
+            raise Stopped("time")
 
     began, before = clock.monotonic(), signal.signal(signal.SIGALRM, expired)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
-        yield
+        try:
+            yield
+        finally:
+            # The timer may expire here, too.
+            if run is not None:
+                run.is_over = True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
         if left:
             left = max(left - (clock.monotonic() - began), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+@contextlib.contextmanager
+def restoring() -> Iterator[None]:
+    """What runs inside a contained run ends before that is stopped."""
+    run = _of_thread.run
+    if run is None or run.is_restoring:
+        yield
+        return
+    run.is_restoring = True
+    try:
+        yield
+    finally:
+        run.is_restoring = False
 
 
 def _start_contained(start: Any, thread: threading.Thread) -> None:
@@ -164,11 +200,16 @@ def _log(call_handlers: Any, *arguments: Any) -> None:
         call_handlers(*arguments)
 
 
-def _save_in_memory(save: Any, value: Any, file: Any, *arguments: Any, **options: Any) -> None:
+def _save_in_memory(save: Any, obj: Any, f: Any, *arguments: Any, **options: Any) -> None:
     """PyTorch opens files in C++, without an audit event."""
-    if _of_thread.is_contained and isinstance(file, str | os.PathLike):
+    if _of_thread.is_contained and isinstance(f, str | os.PathLike):
         raise Stopped("torch.save")
-    save(value, file, *arguments, **options)
+    save(obj, f, *arguments, **options)
+
+
+def most_ops_after(iteration: Iteration) -> int:
+    """How many ops a run may have that follows this one."""
+    return _FEW_OPS + _MOST_OPS * len(iteration.ops)
 
 
 class UndoingRecorder(KeptOpRecorder):
@@ -181,14 +222,16 @@ class UndoingRecorder(KeptOpRecorder):
         """What random ops on the host return: the lowest or the highest number."""
         self.changes_answers = False
         """Values that the host reads from the device are other ones."""
-        self.copies = True
-        """What is overwritten is copied before; in a capture, which writes nothing, it is not."""
+        self.copies_device = True
+        """What is overwritten on the device is copied before, too; in a capture, which writes
+        nothing there, it is not."""
         self._saved: dict[int, tuple[torch.Tensor, torch.UntypedStorage | None]] = {}
         self._bytes = 0
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(self.ops) > self.most_ops:
             raise Stopped("ops")
+        _of_thread.check_time()
         for tensor in written_by(func, args, kwargs):
             self._save(tensor)
         result = super().execute(call, func, args, kwargs)
@@ -208,7 +251,7 @@ class UndoingRecorder(KeptOpRecorder):
         key = storage_address(tensor)
         if key in self._saved or self.has_made(key):
             return
-        if not self.copies:
+        if not (self.copies_device or on_host(tensor)):
             self._saved[key] = tensor, None
             return
         self._bytes += tensor.untyped_storage().nbytes()
@@ -224,7 +267,7 @@ class UndoingRecorder(KeptOpRecorder):
 
     def undo(self) -> None:
         """Write back what was overwritten; once more, and it is as the run has left it."""
-        with raw():
+        with restoring(), raw():
             for key, (tensor, values) in self._saved.items():
                 if values is not None and tensor.untyped_storage().nbytes() == values.nbytes():
                     self._saved[key] = tensor, bytes_of(tensor)
@@ -240,15 +283,24 @@ def _another(answer: Any) -> Any:
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
 
 
+def times_now() -> dict[str, float]:
+    """What each of these functions returns, by name."""
+    return {name: getattr(time, name)() for name in _CLOCKS}
+
+
 class Clock:
     """The functions of ``time``, as a run sees them: each call is a millisecond later than the one
     before, so that two runs read the same times."""
 
-    def __init__(self, patches: Patches, days: float) -> None:
+    def __init__(
+        self, patches: Patches, days: float, now: Mapping[str, float] | None = None
+    ) -> None:
+        """``now``: the ``times_now`` of all runs that are compared."""
+        now = times_now() if now is None else now
         self.reads = 0
         """How often the user's code has read one of them."""
         for name in _CLOCKS:
-            start = getattr(time, name)() + days * 86_400
+            start = now[name] + days * 86_400
             patches.set(time, name, self._reading(start, 1e-3))
             patches.set(time, f"{name}_ns", self._reading(int(start * 1e9), 1_000_000))
         local = time.localtime

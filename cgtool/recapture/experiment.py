@@ -26,7 +26,14 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import is_internal
 from cgtool.program.progress import copy_of
 from cgtool.recapture.compare import Difference, first_difference
-from cgtool.recapture.contained import MOST_OPS, Clock, Stopped, UndoingRecorder, contained
+from cgtool.recapture.contained import (
+    Clock,
+    Stopped,
+    UndoingRecorder,
+    contained,
+    most_ops_after,
+    times_now,
+)
 from cgtool.recapture.host_state import HostState, Item, Reading
 from cgtool.recapture.iteration import Iteration, observe
 from cgtool.torch_compat.patches import Patches
@@ -44,9 +51,20 @@ _MOST_CONSTANTS = 12
 _MOST_STEPS = 2000
 """Of an iterator, and of iterations that follow each other."""
 _SECONDS_OF_WALK = 1.0
+_LATER_DAY = 1.4321987
+"""Days from now, at another time of the day."""
 _SEEDS = 16
 _EXTREMES = (2**-40, 1 - 2**-24)
 """A number that is hardly ever drawn, at each end."""
+_MOST_DRAWS = 100_000
+"""Of one of these: code that draws until it has another one never ends."""
+_MOVABLE = frozenset(
+    (
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    )
+)
+"""Data types of CPU tensors, and of arrays, whose numbers are moved further."""
 _ORDER = ("random", "number", "value", "iterator", "tensor", "container", "object")
 """Kinds of items; what comes first is tried first."""
 _MADE_ONCE = ("container", "object", "value")
@@ -104,6 +122,7 @@ class Experiment:
         self._observed = roots, annotations, inputs
         self._end = clock.monotonic() + seconds
         self._most_ops = sys.maxsize
+        self._now = times_now()
         self._clock_reads = 0
         """How often the last run that had a ``Clock`` has read it."""
 
@@ -117,7 +136,7 @@ class Experiment:
         between = state.read()
         second = self.iterate()
         after = state.read()
-        self._most_ops = 1000 + MOST_OPS * len(second.ops)
+        self._most_ops = most_ops_after(second)
         outcome = Outcome(first, second)
         try:
             difference = first_difference(first, second)
@@ -178,7 +197,7 @@ class Experiment:
         try:
             with Patches() as patches:
                 if days is not None:
-                    times = Clock(patches, days)
+                    times = Clock(patches, days, self._now)
                 if draws is not None:
                     _draw_always(patches, draws)
                 with contained(min(left, _SECONDS_OF_RUN)):
@@ -222,7 +241,7 @@ class Experiment:
         items = in_order(self._state.differences(before, between))
         base = self._repeatable(before)
         if base is None:
-            days = self._repeatable(before, days=0.0), self.rerun(before, days=1.0)
+            days = self._repeatable(before, days=0.0), self.rerun(before, days=_LATER_DAY)
             if self._clock_reads and days[0] is not None and days[1] is not None:
                 by_clock = first_difference(days[0], days[1])
                 if by_clock is not None:
@@ -279,7 +298,7 @@ class Experiment:
         base = self._repeatable(after)
         if base is None:
             return
-        numbers = [item for item in items if item.kind in ("number", "tensor", "iterator")]
+        numbers = [item for item in items if _is_movable(item)]
         for values in self._later_values(outcome.second):
             if not numbers:
                 break
@@ -290,7 +309,7 @@ class Experiment:
             self._walk(outcome, base, after)
         again = self.rerun(after, days=0.0)
         if again is not None and self._clock_reads and not _has_trial(outcome, "clock"):
-            later = self.rerun(after, days=1.0)
+            later = self.rerun(after, days=_LATER_DAY)
             found = _difference(again, later)
             if later is not None and found is not None:
                 outcome.caused.append(Caused(found, (), later, "clock"))
@@ -419,8 +438,20 @@ def _moved_twice(
     ]
 
 
-def _step_of(item: Item) -> Any:
-    return item.after - item.before
+def _is_movable(item: Item) -> bool:
+    if item.kind != "tensor":
+        return item.kind in ("number", "iterator")
+    names = {str(each.dtype).removeprefix("torch.") for each in (item.before, item.after)}
+    dtypes = {getattr(torch, name, None) for name in names}
+    return len(dtypes) == 1 and dtypes <= _MOVABLE and item.before.shape == item.after.shape
+
+
+def _value_and_step(item: Item) -> tuple[Any, Any]:
+    """What it is, and by how much an iteration moves it; of an array as a tensor."""
+    before, value = item.before, item.after
+    if item.kind == "tensor" and not isinstance(value, torch.Tensor):
+        before, value = map(torch.from_numpy, (before, value))
+    return value, value - before
 
 
 def _moved(item: Item, steps: int) -> Any:
@@ -430,23 +461,20 @@ def _moved(item: Item, steps: int) -> Any:
         for _ in itertools.islice(made, min(steps, _MOST_STEPS)):
             pass
         return made
-    if isinstance(item.after, torch.Tensor) and item.after.dtype == torch.bool:
-        return item.after
-    moved = item.after + _step_of(item) * steps
-    return type(item.after)(moved) if type(item.after) in (int, float) else moved
+    value, step = _value_and_step(item)
+    moved = value + step * steps
+    return type(value)(moved) if isinstance(value, int | float) else moved
 
 
 def _moved_to(item: Item, number: int, less: int) -> Any:
     """A number that it has not reached yet, or what is one step before that."""
     if item.kind == "iterator":
         return item.after
-    value, step = item.after, _step_of(item)
+    value, step = _value_and_step(item)
     target = number - step * less
     if isinstance(value, torch.Tensor):
-        is_ahead = ((target - value) * step > 0).to(value.device)
+        is_ahead = (target - value) * step > 0
         return torch.where(is_ahead, torch.zeros_like(value) + target, value)
-    if not isinstance(value, int | float):
-        return ((target - value) * step > 0) * (target - value).astype(value.dtype) + value
     is_ahead = math.isfinite(step) and (target - value) * step > 0
     return type(value)(target) if is_ahead else value
 
@@ -489,12 +517,18 @@ def _constants(iteration: Iteration) -> list[int]:
 
 def _draw_always(patches: Patches, value: float) -> None:
     """The functions of ``random`` and ``numpy.random`` return the lowest or the highest number."""
-    low = value < 0.5
-    patches.set(random, "random", lambda: value)
-    patches.set(random, "getrandbits", lambda bits: 0 if low else (1 << bits) - 1)
+    low, left = value < 0.5, iter(range(_MOST_DRAWS))
+
+    def drawn(number: Any) -> Any:
+        if next(left, None) is None:
+            raise Stopped("draws")
+        return number
+
+    patches.set(random, "random", lambda: drawn(value))
+    patches.set(random, "getrandbits", lambda bits: drawn(0 if low else (1 << bits) - 1))
     # All others of the module are methods of a generator, which call these.
-    patches.set(random.Random, "random", lambda _self: value)
-    patches.set(random.Random, "_randbelow", lambda _self, n: 0 if low else n - 1)
+    patches.set(random.Random, "random", lambda _self: drawn(value))
+    patches.set(random.Random, "_randbelow", lambda _self, n: drawn(0 if low else n - 1))
     patches.set(
         random.Random,
         "normalvariate",

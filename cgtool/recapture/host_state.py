@@ -133,9 +133,7 @@ class HostState:
         """Those of the places."""
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._arrays: list[Any] = []
-        self._sources: list[Any] = [random, torch.default_generator]
-        if (numpy := sys.modules.get("numpy")) is not None:
-            self._sources.append(numpy.random)
+        self._sources = host_generators()
 
     def _look(self) -> None:
         """Add what is reachable now: the code may replace what holds its state by another."""
@@ -169,13 +167,15 @@ class HostState:
         with raw():
             reading.tensors = [tensor.detach().clone() for _, tensor in self._tensors]
         reading.arrays = [array.copy() for array in self._arrays]
-        reading.random = [_state_of(source) for source in self._sources]
+        reading.random = [read_generator(source) for source in self._sources]
         return reading
 
     def restore(self, reading: Reading) -> None:
         """Set everything to what it was."""
         copies: Copies = {}
         for number, (place, items) in enumerate(zip(self.places, reading.places, strict=False)):
+            if items is _UNREAD:
+                continue
             fresh = {
                 key: copy_of(reading.iterators[number, key], copies)
                 for key in items
@@ -191,7 +191,7 @@ class HostState:
             with contextlib.suppress(ValueError):  # read-only by now, or of another shape
                 array[...] = values
         for source, state in zip(self._sources, reading.random, strict=False):
-            _set_state(source, state)
+            write_generator(source, state)
 
     def seed(self, number: int) -> None:
         """Seed all random generators of the host."""
@@ -308,14 +308,25 @@ def _is_small_on_host(tensor: torch.Tensor) -> bool:
     return is_plain and on_host(tensor) and has_memory(tensor) and tensor.numel() <= _SMALL
 
 
+_UNREAD: Items = {}
+"""In place of what could not be read: it is not set back."""
+
+
 def _items_of(place: Place) -> Items:
     try:
         return place.items()
-    except Exception:  # an attribute of the user's that raises
-        return {}
+    except Exception:  # an attribute of the user's that raises, or a set that a thread fills
+        return _UNREAD
 
 
-def _state_of(source: Any) -> Any:
+def host_generators() -> list[Any]:
+    """The random generators that all code shares."""
+    numpy = sys.modules.get("numpy")
+    return [random, torch.default_generator, *([] if numpy is None else [numpy.random])]
+
+
+def read_generator(source: Any) -> Any:
+    """The state of a source of random numbers, which can be compared by its text."""
     if hasattr(source, "getstate"):  # Python's
         return source.getstate()
     if hasattr(source, "get_state"):  # PyTorch's, and the older ones of NumPy
@@ -325,7 +336,8 @@ def _state_of(source: Any) -> Any:
     return getattr(source, "bit_generator", source).state
 
 
-def _set_state(source: Any, state: Any) -> None:
+def write_generator(source: Any, state: Any) -> None:
+    """Set it back to what ``read_generator`` returned."""
     if hasattr(source, "setstate"):
         source.setstate(state)
     elif hasattr(source, "set_state"):

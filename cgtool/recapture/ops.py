@@ -89,8 +89,6 @@ class Op:
     """Those of the device tensors among the arguments, one tensor after the other."""
     reads_device: bool = False
     """It brings values of the device to the host, and waits for them."""
-    fills_host: bool = False
-    """It copies from the device to the host, and does not wait."""
     random: bool = False
     """It draws random numbers."""
     in_optimizer: bool = False
@@ -302,7 +300,6 @@ class KeptOpRecorder(OpRecorder):
             op.host = op.host and _all_on_host(result)
         filled = [each for each in storages_in(result).values() if on_host(each)] if is_copy else []
         if filled and not op.host and _does_not_wait(args, kwargs):
-            op.fills_host = True
             self.filled.update(map(storage_address, filled))
         elif not op.host:
             # A copy into a tensor that is there already fills it as other work of the host does.

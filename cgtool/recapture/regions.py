@@ -142,8 +142,13 @@ class Regions:
             return
         known.runs += 1
         try:
-            with self._unseen(), contained(min(left, _SECONDS_OF_RUN)):
-                self._look(known)
+            with (
+                self._unseen(),
+                # Whatever stops a run, what it has changed is set back.
+                Trial(self._script, known) as trial,
+                contained(min(left, _SECONDS_OF_RUN)),
+            ):
+                self._look(known, trial)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -166,31 +171,30 @@ class Regions:
             script.closed = False
             script.order, script.clock = order, place
 
-    def _look(self, captured: Captured) -> None:
+    def _look(self, captured: Captured, trial: Trial) -> None:
         graph = captured.graph
-        with Trial(self._script, captured) as trial:
-            again = trial.run()
-            self._script.run_again.add(graph.number)
-            difference = trial.difference(again)
-            if difference is None:
-                captured.right += 1
-                self._right |= {graph} & self._found.keys()
-                if again.queries and graph not in self._asked and graph.replays:
-                    self._look_at_queries(captured, trial)
-                return
-            if graph in self._found or self._is_for_another(captured, again, difference):
-                return
-            differing = trial.differing(again, exactly=difference.kind == "number")
-            if differing:
-                self._found[graph] = Rerun(
-                    graph,
-                    difference,
-                    again.iteration,
-                    trial.causes(difference),
-                    tuple(differing),
-                    self._script.place(),
-                    at_first=graph.replays == 0,
-                )
+        again = trial.run()
+        self._script.run_again.add(graph.number)
+        difference = trial.difference(again)
+        if difference is None:
+            captured.right += 1
+            self._right |= {graph} & self._found.keys()
+            if again.queries and graph not in self._asked and graph.replays:
+                self._look_at_queries(captured, trial)
+            return
+        if graph in self._found or self._is_for_another(captured, again, difference):
+            return
+        differing = trial.differing(again, exactly=difference.kind == "number")
+        if differing:
+            self._found[graph] = Rerun(
+                graph,
+                difference,
+                again.iteration,
+                trial.causes(difference),
+                tuple(differing),
+                self._script.place(),
+                at_first=graph.replays == 0,
+            )
 
     def _look_at_queries(self, captured: Captured, trial: Trial) -> None:
         """Code that asks whether it is being captured runs once with the other answer."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import has_memory, is_emptied, key_of, tensors_in
 from cgtool.program.reach import Reachable
 from cgtool.recapture.compare import Difference, first_difference
-from cgtool.recapture.contained import Stopped, UndoingRecorder
+from cgtool.recapture.contained import Stopped, UndoingRecorder, most_ops_after, restoring
 from cgtool.recapture.experiment import in_order, minimal
 from cgtool.recapture.host_state import HostState, Item, Reading, Values
 from cgtool.recapture.iteration import Iteration
@@ -65,14 +66,18 @@ class Trial:
         self._state = HostState(lambda: Reachable(captured.region.roots()))
         self._before = self._state.read()
         self._leaves = captured.objects.alive(captured.graph)
-        self._restore_names = captured.region.restore_after()
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Trial:
+        self._undo.callback(self._restore_gradients)
+        self._undo.callback(self._captured.region.restore_after())
+        self._undo.callback(self._state.restore, self._before)
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._state.restore(self._before)
-        self._restore_names()
+        self._undo.close()
+
+    def _restore_gradients(self) -> None:
         for leaf, gradient in self._leaves:
             leaf.grad = gradient
 
@@ -82,6 +87,7 @@ class Trial:
         for leaf, _ in self._leaves:
             leaf.grad = None  # what a graph allocates, each replay writes anew
         recorder = UndoingRecorder({}, self._script.annotations, set())
+        recorder.most_ops = most_ops_after(self._captured.iteration)
         queries: list[Frames] = []
 
         def run_watched() -> None:
@@ -124,22 +130,22 @@ class Trial:
             raise Stopped("memory")
         memory = _Memory([*storages.values()], self._script)
         before = memory.read()
-        again.launch()
-        after = memory.read()
-        assigned = dict(region.assigned())
-        made = _made(assigned)
-        outputs = {name: _copies(value) for name, value in assigned.items()}
-        results = _copies(made)
-        gradients = [_copies(leaf.grad) for leaf, _ in self._leaves]
-        memory.write(before)
-        # Memory of the host that the replay copies from is as the script has left it.
-        self._state.restore(self._before)
-        self._script.replay_unseen(self._graph)
-        replayed = memory.read()
-        kept = {name: _copies(value) for name, value in region.outputs()}
-        captured = _copies(_of_capture(self._captured.iteration, again.iteration, made))
-        static = [_copies(gradient) for _, gradient in self._leaves]
-        memory.write(before)
+        with memory.restored(before):
+            again.launch()
+            after = memory.read()
+            assigned = dict(region.assigned())
+            made = _made(assigned)
+            outputs = {name: _copies(value) for name, value in assigned.items()}
+            results = _copies(made)
+            gradients = [_copies(leaf.grad) for leaf, _ in self._leaves]
+        with memory.restored(before):
+            # Memory of the host that the replay copies from is as the script has left it.
+            self._state.restore(self._before)
+            self._script.replay_unseen(self._graph)
+            replayed = memory.read()
+            kept = {name: _copies(value) for name, value in region.outputs()}
+            captured = _copies(_of_capture(self._captured.iteration, again.iteration, made))
+            static = [_copies(gradient) for _, gradient in self._leaves]
 
         def differ(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
             pairs = zip(ours, theirs, strict=False)
@@ -234,11 +240,18 @@ class _Memory:
             values = [bytes_of(tensor) for tensor in self.tensors]
             return _Values(values, self.script.device.generator_state())
 
-    def write(self, values: _Values) -> None:
-        with raw():
-            for tensor, value in zip(self.tensors, values.values, strict=True):
-                tensor.untyped_storage().copy_(value)
-            self.script.device.set_generator_state(values.generator)
+    @contextlib.contextmanager
+    def restored(self, values: _Values) -> Iterator[None]:
+        """What runs inside leaves nothing in them."""
+        try:
+            yield
+        finally:
+            with restoring(), raw():
+                for tensor, value in zip(self.tensors, values.values, strict=True):
+                    tensor.untyped_storage().copy_(value)
+                self.script.device.set_generator_state(values.generator)
+                # Other streams of the script's may read it next.
+                self.script.device.synchronize()
 
 
 def _copies(value: Any) -> list[torch.Tensor]:

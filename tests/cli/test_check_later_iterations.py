@@ -333,3 +333,32 @@ def test_nothing_of_it_stays(tmp_path: Path) -> None:
         states.append(json.loads(done.stdout))
     assert states[0] == states[1]
     assert not (tmp_path / "log.txt").exists()
+
+
+ODD_VALUES = """
+def prepare(self):
+    self.flag = torch.tensor([True, False])
+    self.grows = torch.zeros(2)
+    self.phase = torch.zeros(2, dtype=torch.complex64)
+    self.arrays = [np.zeros(3, dtype=kind) for kind in ("uint8", "bool", ">f4", "datetime64[D]")]
+    self.names = np.array(["a", "b"])
+
+def step(self, x):
+    self.flag.logical_not_()
+    self.grows.resize_(self.grows.numel() + 1)
+    self.phase.add_(1j)
+    for array in self.arrays:
+        array[0] = ~array[0] if array.dtype == bool else array[0] + 1
+    self.names[0] = "b" if self.names[0] == "a" else "a"
+    return x * 2
+"""
+DISTINCT_DRAWS = """
+def step(self, x):
+    self.chosen = random.sample(range(1000), 5)
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize("body", [ODD_VALUES, DISTINCT_DRAWS])
+def test_host_state_that_cannot_be_moved_further(tmp_path: Path, body: str) -> None:
+    assert _check(tmp_path, body, timeout=30) == []

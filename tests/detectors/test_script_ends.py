@@ -264,3 +264,15 @@ def test_the_order_of_captures_matters_on_one_stream(tmp_path: Path, stream: str
         "for graph, *_ in kept:\n    graph.replay()\ntorch.cuda.synchronize()\n",
     )
     assert ("capture-order-wastes-pool" in codes) == (stream == "None")
+
+
+def test_running_captured_code_again_leaves_names_and_objects_as_they_are(tmp_path: Path) -> None:
+    codes, _ = _check(
+        tmp_path,
+        "import gc, torch, weakref\nclass Scale:\n    value = 2.0\n"
+        "scale, x = Scale(), torch.ones(4, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(g):\n    y = (lambda t: t * scale.value)(x)\n"
+        "other = Scale()\nfirst, scale = scale, other\ng.replay()\nassert scale is other\n"
+        "kept = weakref.ref(first)\ndel first, scale\ngc.collect()\nassert kept() is None\n",
+    )
+    assert codes == []

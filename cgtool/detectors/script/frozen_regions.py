@@ -72,7 +72,8 @@ class FrozenRegions(Detector):
         name = "`" + items[0].path + "`" if items else ""
         at = "".join(f" at line {each.line}" for each in rerun.place[:1])
         when = f"as the replay{at} begins"
-        op = (before or after).name if (before or after) is not None else ""  # type: ignore[union-attr]
+        call = before or after
+        assert call is not None
         evidence = tuple(item.text for item in items[:_SHOWN])
         evidence += (
             f"run just before the replay{at}, the captured code gives other values: "
@@ -84,17 +85,19 @@ class FrozenRegions(Detector):
             reason = f"the captured code runs other ops {when}{by}: {_branch(before, after)}"
             fix = _FIX_OF_BRANCH if items else _FIX_OF_FIRST
         elif difference.kind == "tensor":
-            reason = f"`{op}` reads another tensor {when}{by}; a replay reads that of the capture"
+            reason = (
+                f"`{call.name}` reads another tensor {when}{by}; a replay reads that of the capture"
+            )
         else:
             old, new = (
                 textwrap.shorten(str(value), 60, placeholder=" ...")
                 for value in (difference.old, difference.new)
             )
-            what = "tensors" if difference.kind == "list" else ""
+            what = " tensors" if difference.kind == "list" else ""
             reason = (
-                f"`{op}` gets {new} {what}{when}{by}, where the capture had {old}; every replay "
-                f"uses {old}"
-            ).replace("  ", " ")
+                f"`{call.name}` gets {new}{what} {when}{by}, where the capture had {old}; every "
+                f"replay uses {old}"
+            )
         return Finding(
             _CODES[difference.kind],
             reason,

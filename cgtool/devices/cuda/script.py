@@ -55,9 +55,10 @@ class _Device:
         return ref.expired()
 
     def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
-        """As ``observe.script.script.Device`` says: in a capture, which launches nothing."""
+        """As ``observe.script.script.Device`` says: in a capture, which launches nothing. What it
+        writes on the host is undone."""
         graph = CUDAGraphBase()
-        recorder.copies = False
+        recorder.copies_device = False
         self.synchronize()
         before = self.recorder
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -68,8 +69,17 @@ class _Device:
                 run()
             finally:
                 self.recorder = before
-                CUDAGraphBase.capture_end(graph)
-        return partial(CUDAGraphBase.replay, graph)
+                try:
+                    CUDAGraphBase.capture_end(graph)
+                finally:
+                    recorder.undo()
+
+        def launch() -> None:
+            # The graph may copy from there.
+            recorder.undo()
+            CUDAGraphBase.replay(graph)
+
+        return launch
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))

@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from cgtool.detectors.capturing_paths import (
-    ops_with_answer,
-    passes_other_values,
-    runs_other_ops,
-)
+from cgtool.detectors.capturing_paths import differs_by_answer
 from cgtool.detectors.frozen_host_state import (
     CPU_WORK_IN_REGION,
     FROZEN,
@@ -41,8 +37,12 @@ _OF_ITERATORS = (PYTHON_SCALAR_FROZEN, PYTHON_SIDE_EFFECTS_SKIPPED)
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 
-def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
-    """Two eager iterations, compared by their ops and by the numbers of optimizers."""
+def _compared(
+    runner: TrialRunner, run: Callable[[], Any], *, finds_state: bool = False
+) -> list[Finding]:
+    """Two eager iterations, compared by their ops and by the numbers of optimizers. With
+    ``finds_state``, which goes on from the state now, the host state that makes the difference is
+    found."""
     target = runner.target
     inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
     ranges = watch_annotations(target.options.annotations)
@@ -54,7 +54,11 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
             numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
         differences = compare_iterations(
-            run_and_look, roots_of(target.workload), annotations, inputs, target.workload
+            run_and_look,
+            roots_of(target.workload),
+            annotations,
+            inputs,
+            target.workload if finds_state else None,
         )
     findings, second = differences.findings, differences.iteration
     before, after = numbers[:2]
@@ -76,10 +80,12 @@ def _compared(runner: TrialRunner, run: Callable[[], Any]) -> list[Finding]:
     return findings
 
 
-def consecutive(runner: TrialRunner, trial: Trial, skipped: int = 0) -> list[Finding]:
+def consecutive(
+    runner: TrialRunner, trial: Trial, skipped: int = 0, *, finds_state: bool = False
+) -> list[Finding]:
     """Compare two consecutive iterations, after ``skipped`` others."""
     runner.begin_eager(trial, skipped)
-    return _compared(runner, runner.iterate)
+    return _compared(runner, runner.iterate, finds_state=finds_state)
 
 
 def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding]:
@@ -96,7 +102,7 @@ def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding
 def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
     """What the host changes between iterations, or between two sets of inputs."""
     for skipped in range(max(1, iteration)):
-        if findings := _frozen_among(consecutive(runner, trial, skipped)):
+        if findings := _frozen_among(consecutive(runner, trial, skipped, finds_state=True)):
             return findings
     inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
     return _frozen_among(_restarted(runner, captured, inputs))
@@ -183,13 +189,7 @@ def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -
         eager_iteration(target)
 
     with watch_annotations(target.options.annotations) as annotations:
-        no, yes = (
-            [op.call for op in ops_with_answer(answer, run, roots, annotations)]
-            for answer in (False, True)
-        )
-        if [call.name for call in no] != [call.name for call in yes]:
-            return [runs_other_ops(queries[0], no, yes)]
-        other = passes_other_values(queries[0], run, roots, annotations, inputs)
+        other = differs_by_answer(queries[0], run, roots, annotations, inputs)
     return [] if other is None else [other]
 
 

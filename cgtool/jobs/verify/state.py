@@ -9,12 +9,6 @@ change from noise.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 
 from cgtool.devices.device import Device
@@ -22,6 +16,7 @@ from cgtool.observe.raw_tensors import copies, raw, write
 from cgtool.program.description import named_tensors
 from cgtool.program.progress import in_words, progress
 from cgtool.program.workload import Workload, inputs_of, reachable_from
+from cgtool.recapture.host_state import host_generators, read_generator, write_generator
 
 
 def state_of(workload: Workload) -> dict[str, torch.Tensor]:
@@ -60,13 +55,9 @@ class Snapshot:
         found = ((each, progress(each[1])) for each in reachable.objects.values())
         self._progress = [(each, before) for each, before in found if before is not None]
         self._arrays = [(array, array.copy()) for array in reachable.arrays]
-        sources = [*reachable.random_sources, random]
-        if (numpy := sys.modules.get("numpy")) is not None:
-            sources.append(numpy.random)
-        self._random: list[Callable[[], object]] = [
-            *map(_rewinding, sources),
-            partial(device.set_rng_state, device.get_rng_state()),
-        ]
+        sources = [*reachable.random_sources, *host_generators()]
+        self._random = [(source, read_generator(source)) for source in sources]
+        self._device, self._device_random = device, device.get_rng_state()
 
     def restore(self) -> None:
         """Restore objects, contents and random states."""
@@ -85,15 +76,6 @@ class Snapshot:
                 write(tensor, self.values[id(tensor)])
         for array, values in self._arrays:
             array[...] = values
-        for restore in self._random:
-            restore()
-
-
-def _rewinding(source: Any) -> Callable[[], object]:
-    """What sets a source of random numbers back to its present state."""
-    if hasattr(source, "getstate"):  # Python's
-        return partial(source.setstate, source.getstate())
-    if hasattr(source, "get_state"):  # PyTorch's, and the older ones of NumPy
-        return partial(source.set_state, source.get_state())
-    bits = getattr(source, "bit_generator", source)
-    return partial(setattr, bits, "state", bits.state)
+        for source, state in self._random:
+            write_generator(source, state)
+        self._device.set_rng_state(self._device_random)

@@ -133,6 +133,9 @@ class LaterBlock:
     """All names in its lines."""
     reused: set[str] = field(default_factory=set)
     """Names that other captured lines have, too, and perhaps another meaning of them."""
+    values: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, CellType] = field(default_factory=dict)
+    """Its names while it runs, and until they are restored."""
 
     def outputs(self) -> Outputs:
         """Those of the capture that are alive."""
@@ -166,14 +169,15 @@ class LaterBlock:
         _run(self.code, self.values, self.cells, self.outer)
 
     def restore_after(self) -> Callable[[], None]:
-        """Returns what sets the global names back that ``run`` sets."""
-        names = {*self.code.co_names}
+        """Returns what sets the global names back that ``run`` sets, and forgets what it made."""
+        names = {*self.code.co_names, *self.names}
         before = {name: self.outer[name] for name in names & self.outer.keys()}
 
         def restore() -> None:
             for name in names & self.outer.keys() - before.keys():
                 del self.outer[name]
             self.outer.update(before)
+            self.values, self.cells = {}, {}
 
         return restore
 

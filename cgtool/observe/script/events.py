@@ -26,7 +26,7 @@ class Publisher:
     def __init__(self) -> None:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         self.closed = False
-        """The script is over: nothing is published anymore."""
+        """Nothing is published: the script is over, or captured code runs again."""
         self.failure: Exception | None = None
         """The first error of cgtool's own that a handler has raised."""
         self.published = 0

@@ -67,8 +67,9 @@ _SYNCS = frozenset(
 class Undoing(Protocol):
     """A recorder that undoes what a run writes (``recapture.contained``)."""
 
-    copies: bool
-    """What is overwritten is copied before; in a capture, which writes nothing, it is not."""
+    copies_device: bool
+    """What is overwritten on the device is copied before, too; in a capture, which writes nothing
+    there, it is not."""
 
     def observe(self, func: Any, args: Args, kwargs: Kwargs, run: Any, caller: Any) -> Any:
         """As ``OpRecorder.observe``."""

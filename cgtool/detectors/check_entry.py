@@ -21,6 +21,7 @@ from cgtool.detectors.capturing_paths import (
 )
 from cgtool.detectors.frozen_host_state import (
     CONTROL_FLOW_FROZEN,
+    RNG_FROZEN_SEED,
     Differences,
     compare_iterations,
 )
@@ -105,7 +106,8 @@ def check_entry(
         findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
         findings.extend(preflight.of_modules(workload, differences.findings))
         findings.extend(differences.explained)
-        if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences.findings):
+        branches = (CONTROL_FLOW_FROZEN, RNG_FROZEN_SEED)
+        if any(finding.code in branches for finding in differences.findings):
             # Another call may run the layers that this one skipped.
             findings.demote(UNUSED_INPUT)
         checked.append("two eager iterations")

@@ -207,7 +207,7 @@ def _argument(caused: Caused, op: str, name: str, when: str, *, is_random: bool)
     """The finding of an op that gets another argument, without its place."""
     difference, items = caused.difference, caused.items
     if difference.kind == "tensor":
-        return _tensor(caused, op, name, when)
+        return _tensor(caused, op, name, when, is_random=is_random)
     old, new = (
         textwrap.shorten(str(value), 60, placeholder=" ...")
         for value in (difference.old, difference.new)
@@ -219,7 +219,9 @@ def _argument(caused: Caused, op: str, name: str, when: str, *, is_random: bool)
             f"{op} gets another number of tensors {when}; a graph keeps those of the capture",
             evidence=evidence,
         )
-    fix = _fix_of_number(op, difference.new, is_drawn=difference.is_drawn)
+    # Where an argument is left out in one call, it is the one that the other has.
+    given = difference.old if difference.new is None else difference.new
+    fix = _fix_of_number(op, given, is_drawn=difference.is_drawn)
     if is_random:
         reason = f"a random number drawn on the host reaches {op}: every replay repeats it"
         return Finding(RNG_FROZEN_SEED, reason, evidence=evidence, fix=fix)
@@ -240,10 +242,22 @@ def _code_of(caused: Caused, items: Sequence[Item]) -> Code:
     return CPU_STATE_STEP_COUNTER if is_counter else PYTHON_SCALAR_FROZEN
 
 
-def _tensor(caused: Caused, op: str, name: str, when: str) -> Finding:
+def _tensor(caused: Caused, op: str, name: str, when: str, *, is_random: bool) -> Finding:
     old, new = caused.difference.old, caused.difference.new
     assert isinstance(old, OutsideTensor) and isinstance(new, OutsideTensor)
+    evidence = (
+        f"{op}: {list(old.shape)} at {old.address:#x}, then {list(new.shape)} at {new.address:#x}",
+    )
     is_parameter = new.parameter is not None and new.storage != old.storage
+    if is_parameter and old.parameter not in (None, new.parameter):
+        chosen = "a random number drawn on the host" if is_random else name or "the code"
+        return Finding(
+            RNG_FROZEN_SEED if is_random else CONTROL_FLOW_FROZEN,
+            f"{chosen} chooses another parameter here {when}; a graph always reads that of the "
+            "capture",
+            evidence=evidence,
+            fix=_FIX_OF_DRAW if is_random else None,
+        )
     is_resized = old.shape != new.shape
     shape = ", of another shape," if is_resized else ""
     subject = f"a tensor behind {name}" if name else "a tensor that this line reads"
@@ -251,10 +265,7 @@ def _tensor(caused: Caused, op: str, name: str, when: str) -> Finding:
         PARAMETER_REBOUND if is_parameter else METADATA_ADDRESS_CHANGED,
         f"{subject} is a different tensor{shape} {when}; a graph always reads the tensor of the "
         "capture",
-        evidence=(
-            f"{op}: {list(old.shape)} at {old.address:#x}, then {list(new.shape)} at "
-            f"{new.address:#x}",
-        ),
+        evidence=evidence,
         fix=_FIX_OF_SIZE if is_resized else None if is_parameter else _FIX_OF_ASSIGNMENT,
     )
 

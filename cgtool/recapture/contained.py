@@ -34,7 +34,7 @@ from cgtool.torch_compat.private import storage_address
 
 _MOST_BYTES = 4 << 30
 """Of what a run overwrites, which is copied before."""
-MOST_OPS = 20
+_MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
 _FEW_OPS = 1000
 """In addition to these."""

@@ -477,6 +477,8 @@ call_module: Callable[..., Any] = _module(
 CALL_MODULE_CODE: CodeType = call_module.__code__
 Dropout: Any = _module("torch.nn.modules.dropout._DropoutNd", "train() and eval() are not compared")
 """The base class of all dropout modules."""
+Norm: Any = _module("torch.nn.modules.batchnorm._NormBase", "train() and eval() are not compared")
+"""The base class of the modules that may keep running statistics."""
 
 
 # The simulated device.

@@ -173,7 +173,7 @@ def test_a_refusal_of_the_entry_is_a_finding_and_the_rest_is_checked(tmp_path, n
 
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
-    [("read", 52, "`math.exp` with a tensor"), ("listed", 55, "tolist")],
+    [("read", 52, "`torch.exp`"), ("listed", 55, "tolist")],
 )
 def test_a_parameter_whose_value_is_read_on_the_host_is_not_unused(tmp_path, name, line, reason):
     done = check(tmp_path, REFUSED, "--format", "json", target=f"model.py:{name}")
@@ -690,8 +690,7 @@ def test_a_counter_names_the_line_that_uses_it(tmp_path):
     [finding] = report["findings"]
     lines = (IMPORTS + POSITION).splitlines()
     used = next(number for number, line in enumerate(lines, 1) if "queue[" in line)
-    assert finding["line"] != used
-    assert any(each.endswith(f":{used}") for each in finding["evidence"])
+    assert finding["line"] == used
 
 
 GROWS = """\

@@ -74,7 +74,10 @@ def test_what_was_looked_at(tmp_path: Path) -> None:
         tmp_path,
         f"{_CAPTURE}g.replay()\ng.replay()\n",
     )
-    assert looked == ("the script (1 capture, 2 replays)",)
+    assert looked == (
+        "the script (1 capture, 2 replays)",
+        "the code of 1 graph, run again as replays began",
+    )
 
 
 def test_an_exception_of_the_script_is_a_failure_with_its_line(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_no_such_code(cudagraph):
         [
             "E*AssertionError: model.py:counts: replay differs from eager in * comparisons",
             "E*error[[]cpu-state-step-counter]*",
-            "E*--> model.py:26 in *",
+            "E*--> model.py:27 in *",
             "E*output*2 of 3*differs*",
             "E*AssertionError: model.py:counts: cpu-state-step-counter",
             "E*Failed: graph.check(): unknown code 'cpu-state-step-count'; "

@@ -23,7 +23,7 @@ from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import frames_of
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.torch_compat.private import Dropout
+from cgtool.torch_compat.private import Dropout, Norm
 from cgtool.torch_compat.weak import Weak
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -166,7 +166,7 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
         return bool(module.p > 0)
     if isinstance(module, torch.nn.RNNBase | torch.nn.MultiheadAttention):
         return module.dropout > 0
-    is_norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
+    is_norm = isinstance(module, Norm)
     return is_norm and bool(module.track_running_stats)
 
 

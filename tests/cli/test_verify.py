@@ -303,4 +303,5 @@ def test_layers_that_a_call_leaves_out_are_explained_by_the_branch(tmp_path):
     result = run_cgtool("verify", f"{file}:build", "--device", "simulated", cwd=tmp_path)
     assert result.returncode == 4
     assert "give no gradient to layers." in result.stderr
-    assert "rng-frozen-seed at model.py:15" in result.stderr
+    assert "model.py:15 in Net.forward" in result.stderr
+    assert "rng-frozen-seed" in result.stderr

@@ -26,8 +26,8 @@ class Average(nn.Module):
         self.calls = 0
 
     def forward(self, x):
-        self.calls += 1  # <- cpu-state-step-counter
-        return x / (1 - 0.9**self.calls)
+        self.calls += 1
+        return x / (1 - 0.9**self.calls)  # <- cpu-state-step-counter
 
 
 def counter(device):
@@ -37,8 +37,8 @@ def counter(device):
 def global_counter(device):
     def scale(x):
         global calls
-        calls += 1  # <- cpu-state-step-counter
-        return x * calls
+        calls += 1
+        return x * calls  # <- cpu-state-step-counter
 
     return scale, (torch.ones(4, device=device),)
 
@@ -55,8 +55,8 @@ def every_third(device):
 
 def python_random(device):
     def noisy(x):
-        seed = random.getrandbits(16)  # <- rng-frozen-seed
-        return x + seed
+        seed = random.getrandbits(16)
+        return x + seed  # <- rng-frozen-seed
 
     return noisy, (torch.zeros(4, device=device),)
 
@@ -79,8 +79,8 @@ def host_tensors(device):
     history = torch.zeros(8)
 
     def normalize(x):
-        scale = 1 + history.mul_(0.9).add_(0.1).mean().item()  # <- cpu-work-in-region
-        return x * scale
+        scale = 1 + history.mul_(0.9).add_(0.1).mean().item()
+        return x * scale  # <- cpu-work-in-region
 
     return normalize, (torch.randn(8, device=device),)
 
@@ -99,8 +99,8 @@ class Recurrent(nn.Module):
         self.hidden = torch.zeros(2, 4, device=device)
 
     def forward(self, x):
-        hidden = torch.tanh(self.cell(x) + self.hidden)
-        self.hidden = hidden.detach()  # <- metadata-address-changed
+        hidden = torch.tanh(self.cell(x) + self.hidden)  # <- metadata-address-changed
+        self.hidden = hidden.detach()
         return hidden
 
 
@@ -234,8 +234,8 @@ class Growing(nn.Module):
     strength = 0.0
 
     def forward(self, x):
-        Growing.strength = min(1.0, Growing.strength + 0.1)  # <- cpu-state-step-counter
-        return x * Growing.strength
+        Growing.strength = min(1.0, Growing.strength + 0.1)
+        return x * Growing.strength  # <- cpu-state-step-counter
 
 
 def attribute_of_a_class(device):
@@ -247,7 +247,7 @@ def batches_of_an_iterator(device):
     x = torch.zeros(4, device=device)
 
     def step():
-        x.copy_(next(batches))  # <- python-side-effects-skipped
+        x.copy_(next(batches))  # <- metadata-address-changed
         return x * 2
 
     return step

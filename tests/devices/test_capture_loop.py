@@ -146,4 +146,6 @@ def test_no_other_code_captures():
         "devices/cuda/script.py",
         "devices/cuda/script.py",
         "devices/cuda/session.py",
+        "devices/simulated/cudagraph.py",
+        "devices/simulated/cudagraph.py",
     ]

@@ -130,16 +130,20 @@ def not_restored(runner: TrialRunner, trial: Trial) -> tuple[Finding, ...]:
 
 
 def side_effects(findings: list[Finding], known: list[Finding]) -> list[Finding]:
-    """What Python changes, and a replay does not, at lines that no known finding names."""
+    """What Python changes, and a replay does not, that no known finding names."""
     lines = {finding.frames[:1] for finding in known}
-    named = " ".join(text for finding in known for text in finding.evidence).split()
+    named = {name for finding in known for name in _named_in(finding)}
     effects = (each for each in findings if each.code == PYTHON_SIDE_EFFECTS_SKIPPED)
     return [
         finding
         for finding in effects
-        if finding.frames[:1] not in lines
-        and not any(frame.short in named for frame in finding.frames[:1])
+        if finding.frames[:1] not in lines and named.isdisjoint(_named_in(finding))
     ]
+
+
+def _named_in(finding: Finding) -> list[str]:
+    """The host state that its evidence names."""
+    return [text.split("`")[1] for text in finding.evidence if text.startswith("`")]
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def container(value: Any) -> Place:
 
     def items() -> Items:
         if isinstance(value, dict):
-            return dict(value)
+            # Not by the methods of a subclass, which may be the user's.
+            return dict(dict.items(value))
         return {each: each for each in value} if isinstance(value, set) else dict(enumerate(value))
 
     def put(items: Items) -> None:

@@ -22,7 +22,7 @@ from tests.forked_workers import in_fork
 SECONDS = 120
 AT_LINE, ELSEWHERE, MISSED = "at the line", "elsewhere", "missed"
 CLEAN, ALARM, UNDECIDED = "clean", "false alarm", "cannot tell"
-GOOD = (AT_LINE, CLEAN)
+GOOD = (ELSEWHERE, AT_LINE, CLEAN)
 WRONG = HERE / "wrong.txt"
 """What is known to be judged wrongly, a line ``NAME: OUTCOME`` each.
 

@@ -75,12 +75,11 @@ def test_the_truth_compares_gradients_and_leaves_libraries_alone():
 def test_verdicts_are_right_but_for_those_known_to_be_wrong(group):
     group_of_part = chosen(PART)[group::GROUPS]
     known = known_wrong()
-    listed = {each.name: known[each.name] for each in group_of_part if each.name in known}
     wrong = {
         each.program.name: each for each in verdicts(group_of_part, jobs=1) if not each.is_right
     }
-    text = "\n".join(each.text for each in wrong.values())
-    assert {name: each.outcome for name, each in wrong.items()} == listed, text
+    text = "\n".join(each.text for name, each in wrong.items() if name not in known)
+    assert wrong.keys() <= known.keys(), text
 
 
 @pytest.mark.gpu

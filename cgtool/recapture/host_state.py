@@ -230,12 +230,12 @@ class HostState:
         """What differs from ``plain_values`` of another time, as far as these say."""
         items: list[Item] = []
         for number, (place, held) in enumerate(zip(self.places, reading.places, strict=False)):
-            for key, value in held.items():
+            for key, value in held.items() if _holds_objects(place) else ():
                 name = _name_of(place.path, key)
                 # An attribute may have been one of the class until now.
                 is_new = name not in values and (place.path, None) in values
                 before = ABSENT if is_new else values.get(name, value)
-                if type(value) in _VALUES and before != value:
+                if type(value) in _VALUES and before not in (value, _AMBIGUOUS):
                     is_number = type(value) is type(before) and type(value) in _NUMBERS
                     kind = "number" if is_number else "value"
                     items.append(Item(name, kind, before, value, ("places", number, key)))
@@ -269,12 +269,23 @@ def plain_values(reachable: Reachable) -> Values:
     """Numbers, texts and flags by path, and the paths of what holds something. Keeps nothing
     alive."""
     values: Values = {}
-    for place in reachable.places:
+    for place in filter(_holds_objects, reachable.places):
         values[place.path, None] = None
         for key, value in _items_of(place).items():
             if type(value) in _VALUES:
-                values[_name_of(place.path, key)] = value
+                name = _name_of(place.path, key)
+                values[name] = value if values.get(name, value) == value else _AMBIGUOUS
     return values
+
+
+def _holds_objects(place: Place) -> bool:
+    """Whether its values are Python's own. The size of a tensor's memory is not set to another one:
+    that would lose what is in it."""
+    return place.same is same_objects
+
+
+_AMBIGUOUS = object()
+"""Several places have this name, and hold different values."""
 
 
 def _name_of(path: str, key: Any) -> str:

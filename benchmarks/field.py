@@ -31,6 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "benchmarks" / "field"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cgtool-field"
+OPTIONS = ("--no-deps", "--no-build-isolation", "--quiet")
+"""Of pip."""
 FOUND_OR_NOT = (0, 1)
 """Exit codes of `check` that are an answer."""
 TIMED_OUT = -int(signal.SIGALRM)
@@ -133,10 +135,12 @@ def execute(command: list[str], limit_s: float, **options: Any) -> Ended:
         return Ended(code, out.read(), err.read(), wall_s)
 
 
-def pip(arguments: list[str], program: Program) -> None:
-    """Run pip of this Python. Exits with its message if it fails."""
+def pip(arguments: list[str], program: Program, wheels: Path | None = None) -> None:
+    """Run pip of this Python, which takes packages from a folder of ``wheels`` if it is given one.
+    Exits with its message if it fails."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    ended = execute(command, 1200, env={**os.environ, **program.variables})
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels.resolve())} if wheels else {}
+    ended = execute(command, 1200, env={**os.environ, **program.variables, **offline})
     if ended.code:
         sys.exit(f"{program.name}: pip failed\n{ended.err[-2000:]}")
 
@@ -153,14 +157,10 @@ def environment_of(program: Program, cache: Path, wheels: Path | None) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "base.pth").write_text("".join(f"{path}\n" for path in places))
     if program.requirements:
-        source = ["--no-index", "--find-links", str(wheels)] if wheels else []
-        pip(["--python", str(python), "install", *options(source), *program.requirements], program)
+        install = ["--python", str(python), "install", *OPTIONS, *program.requirements]
+        pip(install, program, wheels)
     ready.touch()
     return python
-
-
-def options(source: list[str]) -> list[str]:
-    return ["--no-deps", "--no-build-isolation", "--quiet", *source]
 
 
 def location(finding: dict[str, Any]) -> str:
@@ -290,7 +290,7 @@ def main() -> None:
         for program in programs:
             target = ["--wheel-dir", str(given.download.resolve())]
             if program.requirements:
-                pip(["wheel", *options(target), *program.requirements], program)
+                pip(["wheel", *OPTIONS, *target, *program.requirements], program)
         return
     outcomes = []
     with Path(given.save or os.devnull).open("a") as file:

@@ -271,9 +271,42 @@ print([b.sum().item() for b in model.buffers()])
 """
 
 
-def test_a_program_behaves_as_without_check(tmp_path: Path) -> None:
+TWO_GRAPHS = """
+nets = [nn.Linear(4, 4).cuda() for _ in range(2)]
+optimizers = [torch.optim.Adam(net.parameters(), lr=0.1, capturable=True) for net in nets]
+scale = 1.0
+
+def step(number):
+    optimizers[number].zero_grad(set_to_none=True)
+    loss = (nets[number](x) * scale + torch.randn_like(x)).square().mean()
+    loss.backward()
+    optimizers[number].step()
+    return loss
+
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    for _ in range(3):
+        step(0), step(1)
+torch.cuda.current_stream().wait_stream(side)
+other = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    first = step(0)
+with torch.cuda.graph(other, pool=graph.pool()):
+    second = step(1)
+for number in range(35):
+    scale = 1 - number / 100
+    graph.replay()
+    print(first.item(), [p.sum().item() for p in nets[0].parameters()])
+    other.replay()
+    print(second.item(), [p.sum().item() for p in nets[1].parameters()])
+"""
+
+
+@pytest.mark.parametrize("source", [STAYS, TWO_GRAPHS], ids=["everything", "two graphs differ"])
+def test_a_program_behaves_as_without_check(tmp_path: Path, source: str) -> None:
     """With the values that it prints under `run`, where no code runs again."""
-    (tmp_path / "script.py").write_text(HEAD + STAYS)
+    (tmp_path / "script.py").write_text(HEAD + source)
     printed = []
     for command in ("run", "check"):
         (tmp_path / "outside.txt").unlink(missing_ok=True)

@@ -58,8 +58,6 @@ class Rerun:
     """Names of what has other values than after a replay."""
     place: Frames
     """Where the replay begins."""
-    at_first: bool
-    """It is the first replay of the graph."""
 
 
 @dataclass
@@ -161,7 +159,7 @@ class Regions:
 
     @contextlib.contextmanager
     def _unseen(self) -> Iterator[None]:
-        """What runs inside is no part of the script: nothing is published of it."""
+        """Events of what runs inside are not published: it is not part of the script."""
         script = self._script
         order, place = copy.deepcopy(script.order), script.clock
         script.closed = True
@@ -193,7 +191,6 @@ class Regions:
                 trial.causes(difference),
                 tuple(differing),
                 self._script.place(),
-                at_first=graph.replays == 0,
             )
 
     def _look_at_queries(self, captured: Captured, trial: Trial) -> None:
@@ -227,16 +224,12 @@ class Regions:
     # --- the end
 
     def found(self) -> list[Rerun]:
-        """What is to be reported when the script has ended. Graphs that the same line captures may
-        be meant for different states: one of them is reported if none differed at its first
-        replay, and none was right after one had differed."""
-        by_place = self._script.graphs_by_place()
-        at_first = {graph.frames for graph, rerun in self._found.items() if rerun.at_first}
+        """What is to be reported when the script has ended: one of the graphs that a line captures,
+        if none of them was right after one had differed."""
         right = {graph.frames for graph in self._right}
         places: dict[Frames, Rerun] = {}
         for graph, rerun in self._found.items():
-            is_alone = len(by_place[graph.frames]) == 1
-            if graph.frames not in right and (is_alone or graph.frames not in at_first):
+            if graph.frames not in right:
                 places.setdefault(graph.frames, rerun)
         return [*places.values()]
 

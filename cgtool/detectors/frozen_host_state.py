@@ -292,7 +292,8 @@ _FILLS = re.compile(r"\.(append|add|extend|insert|put|appendleft|update|setdefau
 
 def _line_that_names(path: str, codes: Iterable[CodeType]) -> Frames:
     """A line that seems to fill a container with this name."""
-    name = re.compile(rf"\b{re.escape(path.rpartition('.')[2])}\b")
+    last = path.partition("[")[0].rpartition(".")[2]
+    name = re.compile(rf"\b{re.escape(last)}\b")
     for each in codes:
         if is_internal(each):
             continue

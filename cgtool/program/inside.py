@@ -31,8 +31,10 @@ from cgtool.program.places import (
     Place,
     attributes,
     container,
+    dotted,
     entries,
     frame_names,
+    indexed,
     memory,
     memory_file,
     variables,
@@ -68,15 +70,17 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
     """What is directly inside an object, with paths. ``places`` gets the places that hold it.
 
     Without ``places`` only what the code of a function names: not the closures of libraries, and
-    not the other methods of its object.
+    not the other methods of its object; and paths as PyTorch names modules (``layers.0``), where
+    others are as in the code (``buckets[2]``).
     """
     if is_a(value, torch.Tensor):
         yield from _in_tensor(path, value, places)
     elif is_a(value, dict | list | deque | set):
-        yield from _in_place(path, container(value), places, len(value))
+        place = container(value, is_indexed=places is not None)
+        yield from _in_place(path, place, places, len(value))
     elif is_a(value, tuple | frozenset):
         for index, item in enumerate(list(value)[:_MOST_ITEMS]):
-            yield _joined(path, index), item
+            yield dotted(path, index) if places is None else indexed(path, index), item
     elif is_a(value, types.FunctionType):
         yield from _in_function(path, value, places)
     elif is_a(value, types.MethodType):
@@ -88,7 +92,7 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
         yield path, value.args
         yield path, value.keywords
         yield path, value.func
-        yield path, vars(value)
+        yield from _in_place(path, container(vars(value)), places, len(vars(value)))
     elif is_a(value, type):
         yield from _in_class(path, value, places)
     elif is_a(value, types.ModuleType):
@@ -129,7 +133,7 @@ def _in_mapping(
     path: str, mapping: types.MappingProxyType[Any, Any], _places: list[Place] | None
 ) -> Iterator[Named]:
     # Read-only here; it can be that of a class.
-    yield from ((_joined(path, key), value) for key, value in mapping.items())
+    yield from ((indexed(path, key), value) for key, value in mapping.items())
 
 
 def _in_queue(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
@@ -158,7 +162,7 @@ def _in_suspended(path: str, value: Any, places: list[Place] | None) -> Iterator
     yield from _in_place(path, frame_names(value, {*assigned & names_read_later(frame)}), places)
     for name, part in locals_of(frame).items():
         if name not in assigned:
-            yield _joined(path, name), part
+            yield dotted(path, name), part
     # A loop keeps its iterator, and a delegating generator the other one, which have no names.
     known = {id(part) for part in locals_of(frame).values()}
     for part in gc.get_referents(value):
@@ -195,13 +199,18 @@ def _in_place(
 ) -> Iterator[Named]:
     if size > _MOST_ITEMS:
         return
+    place.path = path
     if places is not None:
-        place.path = path
         places.append(place)
     for key, value in place.items().items():
-        yield path if key is value else _joined(path, key), value
-        if isinstance(key, torch.Tensor):
+        if type(key) is str and key in MODULE_TABLES and type(value) is dict:
+            # ``layers.0.weight``: without the names of a module's own dictionaries.
+            yield from _in_place(path, container(value), places, len(value))
+        elif key is value or isinstance(key, torch.Tensor):
             yield path, key
+            yield path, value
+        else:
+            yield place.name_of(key), value
 
 
 def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> Iterator[Named]:
@@ -209,7 +218,7 @@ def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> I
         if part is not tensor:
             yield f"{path}{suffix}", part
     # Attributes of the tensor object; those of a wrapper can be all that it wraps.
-    yield path, vars(tensor)
+    yield from _in_place(path, container(vars(tensor)), places, len(vars(tensor)))
     for hooks in TENSOR_HOOKS:
         yield f"hook of {path}", getattr(tensor, hooks, None)
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -402,7 +411,7 @@ def _in_tied(path: str, value: Any, table: object) -> Iterator[Named]:
         yield from _in_c(path, value, None)
         return
     for name, part in list(table.items()):
-        yield from ((_joined(path, name), each) for each in _parts(part))
+        yield from ((dotted(path, name), each) for each in _parts(part))
 
 
 def _parts(value: Any) -> list[Any]:
@@ -457,16 +466,6 @@ def _is_users(name: str, module: types.ModuleType | None) -> bool:
     if package in sys.stdlib_module_names or file is None:
         return name == "__main__"
     return "-packages/" not in file and package not in ("torch", "cgtool")
-
-
-_SHORT = frozenset(MODULE_TABLES)
-
-
-def _joined(path: str, key: Any) -> str:
-    """``layers.0.weight``: without the names of a module's own dictionaries."""
-    if isinstance(key, torch.Tensor) or key in _SHORT:
-        return path
-    return f"{path}.{key}" if path else str(key)
 
 
 def is_data(value: Any) -> bool:

@@ -51,6 +51,14 @@ class Place:
     """How the code names it; "" for what has no name of its own: the globals of a function."""
     owner: tuple[Any, ...] = ()
     """Whose it is, by identity: another walk finds the same place of the same owner."""
+    is_indexed: bool = False
+    """The code names what is in it by its key in brackets."""
+
+    def name_of(self, key: Any) -> str:
+        """How the code names what has this key."""
+        if isinstance(key, str) and key in _NAMELESS:
+            return self.path
+        return indexed(self.path, key) if self.is_indexed else dotted(self.path, key)
 
     def restore(self, items: Items) -> None:
         """Set it to ``items``, unless it still has them."""
@@ -58,7 +66,26 @@ class Place:
             self.put(items)
 
 
-def container(value: Any) -> Place:
+_NAMELESS = ("cell_contents", "data")
+"""Keys of places that hold one thing, whose path is its name."""
+
+
+def dotted(path: str, key: Any) -> str:
+    """The path to an attribute."""
+    return f"{path}.{_text(key)}" if path else _text(key)
+
+
+def indexed(path: str, key: Any) -> str:
+    """The path to an item of a container."""
+    return f"{path}[{_text(key, repr)}]" if path else _text(key)
+
+
+def _text(key: Any, text: Callable[[Any], str] = str) -> str:
+    is_plain = type(key) in (str, bytes, int, float, bool, complex, type(None))
+    return text(key) if is_plain else f"<{type(key).__name__}>"
+
+
+def container(value: Any, *, is_indexed: bool = False) -> Place:
     """A dictionary (the attributes of an object too), a set, a list or a deque."""
 
     def items() -> Items:
@@ -74,7 +101,7 @@ def container(value: Any) -> Place:
         else:
             value.extend(items.values())
 
-    return Place(items, put, owner=("items", id(value)))
+    return Place(items, put, owner=("items", id(value)), is_indexed=is_indexed)
 
 
 def weak_container(value: Any) -> Place:
@@ -88,7 +115,7 @@ def weak_container(value: Any) -> Place:
         value.clear()
         value.update(items)
 
-    return Place(items, put, owner=("items", id(value)))
+    return Place(items, put, owner=("items", id(value)), is_indexed=True)
 
 
 _ABSENT = (AttributeError, LookupError, ValueError)

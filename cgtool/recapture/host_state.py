@@ -28,8 +28,6 @@ _SMALL = 4096
 """Elements of a CPU tensor, or of an array, that is restored."""
 _NUMBERS = (int, float)
 _VALUES = (*_NUMBERS, bool, str, bytes, complex, type(None))
-_NAMELESS = ("cell_contents", "data")
-"""Keys of places that hold one thing, whose path is its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +210,7 @@ class HostState:
             old, new = before.places[number], after.places[number]
             if place.same is not same_objects and place.same(new, old):
                 continue
-            items += self._in_place(number, place.path, old, new, before, after)
+            items += self._in_place(number, place, old, new, before, after)
         for number, (path, _) in enumerate(self._tensors[: len(before.tensors)]):
             values = before.tensors[number], after.tensors[number]
             if not same_bits(*values):
@@ -231,7 +229,7 @@ class HostState:
         items: list[Item] = []
         for number, (place, held) in enumerate(zip(self.places, reading.places, strict=False)):
             for key, value in held.items() if _holds_objects(place) else ():
-                name = _name_of(place.path, key)
+                name = place.name_of(key)
                 # An attribute may have been one of the class until now.
                 is_new = name not in values and (place.path, None) in values
                 before = ABSENT if is_new else values.get(name, value)
@@ -242,14 +240,14 @@ class HostState:
         return items
 
     def _in_place(
-        self, number: int, path: str, old: Items, new: Items, before: Reading, after: Reading
+        self, number: int, place: Place, old: Items, new: Items, before: Reading, after: Reading
     ) -> Iterator[Item]:
         if len(old) != len(new) or any(key not in new for key in old):
-            yield Item(path or "a container", "container", old, new, ("places", number, None))
+            yield Item(place.path or "a container", "container", old, new, ("places", number, None))
             return
         for key, value in old.items():
             now, where = new[key], ("places", number, key)
-            name = _name_of(path, key)
+            name = place.name_of(key)
             if (number, key) in after.iterators:
                 kept = before.iterators.get((number, key)), after.iterators[number, key]
                 if progress(kept[0]) != progress(kept[1]):
@@ -273,7 +271,7 @@ def plain_values(reachable: Reachable) -> Values:
         values[place.path, None] = None
         for key, value in _items_of(place).items():
             if type(value) in _VALUES:
-                name = _name_of(place.path, key)
+                name = place.name_of(key)
                 values[name] = value if values.get(name, value) == value else _AMBIGUOUS
     return values
 
@@ -286,13 +284,6 @@ def _holds_objects(place: Place) -> bool:
 
 _AMBIGUOUS = object()
 """Several places have this name, and hold different values."""
-
-
-def _name_of(path: str, key: Any) -> str:
-    if isinstance(key, str) and key in _NAMELESS:
-        return path
-    text = str(key) if type(key) in _VALUES else f"<{type(key).__name__}>"
-    return f"{path}.{text}" if path else text
 
 
 class _Absent:

@@ -165,7 +165,7 @@ def step(self, x):
     lines = {each["line"] - HEAD.count("\n"): _texts(each) for each in findings}
     assert sorted(lines) == [7, 8]
     assert "`calls`" in lines[7] and "step" not in lines[7]
-    assert "`options.step`" in lines[8] and "calls" not in lines[8]
+    assert "`options['step']`" in lines[8] and "calls" not in lines[8]
 
 
 def test_a_cause_of_two_items(tmp_path: Path) -> None:

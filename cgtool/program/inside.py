@@ -39,6 +39,7 @@ from cgtool.program.places import (
     memory_file,
     variables,
     weak_container,
+    written_file,
 )
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
 
@@ -186,6 +187,10 @@ _INSIDE: dict[type, _Inside] = {
     io.StringIO: lambda path, value, places: _in_place(path, memory_file(value), places),
     io.BytesIO: lambda path, value, places: _in_place(path, memory_file(value), places),
     type(lru_cache(id)): _in_c,
+    **dict.fromkeys(
+        (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO),
+        lambda path, value, places: _in_place(path, written_file(value), places),
+    ),
     **dict.fromkeys(SUSPENDED, _in_suspended),
     concurrent.futures.Future: lambda path, value, places: _in_place(
         path, attributes(value, ("_result",)), places

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -195,6 +196,26 @@ def memory_file(file: io.StringIO | io.BytesIO) -> Place:
             file.truncate()
             file.write(items["content"])
             file.seek(items["at"])
+
+    return Place(items, put, lambda now, items: now == items, owner=("file", id(file)))
+
+
+def written_file(file: Any) -> Place:
+    """How far an open file has been written: what is added to it later is taken away again. Nothing
+    for a standard stream, and for what has no end, like a pipe."""
+
+    def items() -> Items:
+        is_kept = not file.closed and file.writable() and file.seekable() and file.fileno() > 2
+        if not is_kept:
+            return {}
+        file.flush()
+        return {"end": (file.tell(), os.fstat(file.fileno()).st_size)}
+
+    def put(items: Items) -> None:
+        if items and not file.closed:
+            at, size = items["end"]
+            file.seek(at)
+            file.truncate(size)
 
     return Place(items, put, lambda now, items: now == items, owner=("file", id(file)))
 

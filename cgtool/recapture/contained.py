@@ -53,8 +53,16 @@ _REACHES_OUT = frozenset(
 """Audit events of CPython."""
 
 
+_ENDS_PROCESS = (
+    *((os, name) for name in ("_exit", "abort", "execv", "execve", "kill", "killpg")),
+    *((signal, name) for name in ("raise_signal", "pthread_kill")),
+)
+"""Functions after which the process may be another, or gone."""
+
+
 class Stopped(BaseException):
-    """The run would reach out of the process, takes too long, or writes too much."""
+    """The run would reach out of the process, takes too long, or writes too much. Its text says in
+    which of these it was stopped: the function that it called, or what it used up."""
 
 
 @dataclass
@@ -129,6 +137,8 @@ def contained(seconds: float) -> Iterator[None]:
             patches.wrap(threading.Thread, "start", _start_contained)
             patches.wrap(logging.Logger, "callHandlers", _log)
             patches.wrap(torch, "save", _save_in_memory)
+            for owner, name in _ENDS_PROCESS:
+                patches.wrap(owner, name, _stay)
             with _limited(seconds):
                 yield
     finally:
@@ -205,6 +215,13 @@ def _save_in_memory(save: Any, obj: Any, f: Any, *arguments: Any, **options: Any
     if _of_thread.is_contained and isinstance(f, str | os.PathLike):
         raise Stopped("torch.save")
     save(obj, f, *arguments, **options)
+
+
+def _stay(leave: Any, *arguments: Any) -> None:
+    """The process does not end with a contained run."""
+    if _of_thread.is_contained:
+        raise Stopped(leave.__name__)
+    leave(*arguments)
 
 
 def most_ops_after(iteration: Iteration) -> int:

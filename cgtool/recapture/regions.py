@@ -23,6 +23,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.blocks import Block, block_of, region_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
+from cgtool.program.boundary import first_line
 from cgtool.program.reach import Reachable
 from cgtool.recapture.compare import Difference, first_difference
 from cgtool.recapture.contained import Stopped, contained
@@ -116,8 +117,12 @@ class Regions:
     def _capture_ended(self, event: events.CaptureEnded) -> None:
         block, ops, graph = self._block, self._ops, event.graph
         self._block = self._ops = None
+        if ops is None:
+            return
         region = region_of(block, graph.callable)
-        if region is None or ops is None:
+        if region is None:
+            if graph.callable is None:
+                self._script.not_run_again[graph.number] = _NO_BLOCK if block is None else _NOT_KEPT
             return
         for other in self._known.values():
             other.region.note_reused(region)
@@ -137,6 +142,7 @@ class Regions:
         now = clock.monotonic()
         left = max(_LEAST_SECONDS, now - self._began - self._spent) - self._spent
         if left <= 0:
+            self._script.not_run_again[graph.number] = "the time for it was used up"
             return
         known.runs += 1
         try:
@@ -153,6 +159,7 @@ class Regions:
             if strict and _is_ours(error):
                 raise
             # It cannot run again, for which the program may have many reasons.
+            self._script.not_run_again[graph.number] = _why(error)
             if known.runs > 2 and not known.right:
                 self._drop(graph)
         self._spent += clock.monotonic() - now
@@ -236,6 +243,25 @@ class Regions:
     def asked(self) -> list[Asked]:
         """Code that gives other values if it is not being captured."""
         return [*self._asked.values()]
+
+
+_NO_BLOCK = "its lines cannot be run by themselves"
+_NOT_KEPT = "what it reads or assigns cannot be kept until then"
+_USED_UP = {
+    "time": "it takes too long",
+    "ops": "it runs many more ops than in the capture",
+    "memory": "it writes too much memory",
+}
+
+
+def _why(error: BaseException) -> str:
+    """Why code did not run again."""
+    text = str(error)
+    if isinstance(error, Stopped):
+        return _USED_UP.get(text, f"it would act outside of the process: {text}")
+    if isinstance(error, LookupError) and not text:
+        return "what it reads is gone"
+    return f"it raised {type(error).__name__}" + (f": {first_line(error)}" if text else "")
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -318,3 +319,52 @@ def test_a_program_behaves_as_without_check(tmp_path: Path, source: str) -> None
         printed.append(lines)
     assert len(printed[0]) > 60, printed
     assert printed[0] == printed[1]
+
+
+def test_a_file_has_what_the_program_writes(tmp_path: Path) -> None:
+    source = """
+log = open("log.txt", "w")
+calls = [0]
+def step():
+    calls[0] += 1
+    log.write(f"call {calls[0]}\\n")
+    return x * calls[0]
+with torch.cuda.graph(graph):
+    y = step()
+for _ in range(3):
+    graph.replay()
+"""
+    (tmp_path / "script.py").write_text(HEAD + source)
+    done = run_cgtool("check", "--device", "simulated", "script.py", cwd=tmp_path, timeout=120)
+    assert done.returncode == 1 and "`calls[0]` was 0, then 1" in done.stdout
+    assert (tmp_path / "log.txt").read_text() == "call 1\n"
+
+
+NOT_RUN = {
+    "ends the process": ("if n[0] > 1: os._exit(9)", "outside of the process: _exit"),
+    "runs another": ("if n[0] > 1: os.system('true')", "outside of the process: os.system"),
+    "never ends": ("while n[0] > 1: pass", "it takes too long"),
+    "raises": ("assert n[0] == 1, 'only once'", "it raised AssertionError: only once"),
+    "is global": ("global n", "its lines cannot be run by themselves"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_code_that_cannot_run_again_is_said(tmp_path: Path, name: str) -> None:
+    statement, reason = NOT_RUN[name]
+    source = f"""
+n = [1]
+def capture():
+    with torch.cuda.graph(graph):
+        {statement}
+        x.mul_(n[0])
+capture()
+n[0] = 2
+graph.replay()
+"""
+    (tmp_path / "script.py").write_text(HEAD + source)
+    arguments = ("check", "--device", "simulated", "--format", "json", "script.py")
+    done = run_cgtool(*arguments, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (said,) = (each for each in json.loads(done.stdout)["looked_at"] if "not run again" in each)
+    assert said.startswith("not run again: the code of 1 graph (") and reason in said

@@ -238,7 +238,7 @@ def test_what_the_default_stream_has_computed_and_is_held_is_refused():
         captured(device, lambda x: x * 3 - held["loss"].detach(), x)
     failure = caught.value.failure
     assert failure.findings[0].code == "accumulate-grad-default-stream"
-    assert "the graph behind `held.loss`" in failure.message
+    assert "the graph behind `held['loss']`" in failure.message
 
 
 def test_a_backward_whose_forward_ran_before_the_capture_is_refused_for_that():
@@ -252,8 +252,8 @@ def test_a_backward_whose_forward_ran_before_the_capture_is_refused_for_that():
         captured(device, step, torch.ones(4, device="cuda"))
     failure = caught.value.failure
     assert failure.findings[0].code == "accumulate-grad-default-stream"
-    assert "it reaches the forward of `held.loss`" in failure.message
-    assert "compute `held.loss` in the captured code" in failure.fix
+    assert "it reaches the forward of `held['loss']`" in failure.message
+    assert "compute `held['loss']` in the captured code" in failure.fix
 
 
 def test_a_node_that_is_kept_belongs_to_the_stream_on_which_it_was_made():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import Counter
+from collections.abc import Iterator
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -216,7 +218,20 @@ def run(
         counts.append(f"{own} and {replayed} of torch.compile's own graphs, which are not checked")
     again = count_text(len(script.run_again), "graph")
     looked_at = (f"the code of {again}, run again as replays began",) * bool(script.run_again)
-    return findings.all(), (f"the script ({', '.join(counts)})", *looked_at, *ended)
+    return findings.all(), (
+        f"the script ({', '.join(counts)})",
+        *looked_at,
+        *_not_run_again(script),
+        *ended,
+    )
+
+
+def _not_run_again(script: ObservedScript) -> Iterator[str]:
+    """What to say of graphs whose code was to run again and did not, by reason."""
+    replayed = {graph.number for graph in script.graphs if graph.replays} - script.run_again
+    reasons = Counter(why for number, why in script.not_run_again.items() if number in replayed)
+    for why, count in reasons.items():
+        yield f"not run again: the code of {count_text(count, 'graph')} ({why})"
 
 
 def _source(path: str) -> types.CodeType:

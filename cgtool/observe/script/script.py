@@ -197,6 +197,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Counts writes and replays."""
         self.run_again: set[int] = set()
         """The numbers of the graphs whose code was run again (``recapture.regions``)."""
+        self.not_run_again: dict[int, str] = {}
+        """Why that of others was not, by number."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
 

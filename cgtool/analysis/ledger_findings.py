@@ -281,7 +281,7 @@ def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
 
 
 def in_unused_pools(unused: Iterable[LedgerGraph], ledger: Ledger) -> list[LedgerGraph]:
-    """Those whose memory nothing else uses: no graph of their pool was replayed."""
+    """The graphs whose memory nothing else uses: none of their pool was replayed."""
     used = {
         (each.process, each.pool)
         for each in ledger.graphs
@@ -515,7 +515,7 @@ class _Work:
     def groups(
         self, entries: Iterable[LedgerGraph], key: Callable[[LedgerGraph], Hashable]
     ) -> list[list[LedgerGraph]]:
-        """Those whose nodes are known, by process and key."""
+        """The graphs whose nodes are known, by process and key."""
         groups: dict[Hashable, list[LedgerGraph]] = defaultdict(list)
         for entry in entries:
             if self.of(entry).nodes:

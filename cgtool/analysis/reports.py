@@ -93,7 +93,7 @@ def caller_of(frames: tuple[Frame, ...]) -> Frame | None:
 
 
 def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Those outside installed packages."""
+    """The frames outside installed packages."""
     return tuple(frame for frame in frames if "-packages/" not in frame.file)
 
 

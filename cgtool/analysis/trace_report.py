@@ -49,9 +49,9 @@ class AnnotateReport:
     records: int
     """Kernels, memcpys and memsets that graphs ran."""
     outside: int
-    """Those that ran outside graphs."""
+    """Records that ran outside graphs."""
     unusable: int
-    """Those whose time the trace does not have."""
+    """Records whose time the trace does not have."""
     how: dict[How, int]
     graphs: tuple[MatchedGraphRow, ...]
     unmatched: tuple[Unmatched, ...]

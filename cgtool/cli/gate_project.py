@@ -85,7 +85,7 @@ def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
 
 
 def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -> Budgets:
-    """Those of a GPU or of the simulated device; both are checked."""
+    """The budgets of a GPU or of the simulated device; both are checked."""
     own = {key: value for key, value in table.items() if key != "simulated"}
     real = _of_table(path, f"{path}: [{name}]", own)
     if table.get("simulated") is None:

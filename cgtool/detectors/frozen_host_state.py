@@ -90,9 +90,9 @@ class Differences:
     """What differs between iterations."""
 
     explained: list[Finding]
-    """Those whose cause is known, and what a single iteration shows."""
+    """Findings whose cause is known, and what a single iteration shows."""
     unexplained: list[Finding]
-    """Other ops and numbers for no known reason, which may follow from something else."""
+    """Ops and numbers that differ for no known reason, which may follow from something else."""
     iteration: Iteration
     """The second one."""
     uses_reads: bool

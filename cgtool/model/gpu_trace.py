@@ -92,7 +92,7 @@ class ChromeTrace(msgspec.Struct):
     outside: int
     """Kernels, memcpys and memsets that ran outside graphs."""
     unusable: int
-    """Those without a usable time, which are in neither."""
+    """Records without a usable time, which are in neither."""
     names: dict[int, str]
     """Of devices that have one instead of a number, as tools that merge traces write them."""
 
@@ -249,7 +249,7 @@ def _of_graphs(
 
 
 def _of_graph(group: Sequence[Record], by_graph: bool, by_other: bool) -> list[Record]:
-    """Those of a device with one number that a graph ran. ``by_graph``, ``by_other``: calls with
+    """The records of a group that a graph ran. ``by_graph``, ``by_other``: calls with
     this number launched a graph, or did something else."""
     if by_other:
         is_launch = by_graph and len(group) > 1 and all(each.node is None for each in group)

@@ -145,7 +145,7 @@ class GraphFollower(Generic[State]):
     ) -> None:
         """``replays_of``: the class whose ``replay`` is followed, by default ``graph_class``."""
         self.graphs: dict[int, State] = {}
-        """Those that can be replayed, by ``id`` of the ``CUDAGraph``."""
+        """The graphs that can be replayed, by ``id`` of the ``CUDAGraph``."""
         self._subscriber = subscriber
         self._protected = subscriber.protected
         self._trees = GraphTrees(patches, subscriber.skipped)
@@ -154,7 +154,7 @@ class GraphFollower(Generic[State]):
         self._thread = _Thread()
         self._references: dict[int, weakref.ref[Any]] = {}
         self._reset_graphs: set[int] = set()
-        """Those that were reset after a capture, by id."""
+        """Graphs that were reset after a capture, by id."""
         replays_of = replays_of or graph_class
         replay = subscriber.replay(replays_of.replay, self.graphs)
         self._changed: Callable[[], object] = getattr(replay, "forget", lambda: None)
@@ -172,7 +172,7 @@ class GraphFollower(Generic[State]):
 
     @property
     def capturing(self) -> list[State]:
-        """Those whose capture is in progress, on any thread."""
+        """The graphs whose capture is in progress, on any thread."""
         return [capture.state for capture in list(self._captures.values())]
 
     def forget(self) -> list[State]:

@@ -27,7 +27,7 @@ class LiveObjects:
     """At the end of a capture."""
 
     leaves: list[Weak[torch.Tensor]] = field(default_factory=list)
-    """Those whose gradients are in the memory of the graph: they had none before."""
+    """Leaves whose gradients are in the memory of the graph: they had none before."""
     training: list[tuple[Weak[torch.nn.Module], bool]] = field(default_factory=list)
     """The modules, and whether each is in training mode."""
     is_grad: bool = field(default_factory=torch.is_grad_enabled)

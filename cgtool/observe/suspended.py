@@ -29,8 +29,8 @@ def names_read_later(frame: FrameType) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _names(code: CodeType, offset: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Those that are read before they are assigned from where the code is suspended, and those that
-    are assigned."""
+    """The names that are read before they are assigned from where the code is suspended, and the
+    names that are assigned."""
     instructions = list(dis.get_instructions(code))
     numbers = {each.offset: number for number, each in enumerate(instructions)}
     # A frame is at the `yield`, or after it in newer Pythons.

@@ -128,7 +128,7 @@ class HostState:
         self._reach = reach
         self.places: list[Place] = []
         self._owners: set[tuple[Any, ...]] = set()
-        """Those of the places."""
+        """Who owns the places."""
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._arrays: list[Any] = []
         self._sources = host_generators()

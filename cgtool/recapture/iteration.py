@@ -51,11 +51,11 @@ class Iteration:
     storages: dict[int, StorageRef]
     """All storages of arguments and results of ops, by key."""
     filled: set[int]
-    """Those on the host into which the device copies: a replay fills them too."""
+    """Storages on the host into which the device copies: a replay fills them too."""
     emptied: set[int] = field(default_factory=set)
-    """Those whose memory it gave back: the next iteration takes other memory for them."""
+    """Storages whose memory it gave back: the next iteration takes other memory for them."""
     returned: set[int] = field(default_factory=set)
-    """Those of what its outermost functions returned."""
+    """Storages of what its outermost functions returned."""
     returns: bool = False
     """Whether what they returned is known."""
     scheduled: list[SchedulerStep] = field(default_factory=list)

@@ -86,7 +86,7 @@ class Op:
     made: tuple[int, ...] = ()
     """The storages of its results, by key."""
     sizes: tuple[int, ...] = ()
-    """Those of the device tensors among the arguments, one tensor after the other."""
+    """The sizes of the device tensors among the arguments, one tensor after the other."""
     reads_device: bool = False
     """It brings values of the device to the host, and waits for them."""
     random: bool = False
@@ -171,12 +171,12 @@ class KeptOpRecorder(OpRecorder):
         super().__init__(roots, annotations)
         self.inputs = inputs
         self._inputs_read: set[int] = set()
-        """Those of which an op has read a value by now."""
+        """Inputs of which an op has read a value by now."""
         self.ops: list[Op] = []
         self.filled: set[int] = set()
         """Storages on the host into which the device copies: a replay fills them too."""
         self.storages: dict[int, StorageRef] = {}
-        """Those of all arguments and results of ops, by key."""
+        """The storages of all arguments and results of ops, by key."""
         self._memory = _Memory(self.storages)
         self._empty = Uninitialized()
 

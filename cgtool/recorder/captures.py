@@ -84,7 +84,7 @@ class Capture:
         self.is_left = False
         """Its code has raised out of ``torch.cuda.graph``, and not in an ``except`` of its own."""
         self.captures: Chain = ()
-        """Those without functions that are over at its end, if there are such."""
+        """Captures without functions that are over at its end, if there are such."""
         self.thread = threading.current_thread().name
         self._watch = watch
         self.free_bytes: int | None = None

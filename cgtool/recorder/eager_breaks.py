@@ -107,7 +107,7 @@ class EagerBreaks:
         self._counters: dict[tuple[int, ...], _Counter] = {}
         self._this = _This()
         self._threads = weakref.WeakValueDictionary[int, _Thread]()
-        """Those that run, by their identifiers."""
+        """The threads that run, by their identifiers."""
 
     def _thread(self) -> _Thread | None:
         """This thread; if it is one of autograd's, the one that waits for it."""

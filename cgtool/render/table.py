@@ -389,7 +389,7 @@ class Screen:
         self.explain = explain
         self.parts: list[RenderableType] = []
         self.tables: list[Table[Any]] = []
-        """Those without rows, too."""
+        """Tables without rows, too."""
 
     def table(
         self,

@@ -24,7 +24,7 @@ class Outcome:
     reasons: tuple[str, ...]
     failure: str | None
     fixes: frozenset[str | None]
-    """Those that are more specific than the fix of the page."""
+    """Fixes that are more specific than the fix of the page."""
 
 
 def _hide_own_frames() -> None:

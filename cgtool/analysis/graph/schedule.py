@@ -239,7 +239,7 @@ _PAIRS = 1024
 def connected(
     order: Sequence[int], before: Sequence[Sequence[int]], pairs: Iterable[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Those of ``pairs`` that have a path from the first node to the second. ``order`` is a
+    """The ``pairs`` that have a path from the first node to the second. ``order`` is a
     topological order, ``before`` what each node waits for. Linear where the two are close."""
     place = {node: at for at, node in enumerate(order)}
     ends = sorted((place[first], place[second]) for first, second in pairs)

@@ -35,7 +35,7 @@ class _Line:
     """Of its source, and of what it fills."""
     broadcasts: int = 0
     full: int = 0
-    """Those of the same shape."""
+    """Copies between equal shapes."""
 
 
 class Copies(Detector):

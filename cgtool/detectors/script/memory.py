@@ -134,7 +134,7 @@ class Workspaces(Detector):
         self._dropped: dict[WatchedGraph, WatchedGraph] = {}
         """By a graph that can be replayed: one of the same stream that has been destroyed since."""
         self._suspects: dict[WatchedGraph, WatchedGraph] = {}
-        """Those of ``_dropped`` that were replayed nevertheless."""
+        """The graphs in ``_dropped`` that were replayed nevertheless."""
 
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         gone = event.graph

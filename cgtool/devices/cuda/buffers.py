@@ -61,7 +61,7 @@ _CODE_COLUMN = 22
 
 @cache
 def process_buffers() -> Buffers:
-    """Those of this process: CUPTI may call back as long as it lives."""
+    """The buffers of this process: CUPTI may call back as long as it lives."""
     return Buffers()
 
 

@@ -165,7 +165,7 @@ class CaptureRecorder(OpRecorder):
         """The generator's state when the capture began."""
         self._random = states
         self._owners = device.memory.record_of(self.graph)
-        """Those that the record adds to storages."""
+        """The owners that the record adds to storages."""
         device.random_state = self._random_state
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:

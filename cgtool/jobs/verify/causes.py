@@ -163,7 +163,7 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _frozen_among(findings: list[Finding], *, iterators: bool = False) -> list[Finding]:
-    """Those on what a graph freezes; a line of host work is reported once. ``iterators``: what
+    """Findings on what a graph freezes; a line of host work is reported once. ``iterators``: what
     Python moves on is one of them, whether or not an op is seen to get something else."""
     host = {finding.frames[:1] for finding in findings if finding.code == CPU_WORK_IN_REGION}
     return [

@@ -138,7 +138,7 @@ class LaterBlock:
     """Its names while it runs, and until they are restored."""
 
     def outputs(self) -> Outputs:
-        """Those of the capture that are alive."""
+        """What the capture assigned, where its tensors are alive."""
         for name, references in self.captured:
             tensors = [reference() for reference in references]
             alive = [tensor for tensor in tensors if tensor is not None]
@@ -405,7 +405,7 @@ class _Names(ast.NodeVisitor):
     def __init__(self) -> None:
         self.stored: set[str] = set()
         self.read_first: list[str] = []
-        """Those that are assigned after they were read."""
+        """Names that are assigned after they were read."""
         self.targets: list[str] = []
         """What is assigned, as written."""
         self.used: set[str] = set()

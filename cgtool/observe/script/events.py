@@ -68,7 +68,7 @@ class OpCaptured(NamedTuple):
     tick: int
     """Position in the stream (``StreamOrder.submit``)."""
     first_uses: list[ExternalUse]
-    """Those in ``graph.external`` whose first op this is."""
+    """The uses in ``graph.external`` whose first op this is."""
 
 
 class OpRaised(NamedTuple):
@@ -317,7 +317,7 @@ class OptimizerLoaded(NamedTuple):
     """``load_state_dict`` of an optimizer has returned."""
 
     tensors: list[torch.Tensor]
-    """Those of its state and settings that were not there before."""
+    """Tensors of its state and settings that were not there before."""
 
 
 class StreamRecorded(NamedTuple):

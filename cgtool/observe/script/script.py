@@ -181,7 +181,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.skips: list[Skip] = []
         """Why ``torch.compile`` captured nothing."""
         self._live: dict[int, WatchedGraph] = {}
-        """Those that can be replayed, by ``id`` of the ``CUDAGraph``."""
+        """The graphs that can be replayed, by ``id`` of the ``CUDAGraph``."""
         self._replay: Callable[[Any], None] = lambda _graph: None
         """PyTorch's own function."""
         self.capture: WatchedGraph | None = None
@@ -497,7 +497,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
 
 
 def _by_storage(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
-    """Those that have a storage, each with its key."""
+    """The tensors that have a storage, each with its key."""
     for tensor in tensors:
         key = key_of(tensor)
         if key is not None:

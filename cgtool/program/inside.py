@@ -24,7 +24,6 @@ from typing import Any, cast
 import torch
 
 from cgtool.observe.frames import SUSPENDED, is_internal, locals_of, suspended_frame
-from cgtool.observe.suspended import names_assigned_later, names_read_later
 from cgtool.observe.tensors import has_shape, is_leaf, whole_or_parts
 from cgtool.program.objects import attribute, is_a
 from cgtool.program.places import (
@@ -154,16 +153,11 @@ def _in_c(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]
 
 
 def _in_suspended(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
-    """In a frame: what its names hold for good, and the values with which it goes on. Others would
-    hold what a replay does not give them."""
+    """In a frame: what its names hold."""
     frame = suspended_frame(value)
     if frame is None or is_internal(frame.f_code):
         return
-    assigned = names_assigned_later(frame)
-    yield from _in_place(path, frame_names(value, {*assigned & names_read_later(frame)}), places)
-    for name, part in locals_of(frame).items():
-        if name not in assigned:
-            yield dotted(path, name), part
+    yield from _in_place(path, frame_names(value, {*locals_of(frame)}), places)
     # A loop keeps its iterator, and a delegating generator the other one, which have no names.
     known = {id(part) for part in locals_of(frame).values()}
     for part in gc.get_referents(value):

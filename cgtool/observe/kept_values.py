@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +21,8 @@ _CONTAINERS = list, dict, set, deque, types.SimpleNamespace
 _DEPTH = 3
 _FEW = 8
 """Items by which a container is known again."""
+_MOST_COPIED = 64
+"""Items of a container that is made again."""
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -39,6 +42,8 @@ def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
     reference could. ``depth``: steps into what functions hold."""
     if isinstance(value, (*_SIMPLE, torch.Stream, torch.Event, range, slice)):
         return lambda: value
+    if type(value) in weakref.ProxyTypes:
+        return lambda: value
     if type(value) is types.MethodType:
         return _method(value, depth)
     if type(value) is tuple:
@@ -48,7 +53,7 @@ def kept(value: Any, depth: int = _DEPTH) -> Callable[[], Any] | None:
     if depth and type(value) is functools.partial:
         return _partial(value, depth - 1)
     if type(value) in _CONTAINERS:
-        return (lambda: value) if _is_plain(value) else _Container(value)
+        return (lambda: value) if _is_plain(value) else _Container(value, depth)
     return _alive(value)
 
 
@@ -93,7 +98,7 @@ def _function(value: types.FunctionType, depth: int) -> Callable[[], Any] | None
     """A function of the captured code's own may be gone by then, and is made again."""
     alive, code, outer = Weak(value), value.__code__, value.__globals__
     contents = _tuple(tuple(_content_of(cell)() for cell in value.__closure__ or ()), depth)
-    defaults, named = kept(value.__defaults__, depth), _dict(value.__kwdefaults__ or {}, depth)
+    defaults, named = kept(value.__defaults__, depth), kept_dict(value.__kwdefaults__ or {}, depth)
 
     def look_up() -> Any:
         found = alive()
@@ -114,7 +119,7 @@ def _function(value: types.FunctionType, depth: int) -> Callable[[], Any] | None
 
 def _partial(value: functools.partial[Any], depth: int) -> Callable[[], Any] | None:
     alive, parts = Weak(value), _tuple((value.func, *value.args), depth)
-    named = _dict(value.keywords, depth)
+    named = kept_dict(value.keywords, depth)
 
     def look_up() -> Any:
         found = alive()
@@ -127,7 +132,8 @@ def _partial(value: functools.partial[Any], depth: int) -> Callable[[], Any] | N
     return look_up
 
 
-def _dict(values: dict[str, Any], depth: int) -> Callable[[], Any] | None:
+def kept_dict(values: dict[Any, Any], depth: int = _DEPTH) -> Callable[[], Any] | None:
+    """A function that returns another dictionary with the same keys and values; as ``kept``."""
     look_up = _tuple(tuple(values.values()), depth)
     if look_up is None:
         return None
@@ -161,19 +167,38 @@ class _Identity:
 
 
 class _Container:
-    """A container, which has no weak references: it is known by its address and some items."""
+    """A container, which has no weak references: it is known by its address and some items. One of
+    the captured code's own may be gone by then, and is made again."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, depth: int) -> None:
         self._type, self._address = type(value), id(value)
         self._items = [_Identity(item) for item in _items_of(value)]
+        self._again = _copy_of(value, depth - 1) if depth else None
 
     def __call__(self) -> Any:
         for each in gc.get_objects():
             if id(each) == self._address and type(each) is self._type:
                 items = [*map(_Identity, _items_of(each))]
-                is_known = not self._items or any(item in items for item in self._items)
-                return each if is_known else MISSING
-        return MISSING
+                if not self._items or any(item in items for item in self._items):
+                    return each
+        return MISSING if self._again is None else self._again()
+
+
+def _copy_of(value: Any, depth: int) -> Callable[[], Any] | None:
+    """Another container with the same items; None for a large one."""
+    table = _table_of(value)
+    if len(table) > _MOST_COPIED:
+        return None
+    if isinstance(table, dict):
+        named = kept_dict(table, depth)
+        is_own = table is not value
+        if named is None or not is_own:
+            return named
+        return lambda: MISSING if (found := named()) is MISSING else type(value)(**found)
+    items = _tuple(tuple(table), depth)
+    if items is None:
+        return None
+    return lambda: MISSING if (found := items()) is MISSING else type(value)(found)
 
 
 def _is_plain(container: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import textwrap
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from cgtool.model.capture import Frames
 from cgtool.observe.frames import package_part
 from cgtool.observe.live_objects import at_end_of
 from cgtool.observe.script import events
-from cgtool.observe.script.blocks import Block, block_of, region_of
+from cgtool.observe.script.blocks import Block, Gone, block_of, region_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.program.boundary import first_line
@@ -119,10 +120,12 @@ class Regions:
         self._block = self._ops = None
         if ops is None:
             return
-        region = region_of(block, graph.callable)
+        try:
+            region = region_of(block, graph.callable)
+        except Gone as error:
+            self._script.not_run_again[graph.number] = str(error)
+            return
         if region is None:
-            if graph.callable is None:
-                self._script.not_run_again[graph.number] = _NO_BLOCK if block is None else _NOT_KEPT
             return
         for other in self._known.values():
             other.region.note_reused(region)
@@ -245,9 +248,10 @@ class Regions:
         return [*self._asked.values()]
 
 
-_NO_BLOCK = "its lines cannot be run by themselves"
-_NOT_KEPT = "what it reads or assigns cannot be kept until then"
-_USED_UP = {
+_LONGEST_REASON = 80
+"""Characters of what the program's code has raised."""
+_STOPPED = {
+    "replay": "it replays a graph",
     "time": "it takes too long",
     "ops": "it runs many more ops than in the capture",
     "memory": "it writes too much memory",
@@ -258,14 +262,15 @@ def _why(error: BaseException) -> str:
     """Why code did not run again."""
     text = str(error)
     if isinstance(error, Stopped):
-        return _USED_UP.get(text, f"it would act outside of the process: {text}")
-    if isinstance(error, LookupError) and not text:
-        return "what it reads is gone"
-    return f"it raised {type(error).__name__}" + (f": {first_line(error)}" if text else "")
+        return _STOPPED.get(text, f"it would act outside of the process: {text}")
+    if isinstance(error, Gone):
+        return text
+    reason = textwrap.shorten(first_line(error), _LONGEST_REASON, placeholder=" ...")
+    return f"it raised {type(error).__name__}" + (f": {reason}" if text else "")
 
 
 def _is_ours(error: BaseException) -> bool:
     """Whether cgtool's own code has failed, and not the program, which cannot run again."""
     frames = traceback.extract_tb(error.__traceback__)
     is_last = package_part(frames[-1].filename).startswith("/cgtool/")
-    return is_last and not isinstance(error, LookupError | Stopped)
+    return is_last and not isinstance(error, Gone | Stopped)

@@ -24,6 +24,7 @@ from cgtool.recapture.experiment import in_order, minimal
 from cgtool.recapture.host_state import HostState, Item, Reading, Values
 from cgtool.recapture.iteration import Iteration
 from cgtool.recapture.ops import OutsideTensor
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.storages import Layout
 
 _MOST_BYTES = 4 << 30
@@ -96,7 +97,8 @@ class Trial:
                 self._captured.region.run()
             queries.extend(asked)
 
-        with self._captured.objects.modes():
+        with self._captured.objects.modes(), Patches() as patches:
+            patches.set(torch.cuda.CUDAGraph, "replay", _stop_at_replay)
             launch = self._script.device.run_again(run_watched, recorder)
         iteration = Iteration(recorder.ops, recorder.record, recorder.storages, recorder.filled)
         return Run(iteration, recorder, launch, queries)
@@ -180,6 +182,11 @@ class Trial:
             return other is None or other.at > difference.at
 
         return tuple(minimal(items, vanishes)) if items and vanishes(items) else ()
+
+
+def _stop_at_replay(_graph: Any) -> None:
+    """Code that replays a graph by now does not do what was captured."""
+    raise Stopped("replay")
 
 
 def _written_by(graph: WatchedGraph) -> dict[int | None, torch.Tensor]:

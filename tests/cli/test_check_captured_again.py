@@ -340,6 +340,105 @@ for _ in range(3):
     assert (tmp_path / "log.txt").read_text() == "call 1\n"
 
 
+def test_what_is_entered_for_the_capture_is_entered_again(tmp_path: Path) -> None:
+    _check(
+        tmp_path,
+        """
+flags, calls = {"on": False}, [0]
+
+@contextlib.contextmanager
+def capturing():
+    assert not flags["on"]
+    flags["on"] = True
+    yield
+    flags["on"] = False
+
+@contextlib.contextmanager
+def capture(graph):
+    with capturing(), torch.cuda.graph(graph):
+        yield
+
+def step():
+    return x + 1 if flags["on"] else x + 2
+
+def counted():
+    calls[0] += 1
+    return x * calls[0]  # <- python-scalar-frozen
+
+with capturing():
+    with torch.cuda.graph(graph):
+        y = step()
+other = torch.cuda.CUDAGraph()
+with capture(other):
+    z = counted()
+third = torch.cuda.CUDAGraph()
+with capturing():
+    with torch.cuda.graph(third):
+        w = step()
+    third.replay()
+for _ in range(3):
+    graph.replay()
+    other.replay()
+""",
+    )
+
+
+def test_code_whose_context_is_over_is_not_run_again(tmp_path: Path) -> None:
+    source = """
+offset = [0]
+
+class Shifted:
+    def __enter__(self):
+        offset[0] = 1
+    def __exit__(self, *_):
+        offset[0] = 0
+
+def capture():
+    global y
+    with torch.cuda.graph(graph):
+        y = x + offset[0]
+
+with Shifted():
+    capture()
+graph.replay()
+"""
+    assert _not_run_again(tmp_path, source) == (
+        "not run again: the code of 1 graph (it was captured in a context that is over)"
+    )
+
+
+def test_a_function_that_replays_may_hold_what_was_captured(tmp_path: Path) -> None:
+    _check(
+        tmp_path,
+        """
+scale = [1.0]
+
+def captured(function, *args, **kwargs):
+    with torch.cuda.graph(graph):
+        out = function(*args, **kwargs)
+    def run():
+        graph.replay()
+        return out
+    return run
+
+run = captured(lambda a, by: a * by[0], x, by=scale)  # <- python-scalar-frozen
+for _ in range(3):
+    run()
+    scale[0] += 1.0
+""",
+    )
+
+
+def _not_run_again(folder: Path, source: str) -> str:
+    """What `check` says of the code that did not run again."""
+    (folder / "script.py").write_text(HEAD + source)
+    arguments = ("check", "--device", "simulated", "--format", "json", "script.py")
+    done = run_cgtool(*arguments, cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (said,) = (each for each in json.loads(done.stdout)["looked_at"] if "not run again" in each)
+    return str(said)
+
+
 NOT_RUN = {
     "ends the process": ("if n[0] > 1: os._exit(9)", "outside of the process: _exit"),
     "runs another": ("if n[0] > 1: os.system('true')", "outside of the process: os.system"),
@@ -362,9 +461,5 @@ capture()
 n[0] = 2
 graph.replay()
 """
-    (tmp_path / "script.py").write_text(HEAD + source)
-    arguments = ("check", "--device", "simulated", "--format", "json", "script.py")
-    done = run_cgtool(*arguments, cwd=tmp_path, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (said,) = (each for each in json.loads(done.stdout)["looked_at"] if "not run again" in each)
+    said = _not_run_again(tmp_path, source)
     assert said.startswith("not run again: the code of 1 graph (") and reason in said

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
@@ -22,7 +23,7 @@ from cgtool.observe.frames import (
     locals_of,
     position_of,
 )
-from cgtool.observe.kept_values import MISSING, kept
+from cgtool.observe.kept_values import MISSING, kept, kept_dict
 from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.source import functions_of, tree_of
 from cgtool.observe.tensors import tensors_in
@@ -36,6 +37,7 @@ _OPTIMIZED = 0x1
 _GENERATOR = 0x20
 """``CO_GENERATOR``."""
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+_NOT_OF_BLOCKS = ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.Global
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -45,58 +47,59 @@ class Block:
     To be made when the capture begins, and used before the frame goes on after its end.
     """
 
-    def __init__(self, frame: FrameType, statements: Sequence[ast.stmt]) -> None:
-        """Raises SyntaxError for statements that make no function."""
+    def __init__(
+        self, frame: FrameType, statements: list[ast.stmt], contexts: Sequence[ast.With]
+    ) -> None:
+        """``contexts``: what the frame has entered around the capture, outermost first. Raises
+        SyntaxError for statements that make no function."""
+        entered = statements
+        for node in reversed(contexts):
+            entered = [_with(node, node.items, entered)]
         names = _Names()
-        body: list[ast.stmt] = [
-            _InFunction(frame).visit(copy.deepcopy(each)) for each in statements
-        ]
-        for statement in body:
+        for statement in _in_function(frame, entered):
             names.visit(statement)
-        own = _local_names(frame, names.stored)
-        if names.stored - own:
-            body.insert(0, ast.Global(sorted(names.stored - own)))
-        if names.stored & own:
-            body.insert(0, ast.Nonlocal(sorted(names.stored & own)))
-        # Local names are those of a function around it, whose cells are made anew.
-        inner = _function(RUNS_AGAIN, [], body)
-        outer = _function("_around", sorted(own & {*names.used, "__class__"}), [inner])
-        module = ast.fix_missing_locations(ast.Module([outer], []))
-        code = compile(module, frame.f_code.co_filename, "exec", dont_inherit=True)
-        self._code = _code_in(_code_in(code)).replace(co_qualname=RUNS_AGAIN)
+        self._code = _code_of(frame, statements, names)
+        self._entering = _code_of(frame, entered, names) if contexts else self._code
+        self._entered = {_context(frame.f_code, node) for node in contexts}
         self._targets = {text: compile(text, "<target>", "eval") for text in names.targets}
         self._frame = frame
         self._read_first = {*names.read_first}
         self._before = dict(_values_before(frame, names.stored, self._read_first))
         self.used, self._stored = {*names.used}, {*names.stored}
+        self._outer = {each for each in _contexts_around(frame) if each[0] is not frame.f_code}
 
     def roots(self) -> Iterator[tuple[str, Any]]:
         """What it can reach, by name, in its frame."""
         values = {**self._frame.f_globals, **locals_of(self._frame)}
         return ((name, values[name]) for name in sorted(self.used & values.keys()))
 
-    def later(self) -> LaterBlock | None:
-        """At the end of the capture: the same without its frame, which may be gone. None if
+    def later(self) -> LaterBlock:
+        """At the end of the capture: the same without its frame, which may be gone. Raises Gone if
         functions share what it assigns, or a value is gone or cannot be kept."""
-        frame, code = self._frame, self._code
-        own = {*code.co_freevars}
-        if self._stored & {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}:
-            return None
+        frame = self._frame
+        if _is_shared(self._stored, frame.f_code):
+            raise Gone("other functions share what it assigns")
         before = {name: value() for name, value in self._before.items()}
         values = {**frame.f_globals, **locals_of(frame)}
+        own = _own_dict(frame.f_code)
         names = {
-            name: kept(before.get(name, value))
+            name: kept_dict(value) if name == own else kept(before.get(name, value))
             for name, value in values.items()
             if name in self.used and (name in self._read_first or name not in self._stored)
         }
         known = {name: value for name, value in names.items() if value is not None}
-        is_gone = any(before.get(name) is MISSING for name in self._read_first)
-        if is_gone or len(known) < len(names):
-            return None
+        unknown = {each for each in self._read_first if before.get(each) is MISSING}
+        unknown |= names.keys() - known.keys()
+        unknown |= {*self._entering.co_freevars} - {*known, *self._stored}
+        if unknown:
+            raise _gone(unknown)
         assigned = _assigned(self._targets, values, {})
         outputs = [(name, [*map(Weak, tensors_in(value))]) for name, value in assigned]
-        later = LaterBlock(
-            code,
+        return LaterBlock(
+            self._code,
+            self._entering,
+            self._entered,
+            self._outer,
             self._targets,
             frame.f_globals,
             known,
@@ -104,7 +107,6 @@ class Block:
             _place_of(frame),
             self.used,
         )
-        return later if own <= {*known, *self._stored} else None
 
 
 _MODES = (
@@ -121,6 +123,12 @@ class LaterBlock:
     """
 
     code: CodeType
+    entering: CodeType
+    """The same, if it is not called in ``entered``: that was for the capture alone."""
+    entered: set[Context]
+    """What its function had entered around the capture."""
+    contexts: set[Context]
+    """What the callers of its function had entered."""
     targets: dict[str, CodeType]
     outer: dict[str, Any]
     """Global names."""
@@ -156,21 +164,26 @@ class LaterBlock:
             yield name, look_up()
 
     def run(self) -> None:
-        """Raises LookupError if a value is gone."""
+        """Raises Gone if a value is gone."""
+        contexts = {*_contexts_around(sys._getframe(1))}
+        if not self.contexts <= contexts:
+            raise Gone("it was captured in a context that is over")
+        code = self.code if self.entered <= contexts else self.entering
         now = _names_at(self.place)
         self.values = {name: look_up() for name, look_up in self.names.items()}
         for name in now.keys() & self.values.keys() - self.reused:
             if isinstance(now[name], _CHOICES) and isinstance(self.values[name], _CHOICES):
                 self.values[name] = now[name]
-        if any(value is MISSING for value in self.values.values()):
-            raise LookupError
-        self.cells = {name: CellType() for name in self.code.co_freevars}
+        gone = [name for name, value in self.values.items() if value is MISSING]
+        if gone:
+            raise _gone(gone)
+        self.cells = {name: CellType() for name in code.co_freevars}
         self.outer.update({name: self.values[name] for name in self.values.keys() - self.cells})
-        _run(self.code, self.values, self.cells, self.outer)
+        _run(code, self.values, self.cells, self.outer)
 
     def restore_after(self) -> Callable[[], None]:
         """Returns what sets the global names back that ``run`` sets, and forgets what it made."""
-        names = {*self.code.co_names, *self.names}
+        names = {*self.entering.co_names, *self.names}
         before = {name: self.outer[name] for name in names & self.outer.keys()}
 
         def restore() -> None:
@@ -196,7 +209,7 @@ class LaterCallable:
         samples = [reference() for reference in self.graphed.samples]
         function = self.graphed.function and self.graphed.function()
         if function is None or function is MISSING or any(each is None for each in samples):
-            raise LookupError
+            raise _gone(["its arguments"])
         with torch.enable_grad():
             self.result = function(*pytree.tree_unflatten(samples, self.graphed.structure))
 
@@ -225,12 +238,32 @@ Region = LaterBlock | LaterCallable
 
 
 def region_of(block: Block | None, graphed: GraphedCallable | None) -> Region | None:
-    """At the end of a capture: the code that was captured, if it can run again. ``block`` is None
-    where a callable of ``make_graphed_callables`` was captured."""
-    if block is not None:
-        return block.later()
-    is_forward = graphed is not None and graphed.function is not None
-    return LaterCallable(graphed) if graphed is not None and is_forward else None
+    """At the end of a capture: the code that was captured; None if that is the backward of a
+    callable. Raises Gone if it cannot run again."""
+    if graphed is not None:
+        return LaterCallable(graphed) if graphed.function is not None else None
+    if block is None:
+        raise Gone("its lines cannot be run by themselves")
+    return block.later()
+
+
+def _own_dict(code: CodeType) -> str | None:
+    """``kwargs`` of a function that takes ``**kwargs``: each call has another one."""
+    at = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    return code.co_varnames[at] if code.co_flags & inspect.CO_VARKEYWORDS else None
+
+
+def _is_shared(names: set[str], code: CodeType) -> bool:
+    """Whether a function that is there by now shares one of these names with the function of
+    ``code``."""
+    if names & {*code.co_freevars}:
+        return True
+    inner = [
+        each
+        for each in code.co_consts
+        if isinstance(each, CodeType) and names & {*each.co_freevars}
+    ]
+    return bool(inner) and any(isinstance(each, FunctionType) for each in gc.get_referrers(*inner))
 
 
 def _place_of(frame: FrameType) -> tuple[int, CodeType]:
@@ -282,6 +315,26 @@ def _function(name: str, arguments: Sequence[str], body: list[ast.stmt]) -> ast.
     return made
 
 
+def _in_function(frame: FrameType, statements: list[ast.stmt]) -> list[ast.stmt]:
+    return [_InFunction(frame).visit(copy.deepcopy(each)) for each in statements]
+
+
+def _code_of(frame: FrameType, statements: list[ast.stmt], names: _Names) -> CodeType:
+    """Of a function that consists of statements of a frame."""
+    body = _in_function(frame, statements)
+    own = _local_names(frame, names.stored)
+    if names.stored - own:
+        body.insert(0, ast.Global(sorted(names.stored - own)))
+    if names.stored & own:
+        body.insert(0, ast.Nonlocal(sorted(names.stored & own)))
+    # Local names are those of a function around it, whose cells are made anew.
+    inner = _function(RUNS_AGAIN, [], body)
+    outer = _function("_around", sorted(own & {*names.used, "__class__"}), [inner])
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    code = compile(module, frame.f_code.co_filename, "exec", dont_inherit=True)
+    return _code_in(_code_in(code)).replace(co_qualname=RUNS_AGAIN)
+
+
 def _code_in(code: CodeType) -> CodeType:
     return next(each for each in code.co_consts if isinstance(each, CodeType))
 
@@ -299,28 +352,32 @@ def block_of(frame: FrameType | None) -> Block | None:
     """The code of a capture that ``frame`` has just begun, or that the user's frames around it
     have by a context manager of their own; None if it is not known, or no function can be made of
     it."""
-    if _is_in_context(frame):
-        return None
     for each in callers(frame):
         if is_internal(each.f_code):
             continue
-        statements = _entered(each) or _until_end(each)
-        if statements is not None and not any(
-            isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.Global)
-            for statement in statements
-            for node in ast.walk(statement)
-        ):
+        found = _entered(each) or _until_end(each)
+        if found is not None and not _leaves(found[0]):
             try:
-                return Block(each, statements)
-            except (SyntaxError, ValueError, _Gone):
+                return Block(each, found[0], _contexts_before(each, found[1]))
+            except (SyntaxError, ValueError, Gone):
                 return None
         if not (each.f_code.co_flags & _GENERATOR or each.f_code.co_name == "__enter__"):
             return None
     return None
 
 
-class _Gone(Exception):
-    """A value cannot be kept without keeping alive what the program drops."""
+class Gone(LookupError):
+    """Why code cannot run again."""
+
+
+def _gone(names: Iterable[str]) -> Gone:
+    quoted = ", ".join(name if " " in name else f"`{name}`" for name in sorted(names))
+    return Gone(f"{quoted} cannot be kept until then")
+
+
+def _leaves(statements: list[ast.stmt]) -> bool:
+    """Whether a part of them means something in their own function alone."""
+    return any(isinstance(node, _NOT_OF_BLOCKS) for each in statements for node in ast.walk(each))
 
 
 def _values_before(
@@ -332,13 +389,14 @@ def _values_before(
         if look_up is not None:
             yield name, look_up
         elif name in needed:
-            raise _Gone
+            raise _gone([name])
 
 
-def _entered(frame: FrameType) -> list[ast.stmt] | None:
-    """The statements that follow in the ``with`` statement whose context the frame enters."""
+def _entered(frame: FrameType) -> tuple[list[ast.stmt], ast.stmt] | None:
+    """The statements that follow in the ``with`` statement whose context the frame enters, and that
+    statement."""
     _, line, column, *_ = position_of((frame.f_code, frame.f_lasti))
-    found: list[ast.stmt] | None = None
+    found: tuple[list[ast.stmt], ast.stmt] | None = None
     for node in ast.walk(tree_of(frame.f_code.co_filename)):
         if not isinstance(node, ast.With):
             continue
@@ -351,9 +409,22 @@ def _entered(frame: FrameType) -> list[ast.stmt] | None:
             # Before CPython 3.12 the position is that of the statement.
             entered = [at for at, item in enumerate(node.items) if _captures(item)]
         if entered or (node.lineno, node.col_offset) == (line, column):
-            inner = node.items[entered[-1] + 1 :] if entered else []
-            found = [_with(node, inner)] if inner else node.body
+            at = entered[-1] if entered else len(node.items) - 1
+            outer = [item for item in node.items[:at] if not _is_mode(item.context_expr, frame)]
+            inner = [*outer, *node.items[at + 1 :]]
+            found = [_with(node, inner, node.body)] if inner else node.body, node
     return found
+
+
+def _contexts_before(frame: FrameType, place: ast.stmt) -> list[ast.With]:
+    """What a frame has entered around a statement: a flag that is set for the capture, for example.
+    But for modes of PyTorch, which are known (``LiveObjects.modes``). Outermost first."""
+    found: list[ast.With] = []
+    for node in _contexts_of(frame, place.lineno):
+        items = [item for item in node.items if not _is_mode(item.context_expr, frame)]
+        if node is not place and items:
+            found.append(ast.copy_location(ast.With(items, []), node))
+    return sorted(found, key=lambda node: node.lineno)
 
 
 def _captures(item: ast.withitem) -> bool:
@@ -362,13 +433,13 @@ def _captures(item: ast.withitem) -> bool:
     return "graph" in text or "captur" in text
 
 
-def _with(node: ast.With, items: list[ast.withitem]) -> ast.stmt:
-    return ast.copy_location(ast.With(items, node.body), node)
+def _with(node: ast.With, items: list[ast.withitem], body: list[ast.stmt]) -> ast.stmt:
+    return ast.copy_location(ast.With(items, body), node)
 
 
-def _until_end(frame: FrameType) -> list[ast.stmt] | None:
+def _until_end(frame: FrameType) -> tuple[list[ast.stmt], ast.stmt] | None:
     """The statements between the call of ``capture_begin`` that the frame makes, and that of
-    ``capture_end`` behind it."""
+    ``capture_end`` behind it; and the first one of these calls."""
     _, line, *_ = position_of((frame.f_code, frame.f_lasti))
     for function in functions_of(frame.f_code):
         for node in ast.walk(function):
@@ -377,8 +448,8 @@ def _until_end(frame: FrameType) -> list[ast.stmt] | None:
                     continue
                 begin = next(at for at, each in enumerate(statements) if _spans(each, line))
                 for end in range(begin + 1, len(statements)):
-                    if _ends(statements[end]):
-                        return statements[begin + 1 : end] or None
+                    if _ends(statements[end]) and end > begin + 1:
+                        return statements[begin + 1 : end], statements[begin]
     return None
 
 
@@ -518,29 +589,35 @@ class _InFunction(ast.NodeTransformer):
         return node
 
 
-def _is_in_context(frame: FrameType | None) -> bool:
-    """Whether a context manager is entered around a capture that sets something else than modes of
-    PyTorch (``LiveObjects.modes``): that may be meant for the capture alone."""
+Context = tuple[CodeType, int, int]
+"""A ``with`` statement: the code, and its line and column."""
+
+
+def _context(code: CodeType, node: ast.With | ast.AsyncWith) -> Context:
+    return code, node.lineno, node.col_offset
+
+
+def _contexts_around(frame: FrameType | None) -> Iterator[Context]:
+    """What a frame and those that call it have entered, but for modes of PyTorch."""
     for each in callers(frame):
-        if not is_internal(each.f_code):
-            if any(not _is_restored(item.context_expr, each) for item in _contexts_of(each)):
-                return True
-            if each.f_code.co_name == "<module>":
-                break
-    return False
+        if is_internal(each.f_code):
+            continue
+        for node in _contexts_of(each, line_of((each.f_code, each.f_lasti))):
+            if not all(_is_mode(item.context_expr, each) for item in node.items):
+                yield _context(each.f_code, node)
+        if each.f_code.co_name == "<module>":
+            break
 
 
-def _contexts_of(frame: FrameType) -> Iterator[ast.withitem]:
-    line = line_of((frame.f_code, frame.f_lasti))
+def _contexts_of(frame: FrameType, line: int) -> Iterator[ast.With | ast.AsyncWith]:
     for function in functions_of(frame.f_code):
         for node in ast.walk(function):
-            if not isinstance(node, ast.With | ast.AsyncWith):
-                continue
-            if node.lineno <= line <= (node.end_lineno or 0):
-                yield from node.items
+            if isinstance(node, ast.With | ast.AsyncWith) and _spans(node, line):
+                yield node
 
 
-def _is_restored(node: ast.expr, frame: FrameType) -> bool:
+def _is_mode(node: ast.expr, frame: FrameType) -> bool:
+    """Whether a context manager is of PyTorch or the standard library."""
     if isinstance(node, ast.Call):
         node = node.func
     names: list[str] = []

@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -232,7 +233,17 @@ def measure(program: Program, python: Path, device: str | None, limit_s: float) 
     return outcome
 
 
-HEADINGS = ("program", "package", "version", "program", "check", "ratio", "true findings", "false")
+HEADINGS = (
+    *("program", "package", "version", "program", "check", "ratio", "run again"),
+    *("true findings", "false"),
+)
+
+
+def run_again(looked_at: str) -> str:
+    """``2 of 4``: captures whose code ran again as replays began."""
+    captures = re.search(r"(\d+) captures?", looked_at)
+    again = re.search(r"(?<!not run again: )the code of (\d+) graphs?, run again", looked_at)
+    return f"{again[1] if again else 0} of {captures[1]}" if captures else ""
 
 
 def print_table(outcomes: list[Outcome]) -> None:
@@ -248,6 +259,7 @@ def print_table(outcomes: list[Outcome]) -> None:
             f"{each.program_s:.1f} s" if each.program_s else "",
             f"{each.check_s:.1f} s" if each.check_s else "",
             f"{ratio:.1f}" if ratio else "",
+            run_again(each.captured),
             f"{len(each.expected) - len(each.missing)} of {len(each.expected)}",
             str(len(each.false)),
             each.crash.partition(":")[2].strip().partition(":")[0],

@@ -134,13 +134,13 @@ def _partial(value: functools.partial[Any], depth: int) -> Callable[[], Any] | N
 
 def kept_dict(values: dict[Any, Any], depth: int = _DEPTH) -> Callable[[], Any] | None:
     """A function that returns another dictionary with the same keys and values; as ``kept``."""
-    look_up = _tuple(tuple(values.values()), depth)
+    keys, look_up = tuple(values), _tuple(tuple(values.values()), depth)
     if look_up is None:
         return None
 
     def again() -> Any:
         found = look_up()
-        return MISSING if found is MISSING else dict(zip(values, found, strict=True))
+        return MISSING if found is MISSING else dict(zip(keys, found, strict=True))
 
     return again
 
@@ -186,19 +186,18 @@ class _Container:
 
 def _copy_of(value: Any, depth: int) -> Callable[[], Any] | None:
     """Another container with the same items; None for a large one."""
-    table = _table_of(value)
+    kind, table = type(value), _table_of(value)
     if len(table) > _MOST_COPIED:
         return None
     if isinstance(table, dict):
         named = kept_dict(table, depth)
-        is_own = table is not value
-        if named is None or not is_own:
+        if named is None or kind is dict:
             return named
-        return lambda: MISSING if (found := named()) is MISSING else type(value)(**found)
+        return lambda: MISSING if (found := named()) is MISSING else kind(**found)
     items = _tuple(tuple(table), depth)
     if items is None:
         return None
-    return lambda: MISSING if (found := items()) is MISSING else type(value)(found)
+    return lambda: MISSING if (found := items()) is MISSING else kind(found)
 
 
 def _is_plain(container: Any) -> bool:

@@ -190,7 +190,11 @@ class Regions:
             if again.queries and graph not in self._asked and graph.replays:
                 self._look_at_queries(captured, trial)
             return
-        if graph in self._found or self._is_for_another(captured, again, difference):
+        if (
+            graph in self._found
+            or self._is_for_another(captured, again, difference)
+            or self._reads_nothing(again)
+        ):
             return
         differing = trial.differing(again, exactly=difference.kind == "number")
         if differing:
@@ -211,6 +215,13 @@ class Regions:
             if differing:
                 graph = captured.graph
                 self._asked[graph] = Asked(graph, other.queries[0], tuple(differing))
+
+    def _reads_nothing(self, again: Run) -> bool:
+        """Whether a run reads what a capture has allocated and nothing has written since, so that
+        its results are any: a table of another graph that was not replayed yet."""
+        keys = {tensor.storage for op in again.iteration.ops for tensor in op.outside}
+        read = [self._script.buffers.by_key(key) for key in keys]
+        return any(each and each.allocated_in and each.last_write is None for each in read)
 
     def _is_for_another(self, captured: Captured, again: Run, difference: Difference) -> bool:
         """Whether another graph was captured with what Python holds now (the other half of a step,

@@ -25,7 +25,7 @@ from cgtool.detectors.frozen_host_state import (
     Differences,
     compare_iterations,
 )
-from cgtool.detectors.reporting import CapturedRegion, FindingLog, at_call
+from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
@@ -42,7 +42,6 @@ from cgtool.program.phases import (
     warmup_iters,
 )
 from cgtool.program.workload import Workload
-from cgtool.recapture.iteration import SchedulerStep
 from cgtool.recapture.ops import SKIPPED
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS
@@ -103,7 +102,7 @@ def check_entry(
         options, results = _without_refusals(region, workload, options, compared)
         steps, differences, run, without_gradient = results
         iteration = differences.iteration
-        findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
+        findings.extend(preflight.captured_optimizers(steps.values()))
         findings.extend(preflight.of_modules(workload, differences.findings))
         findings.extend(differences.explained)
         branches = (CONTROL_FLOW_FROZEN, RNG_FROZEN_SEED)
@@ -127,7 +126,6 @@ def check_entry(
         if without_gradient and not region.without_gradient:
             # What computes on the device instead gives them one.
             findings.drop(UNUSED_INPUT)
-        _drop_refused(findings, iteration.scheduled)
     except CgtoolError as error:
         if not error.failure.findings and not workload.refusals:
             raise
@@ -154,15 +152,6 @@ def check_entry(
                 if other := differs_by_answer(query, run, *observed):
                     findings.add(other)
     return tuple(checked)
-
-
-def _drop_refused(findings: FindingLog, scheduled: Iterable[SchedulerStep]) -> None:
-    """Where the step of a scheduler is refused anyway, it is no second mistake that no replay would
-    run it."""
-    for step in scheduled:
-        code = preflight.frozen_by(step.optimizer)
-        if any(each.code != code and each.frames[:1] == step.frames[:1] for each in findings):
-            findings.drop(code, step.frames)
 
 
 def _without_refusals(

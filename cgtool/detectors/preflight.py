@@ -24,7 +24,6 @@ from cgtool.observe.frames import here, is_internal_file, package_part
 from cgtool.observe.tensors import on_host
 from cgtool.program.objects import real_module
 from cgtool.program.workload import Workload, below
-from cgtool.recapture.iteration import SchedulerStep
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
@@ -215,32 +214,10 @@ def stepping_optimizers() -> Iterator[dict[int, Stepped]]:
         step.rates.append(_rates(step.optimizer))
 
 
-def captured_optimizers(
-    steps: Iterable[Stepped], scheduled: Sequence[SchedulerStep]
-) -> Iterator[Finding]:
-    """What goes wrong when a graph contains these steps of optimizers and of their schedulers."""
-    for scheduler in scheduled:
-        yield captured_scheduler(scheduler)
-    known = {id(scheduler.optimizer) for scheduler in scheduled}
+def captured_optimizers(steps: Iterable[Stepped]) -> Iterator[Finding]:
+    """What goes wrong when a graph contains these steps of optimizers."""
     for step in steps:
-        if id(step.optimizer) not in known:
-            yield from _captured_step(step)
-
-
-def captured_scheduler(step: SchedulerStep) -> Finding:
-    """A graph contains the step of a scheduler."""
-    group = step.optimizer.param_groups[0]
-    # Without `capturable`, only its fused kernel reads a tensor.
-    also = " and `fused=True`" if "fused" in group and "capturable" not in group else ""
-    return Finding(
-        frozen_by(step.optimizer),
-        f"`{step.scheduler}.step` is Python: in a replay it does not run, and the learning rate "
-        "stays that of the capture",
-        step.frames,
-        fix="call `scheduler.step()` after each replay, and give the optimizer "
-        f"`{_tensor_of(group.get('initial_lr', group.get('lr')))}`{also}",
-        severity=ERROR,
-    )
+        yield from _captured_step(step)
 
 
 def _tensor_of(rate: Any) -> str:
@@ -251,8 +228,8 @@ def filled_rate(optimizer: torch.optim.Optimizer, rate: Any) -> str | None:
     """The fix for a learning rate, if the optimizer reads a tensor."""
     group = optimizer.param_groups[0]
     in_place = (
-        'what changes it must do so in place, `group["lr"].fill_(rate)`: `group["lr"] = rate` puts '
-        "a number there again"
+        "what changes it, such as `scheduler.step()`, must do so after each replay and in place, "
+        '`group["lr"].fill_(rate)`: `group["lr"] = rate` puts a number there again'
     )
     if "capturable" in group:
         return f"pass `{_tensor_of(rate)}` to the optimizer; {in_place}"
@@ -347,8 +324,8 @@ def _captured_step(step: Stepped) -> Iterator[Finding]:
                 "scheduler or by hand, has no effect on replays"
             )
             fix = (
-                f"{name}(..., {_tensor_of(rate)}), which schedulers outside the captured code "
-                "update in place"
+                f"{name}(..., {_tensor_of(rate)}), which `scheduler.step()` after each replay "
+                "updates in place"
             )
         elif counters:
             reason = _stays(optimizer, counters)

@@ -8,7 +8,6 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,22 +23,11 @@ from cgtool.observe.frames import (
     sites_until,
 )
 from cgtool.observe.ops import Record
-from cgtool.observe.source import names_in
-from cgtool.observe.tensors import has_memory, on_host, tensors_in
+from cgtool.observe.tensors import has_memory, tensors_in
 from cgtool.recapture.ops import KeptOpRecorder, Op
 from cgtool.torch_compat.patches import set_profile, without_collector
 from cgtool.torch_compat.private import storage_address
 from cgtool.torch_compat.storages import StorageRef
-
-
-@dataclass(frozen=True)
-class SchedulerStep:
-    """A learning rate scheduler of PyTorch that the iteration stepped."""
-
-    scheduler: str
-    """Its class."""
-    optimizer: torch.optim.Optimizer
-    frames: Frames
 
 
 @dataclass
@@ -58,7 +46,6 @@ class Iteration:
     """Storages of what its outermost functions returned."""
     returns: bool = False
     """Whether what they returned is known."""
-    scheduled: list[SchedulerStep] = field(default_factory=list)
     seeding: dict[int, Frames] = field(default_factory=dict)
     """By id: the generators of the device whose seed or state the code sets, and where."""
     outer: Chain = ()
@@ -79,18 +66,14 @@ class Iteration:
 
 
 class _Profile:
-    """Notes the steps of PyTorch's schedulers, the generators that the code seeds, and what its
-    outermost functions return."""
+    """Notes the generators that the code seeds, and what its outermost functions return."""
 
     def __init__(self, iteration: Iteration) -> None:
         self.iteration = iteration
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event == "call":
-            if code.co_name == "step" and code.co_filename.endswith("/torch/optim/lr_scheduler.py"):
-                self._note_scheduler(frame)
-        elif event == "return":
+        if event == "return":
             if not is_internal(code) and _is_called_by_us(frame):
                 self.iteration.returns = True
                 tensors = filter(has_memory, tensors_in(argument))
@@ -105,19 +88,6 @@ class _Profile:
             ):
                 self.iteration.seeding.setdefault(id(owner), frames_of(chain_of(frame)))
 
-    def _note_scheduler(self, frame: types.FrameType) -> None:
-        scheduler = frame.f_locals.get("self")
-        optimizer = getattr(scheduler, "optimizer", None)
-        chain, steps = chain_of(frame), self.iteration.scheduled
-        known = any(step.optimizer is optimizer for step in steps)
-        if (
-            isinstance(optimizer, torch.optim.Optimizer)
-            and chain
-            and not known
-            and not _is_done_by_ops(scheduler, optimizer)
-        ):
-            steps.append(SchedulerStep(type(scheduler).__name__, optimizer, frames_of(chain)))
-
 
 _SEEDS = frozenset(("manual_seed", "seed", "set_state", "set_offset", "graphsafe_set_state"))
 """Methods of ``torch.Generator``."""
@@ -130,23 +100,6 @@ def _is_called_by_us(frame: types.FrameType) -> bool:
             return True
         caller = caller.f_back
     return False
-
-
-@cache
-def _is_done_by_ops(scheduler: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether ops alone compute the next learning rate, from the one before: a replay runs them.
-    ``ExponentialLR`` multiplies a tensor; the others compute with the number of the step."""
-    kind, plain = type(scheduler), torch.optim.lr_scheduler.LRScheduler
-    compute = getattr(kind.get_lr, "__code__", None)
-    return (
-        kind.step is plain.step
-        and compute is not None
-        and "last_epoch" not in names_in(compute)
-        and all(
-            isinstance(rate := group.get("lr"), torch.Tensor) and not on_host(rate)
-            for group in optimizer.param_groups
-        )
-    )
 
 
 Recorder = Callable[[Any, Annotations, set[int]], KeptOpRecorder]

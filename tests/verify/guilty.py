@@ -139,8 +139,8 @@ def scheduler_in_the_step(device):
         optimizer.zero_grad()
         loss = net(x).square().mean()
         loss.backward()
-        optimizer.step()
-        decay.step()  # <- lr-frozen-despite-capturable
+        optimizer.step()  # <- lr-frozen-despite-capturable
+        decay.step()
         return loss
 
     return step

@@ -60,7 +60,7 @@ def _compared(
             inputs,
             target.workload if finds_state else None,
         )
-    findings, second = differences.findings, differences.iteration
+    findings = differences.findings
     before, after = numbers[:2]
     moved = {
         key: [
@@ -71,8 +71,7 @@ def _compared(
         for key in before
     }
     stepped = [step for key, step in steps.items() if moved.get(key)]
-    scheduled = [step for step in second.scheduled if moved.get(id(step.optimizer))]
-    for finding in captured_optimizers(stepped, scheduled):
+    for finding in captured_optimizers(stepped):
         evidence = [text for texts in moved.values() for text in texts]
         findings.append(
             replace(finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR)

@@ -32,18 +32,6 @@ def runs_other_ops(query: Frames, eager: Sequence[OpCall], captured: Sequence[Op
     )
 
 
-def reads_only_in_eager(query: Frames) -> Finding:
-    """The finding of code that asks at ``query`` whether it is being captured, and if not uses a
-    value that it reads from the device."""
-    return Finding(
-        CODE_BRANCHES_ON_CAPTURING,
-        "this line asks whether a stream is capturing, and only in eager mode the code uses a "
-        "value that it reads from the device",
-        query,
-        phase="capture",
-    )
-
-
 def differs_by_answer(
     query: Frames, run: Callable[[], Any], roots: Any, annotations: Annotations, inputs: Any
 ) -> Finding | None:

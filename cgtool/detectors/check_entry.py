@@ -16,7 +16,6 @@ from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.capturing_paths import (
     differs_by_answer,
     omits_only_checks,
-    reads_only_in_eager,
     runs_other_ops,
 )
 from cgtool.detectors.frozen_host_state import (
@@ -140,10 +139,7 @@ def check_entry(
         captured = _of_the_code(captured)
         if [call.name for call in eager] != [call.name for call in captured]:
             finding = runs_other_ops(query, eager, captured)
-            if omits_only_checks(eager, captured):
-                used = differences.uses_reads
-                finding = reads_only_in_eager(query) if used else replace(finding, severity=NOTE)
-            if in_library(query[0]):
+            if omits_only_checks(eager, captured) or in_library(query[0]):
                 finding = replace(finding, severity=NOTE)
             findings.add(finding)
         elif not in_library(query[0]) and not differences.findings:

@@ -95,9 +95,6 @@ class Differences:
     """Ops and numbers that differ for no known reason, which may follow from something else."""
     iteration: Iteration
     """The second one."""
-    uses_reads: bool
-    """Whether a value that the second iteration reads from the device reaches one of its ops, or
-    decides which ops run."""
     limits: tuple[str, ...] = ()
     """Why less was tried than could have been."""
 
@@ -132,9 +129,7 @@ def compare_iterations(
     known = {finding.frames[:1] for finding in explained}
     explained += (each for each in _side_effects(outcome) if each.frames[:1] not in known)
     explained += seeded(outcome.second, outcome.first)
-    return Differences(
-        explained, unexplained, outcome.second, outcome.uses_reads, tuple(outcome.limits)
-    )
+    return Differences(explained, unexplained, outcome.second, tuple(outcome.limits))
 
 
 def finding_of(caused: Caused, first: Iteration) -> Finding:

@@ -27,7 +27,7 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import bytes_of, raw
 from cgtool.observe.tensors import has_memory, is_emptied, on_host, tensors_in
 from cgtool.recapture.iteration import Iteration
-from cgtool.recapture.ops import READS, KeptOpRecorder
+from cgtool.recapture.ops import KeptOpRecorder
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
@@ -230,15 +230,13 @@ def most_ops_after(iteration: Iteration) -> int:
 
 
 class UndoingRecorder(KeptOpRecorder):
-    """Keeps what the ops of a run overwrite; may give them other random numbers and answers."""
+    """Keeps what the ops of a run overwrite; may give them other random numbers."""
 
     def __init__(self, roots: Any, annotations: Annotations, inputs: set[int]) -> None:
         super().__init__(roots, annotations, inputs)
         self.most_ops = sys.maxsize
         self.draws: float | None = None
         """What random ops on the host return: the lowest or the highest number."""
-        self.changes_answers = False
-        """Values that the host reads from the device are other ones."""
         self.copies_device = True
         """What is overwritten on the device is copied before, too; in a capture, which writes
         nothing there, it is not."""
@@ -258,8 +256,6 @@ class UndoingRecorder(KeptOpRecorder):
                 if on_host(tensor) and tensor.is_floating_point():
                     with raw():
                         tensor.fill_(self.draws)
-        if self.changes_answers and call.name in READS:
-            return _another(result)
         return result
 
     def _save(self, tensor: torch.Tensor) -> None:
@@ -289,12 +285,6 @@ class UndoingRecorder(KeptOpRecorder):
                 if values is not None and tensor.untyped_storage().nbytes() == values.nbytes():
                     self._saved[key] = tensor, bytes_of(tensor)
                     tensor.untyped_storage().copy_(values)
-
-
-def _another(answer: Any) -> Any:
-    if isinstance(answer, bool):
-        return not answer
-    return -answer - 1 if isinstance(answer, int | float) else answer
 
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")

@@ -97,9 +97,6 @@ class Outcome:
     """Containers that have changed in both iterations, each with both changes."""
     codes: list[types.CodeType] = field(default_factory=list)
     """Of the functions that the code can reach."""
-    uses_reads: bool = False
-    """Whether a value that the second iteration reads from the device reaches one of its ops, or
-    decides which ops run."""
     limits: list[str] = field(default_factory=list)
     """Why less was tried than could have been."""
 
@@ -146,11 +143,6 @@ class Experiment:
             outcome.moved = _moved_twice(state, before, between, after)
             if later:
                 self._run_later(outcome, between, after)
-            if any(op.reads_device for op in second.ops):
-                base = self.rerun(after)
-                other = self.rerun(after, changes_answers=True)
-                # A check raises with another answer.
-                outcome.uses_reads = base is not None and _difference(base, other) is not None
         except Stopped as stopped:
             outcome.limits.append(str(stopped))
         finally:
@@ -168,7 +160,6 @@ class Experiment:
         days: float | None = None,
         draws: float | None = None,
         seed: int | None = None,
-        changes_answers: bool = False,
     ) -> Iteration | None:
         """One more iteration from some host state, or, without one, from the present state; what it
         does to that stays, and nothing else. None if it raises.
@@ -186,7 +177,7 @@ class Experiment:
         def make(*observed: Any) -> UndoingRecorder:
             recorder = UndoingRecorder(*observed)
             recorder.most_ops = self._most_ops
-            recorder.draws, recorder.changes_answers = draws, changes_answers
+            recorder.draws = draws
             recorders.append(recorder)
             return recorder
 

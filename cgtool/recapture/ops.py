@@ -87,8 +87,6 @@ class Op:
     """The storages of its results, by key."""
     sizes: tuple[int, ...] = ()
     """The sizes of the device tensors among the arguments, one tensor after the other."""
-    reads_device: bool = False
-    """It brings values of the device to the host, and waits for them."""
     random: bool = False
     """It draws random numbers."""
     in_optimizer: bool = False
@@ -301,10 +299,6 @@ class KeptOpRecorder(OpRecorder):
         filled = [each for each in storages_in(result).values() if on_host(each)] if is_copy else []
         if filled and not op.host and _does_not_wait(args, kwargs):
             self.filled.update(map(storage_address, filled))
-        elif not op.host:
-            # A copy into a tensor that is there already fills it as other work of the host does.
-            is_new = bool(filled) and not op.call.name.startswith("aten::copy_")
-            op.reads_device = is_new or op.call.name in READS
         op.made = tuple(map(storage_address, filter(has_memory, tensors_in(result))))
         written = list(filter(has_memory, written_by(func, args, kwargs)))
         op.inputs_written = frozenset(self.inputs.intersection(map(storage_address, written)))

@@ -235,14 +235,11 @@ def test_it_stops_before_it_copies_too_much(
     assert not x.any() and not large.any()
 
 
-def test_drawn_numbers_and_answers_of_the_device(device: SimulatedDevice) -> None:
-    x = torch.ones(1, device="cuda")
+def test_drawn_numbers() -> None:
     recorder = _recorder()
-    recorder.draws, recorder.changes_answers = 0.25, True
+    recorder.draws = 0.25
     with recorder:
         assert torch.rand(2).tolist() == [0.25, 0.25]
-        assert x.item() == -2.0
-        assert not bool(x > 0)
 
 
 def test_two_runs_read_the_same_times() -> None:

@@ -41,7 +41,6 @@ from cgtool.detectors.script import (
     saved_tensors,
     settings,
     shared_pools,
-    sharing,
     speed,
     unordered,
 )
@@ -76,7 +75,6 @@ _DETECTORS: tuple[type[Detector], ...] = (
     capture_does_not_execute.EarlyReads, capture_does_not_execute.NotRun,
     saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
-    sharing.Sharing,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,

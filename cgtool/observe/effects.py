@@ -11,7 +11,7 @@ import torch
 
 from cgtool.observe.tensors import listed_tensors, strided_parts, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.private import schema, schema_of, storage_address
+from cgtool.torch_compat.private import schema_of, storage_address
 
 # Batch norm updates its statistics, which its schema does not say.
 _STATISTICS = {
@@ -170,17 +170,6 @@ def _aliases(declared: Any) -> bool:
         result.alias_info is not None and not result.alias_info.is_write
         for result in declared.returns
     )
-
-
-@cache
-def is_view(name: str) -> bool:
-    """Whether results of an op of this name alias an argument that it does not write."""
-    op, _, overload = name.partition(".")
-    try:
-        declared = schema(op, overload)
-    except RuntimeError:  # PyTorch does not know the op
-        return False
-    return name.startswith(_UNDECLARED_VIEWS) or _aliases(declared)
 
 
 class Uninitialized:

@@ -79,7 +79,7 @@ class Regions:
         self._block: Block | None = None
         self._values: Values = {}
         self._ops: KeptOpRecorder | None = None
-        """These of the capture in progress."""
+        """The ops of the capture in progress."""
         self._known: dict[WatchedGraph, Captured] = {}
         self._found: dict[WatchedGraph, Rerun] = {}
         self._asked: dict[WatchedGraph, Asked] = {}

@@ -439,6 +439,27 @@ def _not_run_again(folder: Path, source: str) -> str:
     return str(said)
 
 
+def test_a_context_of_a_coroutine_is_not_entered_again(tmp_path: Path) -> None:
+    source = """
+import asyncio
+
+class Session:
+    async def __aenter__(self):
+        return self
+    async def __aexit__(self, *_):
+        pass
+
+async def main():
+    async with Session():
+        with torch.cuda.graph(graph):
+            y = x + 1
+    graph.replay()
+
+asyncio.run(main())
+"""
+    assert "(its lines cannot be run by themselves)" in _not_run_again(tmp_path, source)
+
+
 NOT_RUN = {
     "ends the process": ("if n[0] > 1: os._exit(9)", "outside of the process: _exit"),
     "runs another": ("if n[0] > 1: os.system('true')", "outside of the process: os.system"),

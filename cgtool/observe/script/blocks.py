@@ -37,6 +37,7 @@ _OPTIMIZED = 0x1
 _GENERATOR = 0x20
 """``CO_GENERATOR``."""
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+With = ast.With | ast.AsyncWith
 _NOT_OF_BLOCKS = ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.Global
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -48,7 +49,7 @@ class Block:
     """
 
     def __init__(
-        self, frame: FrameType, statements: list[ast.stmt], contexts: Sequence[ast.With]
+        self, frame: FrameType, statements: list[ast.stmt], contexts: Sequence[With]
     ) -> None:
         """``contexts``: what the frame has entered around the capture, outermost first. Raises
         SyntaxError for statements that make no function."""
@@ -416,14 +417,14 @@ def _entered(frame: FrameType) -> tuple[list[ast.stmt], ast.stmt] | None:
     return found
 
 
-def _contexts_before(frame: FrameType, place: ast.stmt) -> list[ast.With]:
+def _contexts_before(frame: FrameType, place: ast.stmt) -> list[With]:
     """What a frame has entered around a statement: a flag that is set for the capture, for example.
     But for modes of PyTorch, which are known (``LiveObjects.modes``). Outermost first."""
-    found: list[ast.With] = []
+    found: list[With] = []
     for node in _contexts_of(frame, place.lineno):
         items = [item for item in node.items if not _is_mode(item.context_expr, frame)]
         if node is not place and items:
-            found.append(ast.copy_location(ast.With(items, []), node))
+            found.append(_with(node, items, []))
     return sorted(found, key=lambda node: node.lineno)
 
 
@@ -433,8 +434,9 @@ def _captures(item: ast.withitem) -> bool:
     return "graph" in text or "captur" in text
 
 
-def _with(node: ast.With, items: list[ast.withitem], body: list[ast.stmt]) -> ast.stmt:
-    return ast.copy_location(ast.With(items, body), node)
+def _with(node: With, items: list[ast.withitem], body: list[ast.stmt]) -> With:
+    # `async with` is a syntax error outside of a coroutine.
+    return ast.copy_location(type(node)(items, body), node)
 
 
 def _until_end(frame: FrameType) -> tuple[list[ast.stmt], ast.stmt] | None:
@@ -593,7 +595,7 @@ Context = tuple[CodeType, int, int]
 """A ``with`` statement: the code, and its line and column."""
 
 
-def _context(code: CodeType, node: ast.With | ast.AsyncWith) -> Context:
+def _context(code: CodeType, node: With) -> Context:
     return code, node.lineno, node.col_offset
 
 
@@ -609,10 +611,10 @@ def _contexts_around(frame: FrameType | None) -> Iterator[Context]:
             break
 
 
-def _contexts_of(frame: FrameType, line: int) -> Iterator[ast.With | ast.AsyncWith]:
+def _contexts_of(frame: FrameType, line: int) -> Iterator[With]:
     for function in functions_of(frame.f_code):
         for node in ast.walk(function):
-            if isinstance(node, ast.With | ast.AsyncWith) and _spans(node, line):
+            if isinstance(node, With) and _spans(node, line):
                 yield node
 
 

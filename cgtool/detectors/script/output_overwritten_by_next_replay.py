@@ -113,10 +113,12 @@ class _Outputs:
         return made is not None and made.tensor() is tensor and made.replays < replays
 
     def has_newer(self, tensor: torch.Tensor, replays: int) -> bool:
-        """Whether the same call has made another tensor of that memory after the last replay."""
+        """Whether the same call has made another tensor at its address after the last replay, of
+        as many rows or of others."""
         older = self.made[id(tensor)]
         return older.maker is not None and any(
-            (made.memory, made.maker, made.replays) == (older.memory, older.maker, replays)
+            (made.maker, made.replays) == (older.maker, replays)
+            and made.memory.address == older.memory.address
             and made.tensor() is not None
             for made in list(self.made.values())
         )

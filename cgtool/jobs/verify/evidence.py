@@ -33,6 +33,8 @@ class Trial:
     """The order in which the graphs are replayed."""
     seed: int | None = None
     """Of the random generators; None for the state in which the capture began."""
+    changes: tuple[str, ...] = ()
+    """The names of the inputs that get new values before each iteration."""
 
     def iteration(self, number: int) -> str:
         """The name of iteration ``number`` (from 0) in the table."""

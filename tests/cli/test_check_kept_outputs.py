@@ -148,7 +148,8 @@ def an_output_of_the_script():
 
 
 for each in (a_list, a_dict_of_records, a_deque_of_an_object, a_comprehension,
-             a_list_without_a_name, views, batches_beside_rows_of_their_own_number, callables, a_difference, an_output_of_the_script):
+             a_list_without_a_name, views, batches_beside_rows_of_their_own_number,
+             callables, a_difference, an_output_of_the_script):
     each()
 """
 )

@@ -31,6 +31,7 @@ from cgtool.detectors.script import (
     frozen_regions,
     gradients,
     gradients_unscaled_twice,
+    input_never_written,
     inputs,
     memory,
     output_of_dropped_graph,
@@ -78,9 +79,10 @@ _DETECTORS: tuple[type[Detector], ...] = (
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
-    speed.Compiled, frozen_regions.FrozenRegions,
+    speed.Compiled, frozen_regions.FrozenRegions, input_never_written.NeverWritten,
 )  # fmt: skip
-"""In the order in which they are called: what runs captured code again is the last."""
+"""In the order in which they are called: what runs captured code again, and what is reported only
+if nothing else is wrong, are the last."""
 
 
 _USAGE_ERROR = 2

@@ -43,6 +43,7 @@ from cgtool.observe.script.state import (
     ExternalUse,
     Op,
     StreamOrder,
+    Unread,
     WatchedGraph,
 )
 from cgtool.observe.tensors import DEVICE, key_of, listed_tensors, tensors_in
@@ -201,6 +202,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Why that of others was not, by number."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
+        self.unread = Unread()
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
@@ -276,6 +278,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         if graph is None:
             return
         graph.ops += 1
+        for tensor in tensors_in((args, kwargs)) if self.unread.kinds else ():
+            self.unread.read(tensor)
         if self.device.ran_on_host((args, kwargs, result)):
             return
         graph.device_ops += 1
@@ -450,6 +454,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
+        if self.unread.kinds:
+            self.unread.ran(op, result, self.clock, self.place)
         if self.device.ran_on_host((args, kwargs, result)):
             return
         for tensor in op.made(result):
@@ -477,12 +483,15 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """The host has waited for the current stream, to read ``tensor``."""
         if self.capture is None and not self.closed:
             self.order.host_waits(self.device.stream())
+            if tensor is not None:
+                self.unread.read(tensor)
             self.publish(events.HostWaited(call, tensor))
 
     def host_read(self, tensor: torch.Tensor, array: Any = None) -> None:
         """A call has read, or is about to read, a tensor on the host; ``array``: as of
         ``HostRead``."""
         if self.capture is None and len(self.buffers):
+            self.unread.read(tensor)
             self.publish(events.HostRead(tensor, array))
 
     def finish(self) -> None:

@@ -324,6 +324,59 @@ class EagerResults:
         return len(self._results)
 
 
+TensorKind = tuple[tuple[int, ...], torch.dtype]
+"""Shape and type of its numbers."""
+
+
+@dataclass(slots=True, eq=False)
+class MadeTensor:
+    """A tensor that an op outside captures has made. Nothing keeps it alive."""
+
+    ref: StorageRef
+    kind: TensorKind
+    time: int
+    """Value of ``ObservedScript.clock``."""
+    place: Frames
+
+
+class Unread:
+    """Tensors that ops outside captures have made, and that nothing has read since."""
+
+    def __init__(self) -> None:
+        self.kinds: set[TensorKind] = set()
+        """Of the tensors that are noted."""
+        self.read_kinds: set[TensorKind] = set()
+        """Those of which one was read."""
+        self._tensors: dict[int, MadeTensor] = {}
+        """By key of their storage."""
+
+    def ran(self, op: Op, result: Any, time: int, place: Callable[[], Frames]) -> None:
+        """An op outside captures has run."""
+        copied = op.copied(result)
+        if copied is None:
+            for tensor in op.read:
+                self.read(tensor)
+        else:
+            # What is read now is the copy.
+            self._tensors.pop(key_of(copied[0]) or 0, None)
+        for tensor in op.made(result):
+            kind = tuple(tensor.shape), tensor.dtype
+            if kind in self.kinds:
+                ref = StorageRef(tensor)
+                self._tensors[ref.key] = MadeTensor(ref, kind, time, place())
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """A replay, an op or the host reads a tensor."""
+        known = self._tensors.pop(key_of(tensor) or 0, None)
+        if known is not None:
+            self.read_kinds.add(known.kind)
+
+    def alive(self) -> list[MadeTensor]:
+        """What the script still holds."""
+        self._tensors = {key: each for key, each in self._tensors.items() if not each.ref.expired()}
+        return list(self._tensors.values())
+
+
 @dataclass(eq=False)
 class WatchedGraph:
     """One ``CUDAGraph`` of the script, from ``capture_begin`` to the end of the script."""

@@ -77,6 +77,9 @@ class NeverWritten(Detector):
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
         graph = event.graph
+        if self.script.capture is not None or self.script.device.stream_is_captured():
+            # Nothing may be read then.
+            return
         if graph.replays == 0:
             self._watch(graph)
         inputs = self._inputs.get(graph)

@@ -231,7 +231,7 @@ def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
         again = [each for each in line.entries if each.because and each.because.startswith(words)]
         if not again:
             continue
-        evidence = [_cost(again, "capture")]
+        evidence = [_cost(again)]
         moved = Counter(tensor for each in again for tensor in _INPUT.findall(each.because or ""))
         if moved:
             inputs = (f"{tensor} ({count_text(n, 'time')})" for tensor, n in moved.most_common(5))
@@ -262,7 +262,7 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
                 f"a function was compiled {count_text(len(versions), 'time')}, and each "
                 "compilation captured its own graphs",
                 line,
-                _cost(graphs, "capture"),
+                _cost(graphs),
                 f"compilations {', '.join(versions)}",
             )
 
@@ -276,7 +276,7 @@ def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
             f"{line.some(unused, 'was', 'were')} never replayed"
             + (" after its capture" if line.owner == COMPILE else ""),
             line,
-            _cost(unused, "capture", in_unused_pools(unused, ledger)),
+            _cost(unused, in_unused_pools(unused, ledger)),
         )
 
 
@@ -317,7 +317,7 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             f"{count_text(len(for_every_use) + works, 'capture')} of {of}, each replayed at most "
             "once and dropped before the same was captured again",
             line,
-            _cost(for_every_use, "capture"),
+            _cost(for_every_use),
         )
     if after_reset:
         yield _about(
@@ -326,7 +326,7 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             f"{line.some(after_reset, 'was', 'were')} captured again after `reset()`, with the "
             "same work as before",
             line,
-            _cost(after_reset, "capture"),
+            _cost(after_reset),
         )
 
 
@@ -340,7 +340,7 @@ def _many_shapes(line: LineGraphs, work: _Work) -> Iterator[Finding]:
                 f"{count_text(len(entries), 'graph')} of the same ops are captured here, for "
                 f"{shapes:,} sets of shapes",
                 line,
-                _cost(entries, "capture"),
+                _cost(entries),
             )
 
 
@@ -464,12 +464,10 @@ def _about(
     )
 
 
-def _cost(
-    entries: Sequence[LedgerGraph], noun: str, holders: Iterable[LedgerGraph] | None = None
-) -> str:
-    """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has. ``holders``: those whose
-    memory counts, by default all."""
-    text, spent = count_text(len(entries), noun), sum(each.capture_ns for each in entries)
+def _cost(entries: Sequence[LedgerGraph], holders: Iterable[LedgerGraph] | None = None) -> str:
+    """``3 captures: 41.0 ms and 38.0 MiB more reserved``, as far as the ledger has figures.
+    ``holders`` are the graphs whose memory counts, by default all."""
+    text, spent = count_text(len(entries), "capture"), sum(each.capture_ns for each in entries)
     if spent:
         text += f": {time_text(spent)}"
     reserved = reserved_text(entries if holders is None else holders)

@@ -1,10 +1,10 @@
 """The state of the user's code: saved, restored, and read by name.
 
 State is what outlives a call: parameters, buffers, gradients, optimizer state, tensors in closures,
-Python values in attributes, containers and suspended generators, and random states. Iterators in C,
-the lines at which generators are suspended, and what belongs to threads, files and C extensions
-cannot be restored, except for the contents of the tensors in them; ``causes`` separates what they
-change from noise.
+Python values in attributes, containers and suspended generators, and random states. Iterators, the
+lines at which generators are suspended, and what belongs to threads, files and C extensions are not
+set back here, except for the tensors in them: ``not_restored`` says which of them have gone on.
+(``cgtool.recapture`` sets Python's own iterators back, to find out whether they matter.)
 """
 
 from __future__ import annotations

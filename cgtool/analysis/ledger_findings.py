@@ -1,5 +1,5 @@
-"""What is wrong with the graphs of a program, from its ledger alone: each with its counts, times
-and bytes, at the line that captures them."""
+"""Findings on the graphs of a program, from its ledger alone: each with its counts, times and
+bytes, at the line that captures them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _RERECORDED: Sequence[tuple[str, Code, str]] = (
         "an output of an earlier graph was still referenced, but was not at the capture",
     ),
 )
-"""What ``CheckInvariantStatus`` of Inductor's graph trees says, and what it means."""
+"""A text of ``CheckInvariantStatus`` of Inductor's graph trees, its code, and what it means."""
 
 _SKIPS: Sequence[tuple[str, str]] = (
     ("mutated inputs", "return the new value instead of writing to the input, or copy the input"),
@@ -502,7 +502,7 @@ _EMPTY = Graph("", "step")
 
 
 class _Work:
-    """What the graphs of a ledger do, so that they can be compared."""
+    """The work of the graphs of a ledger, in forms that can be compared."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -542,7 +542,7 @@ class _Work:
 
 
 def _sizes(node: Node) -> tuple[object, ...]:
-    """What a kernel, a copy or a fill is called with, addresses apart."""
+    """The function and launch sizes of a kernel, or the bytes of a copy or a fill."""
     if node.kernel is not None:
         return node.kernel.function, node.kernel.grid, node.kernel.block
     work = node.copy or node.fill

@@ -101,7 +101,7 @@ class Accesses(NamedTuple):
 
 
 def accesses(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> Accesses:
-    """What an op reads, writes and returns."""
+    """The memory that an op reads, writes and returns."""
     results = strided(result)
     written = list(filter(has_shape, written_by(func, args, kwargs)))
     if effect_of(func).view or not launches(name, results or written):
@@ -112,12 +112,12 @@ def accesses(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> Acces
 
 
 class StreamRaces(Generic[Node]):
-    """What the nodes of one capture read and wrote so far."""
+    """Accesses of the nodes of one capture so far, and the races among them."""
 
     def __init__(self) -> None:
         self._memory: dict[int, _Memory[Node]] = {}
         self._allocated: dict[tuple[int, int], list[_Memory[Node]]] = {}
-        """What was allocated in the capture, by stream and size of the block."""
+        """Memory allocated in the capture, by stream and size of the block."""
         self._is_shared = False
         """Whether a stream has used what another one has allocated."""
 

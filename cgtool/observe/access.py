@@ -1,4 +1,4 @@
-"""What op calls read and wrote: storages, bytes and floating-point operations, as plain numbers.
+"""Reads and writes of op calls: storages, bytes and floating-point operations, as plain numbers.
 
 Nothing is kept alive. A number names one storage over one lifetime: a weak reference to the shell
 of a dead storage keeps its address from being used again, and holds no device memory. Costs four to
@@ -92,7 +92,7 @@ _Sum = tuple[dict[int, torch.Tensor], int]
 
 @dataclass(slots=True)
 class _Known:
-    """What calls did whose arguments and results were alike, by positions among their tensors."""
+    """The accesses of calls with like arguments and results, by positions among their tensors."""
 
     call: Call
     reads: tuple[int, ...]
@@ -306,7 +306,7 @@ class AccessLog:
         return is_plain
 
     def argument_lists(self) -> tuple[ArgumentList, ...]:
-        """What ``Call.arguments`` refers to."""
+        """The lists of arguments that ``Call.arguments`` refers to."""
         return tuple(arguments for _, arguments in self._argument_lists.values())
 
     def number_of(self, tensor: torch.Tensor) -> int | None:

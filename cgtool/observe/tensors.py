@@ -181,7 +181,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
 
 
 def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What a tensor without storage of its own is made of."""
+    """The tensors that a tensor without storage of its own is made of."""
     if is_functorch_tensor(tensor):
         return [unwrapped(tensor)]
     try:

@@ -62,14 +62,14 @@ _unused = [_storage_object()]
 
 
 def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
-    """What ``look`` returns of a tensor's storage, which it must not keep."""
+    """The result of ``look`` for a tensor's storage, which it must not keep."""
     if not OBJECTS_ARE_OWNERS:
         return look(tensor.untyped_storage())
     return _look_at(storage_address(tensor), look)
 
 
 def _look_at(key: int, look: Callable[[torch.UntypedStorage], T]) -> T:
-    """What ``look`` returns of a living storage by its ``storage_key``."""
+    """The result of ``look`` for a living storage by its ``storage_key``."""
     if not OBJECTS_ARE_OWNERS:
         return look(storage_of_weak(key))  # there, an object that is directed frees a storage twice
     try:

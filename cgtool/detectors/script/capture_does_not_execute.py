@@ -1,4 +1,4 @@
-"""What only a graph computes, and something else reads, although the graph was not replayed."""
+"""Values that only a graph computes, and that are read although the graph was not replayed."""
 
 from __future__ import annotations
 

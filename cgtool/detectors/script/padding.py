@@ -40,7 +40,7 @@ class _Batch:
     start: int = 0
     """Address of the first one."""
     rows: int = 0
-    """Of the current batch; 0 if nothing was copied to the first ones."""
+    """Rows of the current batch; 0 if nothing was copied to the first ones."""
     stale: int = 0
     """So many hold an earlier batch unless the current one fills them."""
     rest_is_written: bool = False
@@ -194,8 +194,8 @@ class Padding(Detector):
             restore()
 
     def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
-        """What a graph writes and the script still holds; nothing if a replay may change more than
-        that, or wait for others."""
+        """Tensors that a graph writes and the script still holds; none if a replay may change more
+        than that, or wait for others."""
         is_joint = torch.distributed.is_available() and torch.distributed.is_initialized()
         has_others = is_joint or len(self.script.threads) > 1
         if has_others or graph.number in self._untried or not graph.only_ops:

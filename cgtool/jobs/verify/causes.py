@@ -92,7 +92,8 @@ def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding
 
 
 def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
-    """What the host changes between iterations, or between two sets of inputs."""
+    """Findings on values that the host changes between iterations, or between two sets of
+    inputs."""
     for skipped in range(max(1, iteration)):
         if findings := _frozen_among(consecutive(runner, trial, skipped)):
             return findings
@@ -101,8 +102,8 @@ def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -
 
 
 def hidden(findings: list[Finding]) -> list[Finding]:
-    """What the host changes or draws, though no result shows it. It is an error all the same:
-    whether it shows is a matter of luck."""
+    """Findings on values that the host changes or draws, though no result shows it. They are
+    errors: whether it shows is a matter of luck."""
     return [
         replace(finding, severity=None)
         for finding in _frozen_among(findings)
@@ -122,7 +123,8 @@ def not_restored(runner: TrialRunner, trial: Trial) -> tuple[Finding, ...]:
 
 
 def side_effects(findings: list[Finding], known: list[Finding]) -> list[Finding]:
-    """What Python changes, and a replay does not, that no known finding names."""
+    """Findings on containers that Python changes and a replay does not, without those already
+    named."""
     lines = {finding.frames[:1] for finding in known}
     named = {name for finding in known for name in _named_in(finding)}
     effects = (each for each in findings if each.code == PYTHON_SIDE_EFFECTS_SKIPPED)

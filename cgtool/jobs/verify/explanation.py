@@ -39,7 +39,7 @@ _BY_CHANCE = "no replay here shows it; whether one does depends on when the stre
 
 @dataclass
 class Log:
-    """What the report will say."""
+    """Findings, notes and progress of a verification, collected for the report."""
 
     progress: Progress
     entry: Frame | None

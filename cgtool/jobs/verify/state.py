@@ -65,7 +65,7 @@ class Snapshot:
         self.restore_contents()
 
     def not_restored(self) -> list[str]:
-        """What has gone on since then and is not set back, in words."""
+        """Objects that have gone on since then and are not set back, in words."""
         self.restore()
         return [in_words(*each) for each, before in self._progress if progress(each[1]) != before]
 

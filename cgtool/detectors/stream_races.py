@@ -19,7 +19,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.effects import effect_of, launches, looks_at_shapes, written_by
 from cgtool.observe.tensors import has_shape, key_of, strided
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageRef, extent
 
 STREAM_RACE_IN_CAPTURE = code("stream-race-in-capture")
 
@@ -60,9 +60,9 @@ class _Region(NamedTuple):
 def _region_of(tensor: torch.Tensor) -> _Region:
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = (1 + sum((count - 1) * stride for count, stride in steps)) * size
-    return _Region(start, start + extent, extent == tensor.numel() * size, tensor.stride())
+    stride = tensor.stride()
+    elements = extent(tensor.shape, stride)
+    return _Region(start, start + elements * size, elements == tensor.numel(), stride)
 
 
 @dataclass

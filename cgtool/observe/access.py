@@ -8,6 +8,7 @@ six microseconds an op that launches, and does not disturb the program.
 from __future__ import annotations
 
 import logging
+import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from cgtool.torch_compat.private import (
     storage_address,
     weak_storage_expired,
 )
-from cgtool.torch_compat.storages import weak_reference
+from cgtool.torch_compat.storages import extent, weak_reference
 
 
 def _rows(args: Sequence[Any]) -> float:
@@ -368,12 +369,9 @@ def _bytes(tensor: torch.Tensor) -> int:
     """Bytes of the elements at different addresses: an expanded tensor repeats its elements."""
     if tensor.is_contiguous():
         return tensor.nbytes
-    distinct = extent = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride:
-            distinct *= size
-            extent += (size - 1) * stride
-    return min(distinct, extent) * tensor.element_size()
+    shape, stride = tensor.shape, tensor.stride()
+    distinct = math.prod(size for size, step in zip(shape, stride, strict=True) if step)
+    return min(distinct, extent(shape, stride)) * tensor.element_size()
 
 
 def _floating(tensors: Sequence[torch.Tensor]) -> str | None:

@@ -18,7 +18,7 @@ from cgtool.observe.raw_tensors import raw
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.storages import Layout
+from cgtool.torch_compat.storages import Layout, extent
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 PADDING_WASTE = code("padding-waste")
@@ -215,10 +215,9 @@ def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
     row = next(iter(use.layout.stride), 0)
     if not row or not tensor.numel():
         return 0
-    spans = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in spans)
-    end = tensor.data_ptr() - use.data_ptr + (last + 1) * tensor.element_size()
-    return -(-end // (row * tensor.element_size()))
+    size = tensor.element_size()
+    end = tensor.data_ptr() - use.data_ptr + extent(tensor.shape, tensor.stride()) * size
+    return -(-end // (row * size))
 
 
 def _rows_of(target: torch.Tensor, use: ExternalUse) -> int:

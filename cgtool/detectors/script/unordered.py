@@ -22,7 +22,7 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
-from cgtool.torch_compat.storages import StorageRef, storage_bytes
+from cgtool.torch_compat.storages import StorageRef, extent, storage_bytes
 from cgtool.torch_compat.streams import handle_of
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
@@ -326,8 +326,4 @@ def _is_numpy(frame: Frame) -> bool:
 def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
     """The address of its first byte, and of the byte behind its last one."""
     first = tensor.data_ptr()
-    if not tensor.numel():
-        return first, first
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in sizes)
-    return first, first + (last + 1) * tensor.element_size()
+    return first, first + extent(tensor.shape, tensor.stride()) * tensor.element_size()

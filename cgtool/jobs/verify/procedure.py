@@ -151,7 +151,7 @@ def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject
 
 
 def _verdicts(subject: Subject) -> Iterator[Verdict]:
-    """Of each trial. Raises ReplayFailedError and DeviceLostError."""
+    """The verdict of each trial. Raises ReplayFailedError and DeviceLostError."""
     first = verdict = _of_captured_inputs(subject)
     yield verdict
     for alternatives in _further_trials(subject, first):

@@ -49,8 +49,8 @@ def results_of(run: WorkloadRun) -> Results:
 
 
 def _readable(named: Sequence[Named]) -> Iterator[Named]:
-    """What can be compared of some tensors. Raises CgtoolError (exit 4) for a tensor whose memory
-    is unknown."""
+    """The tensors among some that can be compared. Raises CgtoolError (exit 4) for a tensor whose
+    memory is unknown."""
     for name, tensor in named:
         parts = whole_or_parts(tensor)
         if not parts:
@@ -187,7 +187,7 @@ class TrialRunner:
         return values
 
     def not_restored(self) -> list[str]:
-        """What has gone on since the capture and is not set back for another run, in words."""
+        """Objects that have gone on since the capture and are not set back, in words."""
         return self._start.not_restored()
 
     def begin_replay(self, trial: Trial) -> Values:
@@ -230,8 +230,8 @@ class TrialRunner:
         return self._eager(trial, copies)
 
     def float64(self, trial: Trial) -> tuple[Run, Float64Recorder]:
-        """The same with float64 next to each op: what iterations changed has the values of float64,
-        unless the recorder says that it failed."""
+        """An eager run with float64 next to each op: what iterations changed has the values of
+        float64, unless the recorder says that it failed."""
         make_recorder = partial(Float64Recorder, device=self.target.device)
         with self.target.recording(make_recorder) as recorder:
             return self._eager(trial, recorder.shadows.values, recorder), recorder

@@ -69,18 +69,18 @@ class Undoing(Protocol):
     """A recorder that undoes what a run writes (``recapture.contained``)."""
 
     copies_device: bool
-    """What is overwritten on the device is copied before, too; in a capture, which writes nothing
-    there, it is not."""
+    """Whether memory of the device is copied before it is overwritten: a capture writes none."""
 
     def observe(self, func: Any, args: Args, kwargs: Kwargs, run: Any, caller: Any) -> Any:
-        """As ``OpRecorder.observe``."""
+        """See ``OpRecorder.observe``."""
 
     def undo(self) -> None:
         """Write back what was overwritten; once more, and it is as the run has left it."""
 
 
 class Device(Protocol):
-    """What the observers need of a device: ``cuda.script`` and ``simulated.script_device``."""
+    """The operations of a device that observers need: ``cuda.script`` and
+    ``simulated.script_device``."""
 
     simulated: bool
     graph_class: Any
@@ -125,7 +125,8 @@ class Device(Protocol):
         """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
 
     def template(self, graph: Any) -> Hashable:
-        """What the template of a graph made with ``keep_graph=True`` holds; None if unknown."""
+        """The contents of the template of a graph made with ``keep_graph=True``; None if
+        unknown."""
 
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""

@@ -1,4 +1,4 @@
-"""What is known of a script's CUDA graphs, the memory that they touch, and the order of streams."""
+"""The state of a script's CUDA graphs, the memory that they touch, and the order of streams."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Op:
 
     @property
     def non_blocking(self) -> bool:
-        """Of a copy: the host need not wait for it."""
+        """Whether it is a copy that the host need not wait for."""
         return True in self.args[2:] or bool(self.kwargs.get("non_blocking"))
 
     @cached_property
@@ -163,7 +163,7 @@ class ExternalUse:
     """The first op that touches the buffer."""
     tensor: Weak[torch.Tensor]
     layout: Layout
-    """Of that tensor, which may be a view that does not live on."""
+    """Layout of that tensor, which may be a view that does not live on."""
     data_ptr: int
     written: bool = False
     first_is_write: bool = False
@@ -185,7 +185,8 @@ class GraphedCallable:
     structure: Any = None
     """How the sample arguments are nested; None of a backward."""
     function: Callable[[], Any] | None = None
-    """What is graphed, or the forward of a module, while it is alive; None if it cannot be kept."""
+    """The graphed function, or the forward of a module, while it is alive; None if it cannot be
+    kept."""
     static_keys: frozenset[int | None] = frozenset()
     """Keys of their storages."""
     module: Callable[[], torch.nn.Module | None] = lambda: None
@@ -214,7 +215,7 @@ def merge(into: Clock, other: Clock) -> None:
 
 
 class StreamOrder:
-    """What comes before what on the streams of a device, by vector clocks.
+    """The order of work on the streams of a device, by vector clocks.
 
     Each stream counts the work that is submitted to it. An event carries the counts of its stream,
     a wait takes them over, and a wait of the host takes them over for all streams. Streams are
@@ -386,7 +387,7 @@ class WatchedGraph:
     frames: Frames
     """Where ``capture_begin`` was called."""
     pool: PoolId | None
-    """As passed to ``capture_begin``; after the capture, the graph's own."""
+    """The pool passed to ``capture_begin``; after the capture, the graph's own."""
     own_pool: bool
     """No pool was passed."""
     mode: str
@@ -421,7 +422,7 @@ class WatchedGraph:
     handle_taken: bool = False
     """The script has called ``raw_cuda_graph()``, and can edit the template."""
     template: Hashable = None
-    """What the template held when it was instantiated; None if that is unknown."""
+    """The contents of the template when it was instantiated; None if unknown."""
     disturbed: bool = False
     """Something outside the captured code, already published, may have ended the capture."""
     callable: GraphedCallable | None = None

@@ -1,0 +1,116 @@
+"""Stepped = replayed: `python benchmarks/stepping.py [NAME...]` on a GPU.
+
+Every model of model_zoo.py is captured, replayed, and run again from the same state node by node.
+Outputs, gradients and state must have the same bits, unless two replays differ from each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
+
+
+def compared(spec: str) -> dict[str, object]:
+    """One entry, in this process."""
+    import torch
+
+    from cgtool.devices.cuda.stepping import CudaStepper
+    from cgtool.devices.device import quiet
+    from cgtool.jobs.dispatch import JobContext, open_device
+    from cgtool.jobs.verify.evidence import Trial
+    from cgtool.jobs.verify.runner import TrialRunner, results_of
+    from cgtool.jobs.verify.state import Snapshot, state_of
+    from cgtool.model.options import CaptureOptions
+    from cgtool.observe.raw_tensors import copies, unchanged
+
+    options = CaptureOptions(device="cuda")
+    context = JobContext(open_device(options.device), quiet)
+    workload = context.load_spec(spec, options)
+    target = context.device.verify_target(workload, options)
+    target.session.warm_up(quiet)
+    start = Snapshot(workload, target.device)
+    target.capture(quiet)
+    runner, trial = TrialRunner(target, start), Trial("one")
+
+    def left() -> dict[object, torch.Tensor]:
+        state = {("state", name): value for name, value in state_of(workload).items()}
+        return copies({**results_of(target.session), **state})
+
+    replays = []
+    for _ in range(2):
+        runner.begin_replay(trial)
+        runner.replay_once(trial)
+        replays.append(left())
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    steppers = [
+        CudaStepper(graph.template, target.session.stream.cuda_stream)
+        for graph in target.session.graphs
+    ]
+    prepared = time.perf_counter() - began
+    runner.begin_replay(trial)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for stepper in steppers:
+        stepper.step()
+    stepped = time.perf_counter() - began
+    now = left()
+    nodes = sum(stepper.count for stepper in steppers)
+
+    def differing(one: dict[object, torch.Tensor], other: dict[object, torch.Tensor]) -> list[str]:
+        return [str(key) for key in one if not unchanged(one[key], other[key])]
+
+    return {
+        "nodes": nodes,
+        "whole": [why for stepper in steppers for why in stepper.whole.values()],
+        "us to prepare": round(prepared / nodes * 1e6, 1),
+        "us to step": round(stepped / nodes * 1e6, 1),
+        "compared": len(now),
+        "replays differ": differing(*replays),
+        "stepped differs": differing(replays[0], now),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--one", help="an entry, in this process; prints JSON")
+    parser.add_argument("--jobs", type=int, default=4)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(compared(arguments.one)))
+        return 0
+    from model_zoo import PACKAGES
+
+    names = arguments.names or [name for group in PACKAGES.values() for name in group]
+
+    def row(name: str) -> tuple[str, dict[str, object] | str]:
+        spec = f"{HERE / 'model_zoo.py'}:{name}"
+        command = [sys.executable, __file__, "--one", spec]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        lines = done.stdout.strip().splitlines() or [""]
+        if done.returncode:
+            return name, (done.stderr.strip().splitlines() or ["?"])[-1][:150]
+        return name, json.loads(lines[-1])
+
+    wrong = 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for name, result in pool.map(row, names):
+            print(name, result, flush=True)
+            if isinstance(result, dict):
+                wrong += bool(result["stepped differs"]) and not result["replays differ"]
+    print(f"{wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,98 @@
+"""Nodes of a CUDA graph as executables of their own.
+
+A node is copied with its parameters and attributes into a graph that has nothing else: the
+arguments of its kernel are those of the capture, in the memory of the capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cgtool.devices.cuda.driver import DriverError, check, cu, graph_edges, graph_nodes
+from cgtool.devices.cuda.nodes import type_of
+from cgtool.devices.stepping import StepFailedError, Stepper
+
+
+class CudaStepper(Stepper):
+    """The graph behind a CUgraph, on one stream."""
+
+    def __init__(self, template: Any, stream: int) -> None:
+        """``stream``: its handle. Raises DriverError."""
+        super().__init__()
+        handles = graph_nodes(int(template))
+        number = {handle: node for node, handle in enumerate(handles)}
+        self.count = len(handles)
+        self.edges = [
+            (number[source], number[target]) for source, target, _ in graph_edges(int(template))
+        ]
+        self._stream = cu.CUstream(stream)
+        self._graphs: list[Any] = []
+        context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
+        self._executables = [
+            self._executable(node, handle, context) for node, handle in enumerate(handles)
+        ]
+
+    def _executable(self, node: int, handle: int, context: Any) -> Any:
+        """The node alone; None if there is nothing to launch."""
+        kind = type_of(handle)
+        if kind == "empty":
+            return None
+        copy = _COPIES.get(kind)
+        if copy is None:
+            self.whole[node] = f"the driver copies no node of type {kind}"
+            return None
+        graph = check("cuGraphCreate", cu.cuGraphCreate(0))
+        try:
+            copy(graph, cu.CUgraphNode(handle), context)
+            return check("cuGraphInstantiate", cu.cuGraphInstantiate(graph, 0))
+        except DriverError as error:
+            self.whole[node] = str(error)
+            return None
+        finally:
+            cu.cuGraphDestroy(graph)
+
+    def run(self, node: int) -> None:
+        executable = self._executables[node]
+        if executable is None:
+            return
+        try:
+            check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
+            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+        except DriverError as error:
+            raise StepFailedError(node, error) from error
+
+    def close(self) -> None:
+        """Free the executables."""
+        for executable in self._executables:
+            if executable is not None:
+                cu.cuGraphExecDestroy(executable)
+        self._executables = [None] * self.count
+
+
+def _kernel(graph: Any, node: Any, _context: Any) -> None:
+    params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(node))
+    copy = check("cuGraphAddKernelNode", cu.cuGraphAddKernelNode(graph, [], 0, params))
+    check("cuGraphKernelNodeCopyAttributes", cu.cuGraphKernelNodeCopyAttributes(copy, node))
+
+
+def _with_context(kind: str, graph: Any, node: Any, context: Any) -> None:
+    getter, adder = f"cuGraph{kind}NodeGetParams", f"cuGraphAdd{kind}Node"
+    check(adder, getattr(cu, adder)(graph, [], 0, check(getter, getattr(cu, getter)(node)), context))
+
+
+def _simple(getter: str, adder: str, graph: Any, node: Any, _context: Any) -> None:
+    check(adder, getattr(cu, adder)(graph, [], 0, check(getter, getattr(cu, getter)(node))))
+
+
+_COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
+    "kernel": _kernel,
+    "memcpy": partial(_with_context, "Memcpy"),
+    "memset": partial(_with_context, "Memset"),
+    "host": partial(_simple, "cuGraphHostNodeGetParams", "cuGraphAddHostNode"),
+    "child": partial(_simple, "cuGraphChildGraphNodeGetGraph", "cuGraphAddChildGraphNode"),
+    "event_record": partial(_simple, "cuGraphEventRecordNodeGetEvent", "cuGraphAddEventRecordNode"),
+    "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
+}
+"""By the type of a node: adds a copy of it to a graph."""

@@ -18,9 +18,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from cgtool.detectors.capture_errors import explain
+from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
 from cgtool.model import clock
-from cgtool.model.capture import Capture, Caveat, Environment
+from cgtool.model.capture import Capture, Caveat, Environment, Frames
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -323,6 +324,15 @@ class Ops(NamedTuple):
         return [call.name for call in self.calls]
 
 
+class NodePlace(NamedTuple):
+    """Where a node comes from."""
+
+    name: str
+    """Its op; the kernel or the type of the node if it is of no op."""
+    frames: Frames
+    stream: str
+
+
 class Probe(NamedTuple):
     """A second capture that keeps the results of every op."""
 
@@ -373,9 +383,13 @@ class VerifyTarget(ABC):
         return []
 
     @abstractmethod
-    def races(self) -> list[Finding]:
-        """Work on two streams that uses the same memory without waiting: what `check` finds in a
-        dry run of the capture. Runs the code once."""
+    def steppers(self) -> list[Stepper]:
+        """Each graph, to be run node by node, in the order of capture."""
+
+    @abstractmethod
+    def places(self, graph: int, nodes: Sequence[int]) -> list[NodePlace]:
+        """Where some nodes of a graph, by index, come from. May run the code once; nothing can be
+        replayed afterwards."""
 
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Freed memory that the graphs point into; none if the graphs keep what they read.

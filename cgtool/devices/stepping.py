@@ -1,9 +1,15 @@
-"""A captured graph that runs one node at a time, on either device."""
+"""A captured graph that runs one node at a time, on either device, and the orders that its edges
+allow."""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+Edges = Sequence[tuple[int, int]]
+"""(node, node that waits for it)."""
 
 
 class StepFailedError(Exception):
@@ -17,32 +23,42 @@ class StepFailedError(Exception):
 
 
 class Stepper(ABC):
-    """One graph whose nodes are launched alone, each after the one before has ended.
-
-    What the driver cannot launch alone is in ``whole``, by node, with the reason.
-    """
+    """One graph whose nodes are launched alone, each after the one before has ended."""
 
     count: int
     """Nodes."""
-    edges: Sequence[tuple[int, int]]
-    """(node, node that waits for it)."""
+    edges: Edges
 
     def __init__(self) -> None:
         self.whole: dict[int, str] = {}
+        """Nodes that cannot be launched alone, each with the reason. They do nothing here."""
 
     @abstractmethod
     def run(self, node: int) -> None:
         """Launch a node, and wait for it. Raises StepFailedError."""
 
+    @abstractmethod
+    def clear(self) -> None:
+        """Fill with zeros what nodes compute and no one else holds: what an earlier run has left
+        there is as right as what this one computes."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """To be entered while nodes run."""
+        return contextlib.nullcontext()
+
     def step(self, order: Sequence[int] | None = None) -> None:
         """Run all nodes, in the order of capture or in another one that the edges allow."""
-        for node in range(self.count) if order is None else order:
-            self.run(node)
+        with self.running():
+            for node in range(self.count) if order is None else order:
+                self.run(node)
+
+    def has_branches(self) -> bool:
+        """Whether the edges allow another order than that of capture."""
+        chain = {(node, node + 1) for node in range(self.count - 1)}
+        return not chain <= set(self.edges)
 
 
-def an_order(
-    count: int, edges: Sequence[tuple[int, int]], choose: Callable[[int], int]
-) -> Iterator[int]:
+def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator[int]:
     """An order of ``count`` nodes that the edges allow. ``choose(n)`` picks one of ``n`` nodes that
     may be next, of which the first has waited longest."""
     waits, then = [0] * count, [list[int]() for _ in range(count)]
@@ -57,3 +73,26 @@ def an_order(
             waits[target] -= 1
             if not waits[target]:
                 ready.append(target)
+
+
+def swaps(order: Sequence[int]) -> list[tuple[int, int]]:
+    """The swaps of neighbors that lead from the order of capture to another one: in each, the
+    second node moves ahead of the first. If the edges allow both orders, they allow all between."""
+    nodes = list(range(len(order)))
+    done: list[tuple[int, int]] = []
+    for place, node in enumerate(order):
+        for at in range(nodes.index(node, place), place, -1):
+            done.append((nodes[at - 1], node))
+            nodes[at - 1 : at + 1] = node, nodes[at - 1]
+    return done
+
+
+def after_swaps(count: int, done: Sequence[tuple[int, int]]) -> list[int]:
+    """The order of ``count`` nodes after some swaps."""
+    nodes = list(range(count))
+    places = list(range(count))
+    for first, second in done:
+        at = places[first]
+        nodes[at], nodes[at + 1] = second, first
+        places[second], places[first] = at, at + 1
+    return nodes

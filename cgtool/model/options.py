@@ -200,3 +200,5 @@ class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Replays, one after the other, on the same inputs."""
     trials: Annotated[int, Meta(ge=0)] = 2
     """Sets of fresh inputs."""
+    orders: int = 8
+    """Other orders in which the nodes of a graph with branches run."""

@@ -6,21 +6,23 @@ arguments of its kernel are those of the capture, in the memory of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from cgtool.devices.cuda.driver import DriverError, check, cu, graph_edges, graph_nodes
 from cgtool.devices.cuda.nodes import type_of
 from cgtool.devices.stepping import StepFailedError, Stepper
+from cgtool.torch_compat.allocator import memory_segments
 
 
 class CudaStepper(Stepper):
     """The graph behind a CUgraph, on one stream."""
 
-    def __init__(self, template: Any, stream: int) -> None:
-        """``stream``: its handle. Raises DriverError."""
+    def __init__(self, template: Any, stream: int, pools: Iterable[tuple[int, int]] = ()) -> None:
+        """``stream``: its handle; ``pools``: those of the graph's memory. Raises DriverError."""
         super().__init__()
+        self._pools = set(pools)
         handles = graph_nodes(int(template))
         number = {handle: node for node, handle in enumerate(handles)}
         self.count = len(handles)
@@ -53,6 +55,12 @@ class CudaStepper(Stepper):
         finally:
             cu.cuGraphDestroy(graph)
 
+    def clear(self) -> None:
+        for segment in memory_segments():
+            if tuple(segment["segment_pool_id"]) in self._pools:
+                for address, size in free_blocks(segment):
+                    check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
+
     def run(self, node: int) -> None:
         executable = self._executables[node]
         if executable is None:
@@ -71,6 +79,13 @@ class CudaStepper(Stepper):
         self._executables = [None] * self.count
 
 
+def free_blocks(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """(address, size) of the blocks of a segment that no tensor has."""
+    for block in segment["blocks"]:
+        if block["state"] == "inactive":
+            yield block["address"], block["size"]
+
+
 def _kernel(graph: Any, node: Any, _context: Any) -> None:
     params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(node))
     copy = check("cuGraphAddKernelNode", cu.cuGraphAddKernelNode(graph, [], 0, params))
@@ -79,7 +94,9 @@ def _kernel(graph: Any, node: Any, _context: Any) -> None:
 
 def _with_context(kind: str, graph: Any, node: Any, context: Any) -> None:
     getter, adder = f"cuGraph{kind}NodeGetParams", f"cuGraphAdd{kind}Node"
-    check(adder, getattr(cu, adder)(graph, [], 0, check(getter, getattr(cu, getter)(node)), context))
+    check(
+        adder, getattr(cu, adder)(graph, [], 0, check(getter, getattr(cu, getter)(node)), context)
+    )
 
 
 def _simple(getter: str, adder: str, graph: Any, node: Any, _context: Any) -> None:

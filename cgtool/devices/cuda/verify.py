@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,20 +12,26 @@ import msgspec
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
-from cgtool.devices.cuda.check import Dry, dry_run
-from cgtool.devices.cuda.driver import captured_nodes, graph_edges
+from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.device import Device, OpResults, Probe, ResultRecorder, VerifyTarget, quiet
+from cgtool.devices.cuda.stepping import CudaStepper
+from cgtool.devices.device import (
+    Device,
+    NodePlace,
+    OpResults,
+    Probe,
+    ResultRecorder,
+    VerifyTarget,
+)
+from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided_parts
@@ -85,18 +91,23 @@ class CudaVerifyTarget(VerifyTarget):
             for finding in findings_of(recorder, certain_only=not differs)
         ]
 
-    def races(self) -> list[Finding]:
-        if all(map(_is_chain, self.session.graphs)):
-            return []
-        dry, stream = Dry(), torch.cuda.Stream(self.device.index)
-        dry.collecting = True
-        with (
-            contextlib.suppress(CgtoolError, RuntimeError),
-            watch_annotations(self.options.annotations) as annotations,
-            self.device.eager_stream(stream),
-        ):
-            dry_run(dry, self.workload, stream, quiet, annotations, self.options)
-        return [each for each in dry.findings if each.code == STREAM_RACE_IN_CAPTURE]
+    def steppers(self) -> list[Stepper]:
+        stream = self.session.stream.cuda_stream
+        return [
+            CudaStepper(graph.template, stream, self.session.pools) for graph in self.session.graphs
+        ]
+
+    def places(self, graph: int, nodes: Sequence[int]) -> list[NodePlace]:
+        capture, _ = assemble(self.session)
+        places = []
+        for node in map(capture.graphs[graph].nodes.__getitem__, nodes):
+            origin = None if node.origin is None else capture.origins[node.origin]
+            kernel = None if node.kernel is None else capture.functions[node.kernel.function].name
+            frames = () if origin is None else tuple(capture.frames[each] for each in origin.frames)
+            name = (origin and origin.op) or kernel or node.type
+            stream = "?" if node.stream is None else capture.streams[node.stream].name
+            places.append(NodePlace(name, frames, stream))
+        return places
 
     def _again(self) -> CudaSession:
         """A session for a second capture, with its own pool and stream."""
@@ -250,11 +261,3 @@ def findings_of(recorder: MissedRecorder, *, certain_only: bool) -> Iterator[Fin
                 module=launch.launch.module[0] if launch.launch.module else None,
             )
         yield finding
-
-
-def _is_chain(graph: CudaPhaseGraph) -> bool:
-    """Whether no two of its nodes can run at the same time."""
-    edges = [(node, waiting) for node, waiting, _ in graph_edges(int(graph.template))]
-    nodes, waiting = ({*column} for column in zip(*edges, strict=True)) if edges else (set(), set())
-    is_whole = len(edges) == max(graph.node_count() - 1, 0)
-    return is_whole and len(nodes) == len(waiting) == len(edges)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
-from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
+from cgtool.detectors.reporting import at_call
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import (
     Device,
+    NodePlace,
     OpResults,
     Ops,
     PhaseGraph,
@@ -28,8 +29,9 @@ from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
-from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Finding
+from cgtool.devices.simulated.stepping import SimulatedStepper
+from cgtool.devices.stepping import Stepper
+from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import watch as watch_annotations
@@ -176,15 +178,19 @@ class SimulatedVerifyTarget(VerifyTarget):
         findings = self.session.model.findings
         return [each for each in findings if each.code == RNG_STATE_SET_IN_CAPTURE]
 
-    def races(self) -> list[Finding]:
-        model = self.session.model
-        if all(len(graph.graph.stream_names) < 2 for graph in self.session.graphs):
-            return []
-        model.collecting = True
-        with contextlib.suppress(CgtoolError, RuntimeError):
-            SimulatedSession(self.workload, self.options, model=model).capture()
-        model.collecting = False
-        return [each for each in model.findings if each.code == STREAM_RACE_IN_CAPTURE]
+    def steppers(self) -> list[Stepper]:
+        return [SimulatedStepper(graph.graph) for graph in self.session.graphs]
+
+    def places(self, graph: int, nodes: Sequence[int]) -> list[NodePlace]:
+        recorded = self.session.graphs[graph].graph
+        return [
+            NodePlace(
+                node.call.name,
+                at_call(Finding(Code(""), ""), node.call, self.session.record).frames,
+                recorded.stream_names[node.stream],
+            )
+            for node in map(recorded.nodes.__getitem__, nodes)
+        ]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))

@@ -1,0 +1,107 @@
+"""Orders of the nodes of a graph that its edges allow: whether one of them gives other results.
+
+A replay may run nodes that no edge orders in any order, or at the same time. If one order gives
+other results than that of capture, an edge is missing. Nodes run alone here, so what is found
+depends on no timing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
+from cgtool.jobs.verify.evidence import Key, Trial
+from cgtool.jobs.verify.runner import TrialRunner, results_of
+from cgtool.jobs.verify.state import state_of
+from cgtool.observe.raw_tensors import copies, unchanged
+
+_BASES = 3
+"""Runs in the order of capture: what differs between them is added up in any order."""
+_SEED = 20
+
+Results = Mapping[Key, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class MissingEdge:
+    """Two nodes of one graph that no edge orders, and whose order decides results."""
+
+    graph: int
+    """Index of the graph."""
+    first: int
+    """The node that runs first in the order of capture."""
+    second: int
+    results: tuple[str, ...]
+    """Names of the results that are other ones if ``second`` runs first."""
+
+
+class Orders:
+    """Runs the graphs of a workload node by node, from one state."""
+
+    def __init__(self, runner: TrialRunner, trial: Trial) -> None:
+        self._runner = runner
+        self._trial = trial
+        self._steppers: Sequence[Stepper] = runner.target.steppers()
+        self.graphs = [
+            graph
+            for graph, stepper in enumerate(self._steppers)
+            if stepper.has_branches() and not stepper.whole
+        ]
+        """The graphs that have other orders, and whose nodes can all be run alone."""
+
+    def find(self, count: int) -> MissingEdge | None:
+        """Try ``count`` random orders of each graph. Raises StepFailedError."""
+        if not self.graphs:
+            return None
+        base, *again = (self._run({}) for _ in range(_BASES))
+        base = {
+            key: value
+            for key, value in base.items()
+            if all(key in other and unchanged(value, other[key]) for other in again)
+        }
+        generator = random.Random(_SEED)
+        for number in range(count):
+            for graph in self.graphs:
+                stepper = self._steppers[graph]
+                order = [*an_order(stepper.count, stepper.edges, generator.randrange)]
+                if number == 0:
+                    # As late as possible what was captured first, as far as the edges allow.
+                    order = [*an_order(stepper.count, stepper.edges, lambda ready: ready - 1)]
+                if self._differing(base, {graph: order}) and self._differing(base, {graph: order}):
+                    return self._pair(base, graph, order)
+        return None
+
+    def _pair(self, base: Results, graph: int, order: Sequence[int]) -> MissingEdge | None:
+        """The swap of two neighbors with which the results become other ones, by halves."""
+        count, done = len(order), swaps(order)
+        low, high = 0, len(done)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._differing(base, {graph: after_swaps(count, done[:middle])}):
+                high = middle
+            else:
+                low = middle
+        names = self._differing(base, {graph: after_swaps(count, done[:high])})
+        if not names or self._differing(base, {}):
+            return None
+        return MissingEdge(graph, *done[high - 1], tuple(names))
+
+    def _differing(self, base: Results, orders: Mapping[int, Sequence[int]]) -> list[str]:
+        """The names of the results that are others in these orders."""
+        now = self._run(orders)
+        return [key[1] for key in base if key not in now or not unchanged(base[key], now[key])]
+
+    def _run(self, orders: Mapping[int, Sequence[int]]) -> Results:
+        """``orders``: by graph; that of capture for the others."""
+        runner, target = self._runner, self._runner.target
+        for stepper in self._steppers:
+            stepper.clear()
+        runner.begin_replay(self._trial)
+        for graph, stepper in enumerate(self._steppers):
+            stepper.step(orders.get(graph))
+        state = {("state", name): tensor for name, tensor in state_of(target.workload).items()}
+        return copies({**results_of(target.session), **state})

@@ -1,0 +1,49 @@
+"""Orders of the nodes of a graph that its edges allow."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgtool.devices.stepping import after_swaps, an_order, swaps
+
+
+@st.composite
+def graphs(draw):
+    count = draw(st.integers(1, 12))
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    edges = draw(st.lists(pairs.filter(lambda pair: pair[0] < pair[1]), max_size=20))
+    return count, edges
+
+
+def allows(edges, order):
+    place = {node: at for at, node in enumerate(order)}
+    return all(place[source] < place[target] for source, target in edges)
+
+
+@given(graphs(), st.integers())
+def test_each_order_has_all_nodes_and_keeps_all_edges(graph, seed):
+    count, edges = graph
+    order = [*an_order(count, edges, random.Random(seed).randrange)]
+    assert sorted(order) == list(range(count))
+    assert allows(edges, order)
+
+
+@given(graphs(), st.integers())
+def test_swaps_of_neighbors_lead_there_through_orders_that_the_edges_allow(graph, seed):
+    count, edges = graph
+    order = [*an_order(count, edges, random.Random(seed).randrange)]
+    done = swaps(order)
+    assert after_swaps(count, done) == order
+    for number, (first, second) in enumerate(done):
+        before, after = (after_swaps(count, done[: number + more]) for more in (0, 1))
+        assert allows(edges, after)
+        assert before.index(first) + 1 == before.index(second)
+        assert after.index(second) + 1 == after.index(first)
+
+
+def test_the_first_of_those_that_may_be_next_has_waited_longest():
+    assert [*an_order(4, [(0, 2), (1, 3)], lambda _: 0)] == [0, 1, 2, 3]
+    assert [*an_order(4, [(0, 2), (1, 3)], lambda count: count - 1)] == [1, 3, 0, 2]

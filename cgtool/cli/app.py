@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Run a program unchanged, and record every CUDA graph that it captures.",
     "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
     "verify": "Compare replay with eager, and name the line where they first differ.",
+    "debug": "Run a captured graph one node at a time, and name the node that fails.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
     "report": "Write a capture as one HTML page that opens offline in any browser.",
@@ -45,7 +46,7 @@ COMMANDS = {
 }
 
 _MODULES = {
-    "profile": "capture", "verify": "check", "explain": "check", "pools": "dump",
+    "profile": "capture", "verify": "check", "debug": "check", "explain": "check", "pools": "dump",
     "report": "diff", "help": "app",
 }  # fmt: skip
 """Commands that share the module of another command."""

@@ -14,8 +14,8 @@ from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, show_table, write_bytes
 from cgtool.model.failure import usage
 from cgtool.model.finding import Report
-from cgtool.model.jobs import VerifyJob, check_job
-from cgtool.model.options import VerifyOptions
+from cgtool.model.jobs import DebugJob, VerifyJob, check_job
+from cgtool.model.options import DebugOptions, VerifyOptions
 
 if TYPE_CHECKING:
     from cgtool.render.table import Screen
@@ -86,6 +86,35 @@ def verify(
     report = structs.replace(report, findings=(*report.findings, *noise_findings(report)))
     quiet = worker.quiet
     _print(report, format_, output, render_verify, only=only, quiet=quiet, explain=explain)
+    raise typer.Exit(exit_code(report))
+
+
+@opt.captures
+def debug(
+    *,
+    entry: opt.Entry,
+    replays: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Replays that run node by node.")
+    ] = 3,
+    orders: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Run the nodes in N other orders that the edges allow, too."
+        ),
+    ] = 0,
+    output: opt.Output = None,
+    format_: FindingsFormatOption = "table",
+    worker: opt.WorkerOptions,
+) -> None:
+    """Run the graphs of ENTRY node by node, and name the node that fails; exit with 1 then."""
+    from cgtool.analysis.reports import exit_code
+    from cgtool.cli.workers import report_of
+    from cgtool.render.report_table import render_check
+
+    check_places([("-o", output)], entry)
+    job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
+    report = report_of(job, worker)
+    _print(report, format_, output, render_check, quiet=worker.quiet)
     raise typer.Exit(exit_code(report))
 
 

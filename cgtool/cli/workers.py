@@ -56,7 +56,8 @@ def capture_of(
 
 
 def report_of(
-    job: jobs.CheckJob | jobs.ScriptJob | jobs.VerifyJob, options: WorkerOptions = WorkerOptions()
+    job: jobs.CheckJob | jobs.ScriptJob | jobs.VerifyJob | jobs.DebugJob,
+    options: WorkerOptions = WorkerOptions(),
 ) -> Report:
     """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
@@ -88,13 +89,38 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
 
                 supervisor.run(job, output, timeout=options.timeout, progress=show)
     except CgtoolError as error:
-        if isinstance(job, jobs.CheckJob | jobs.ScriptJob):
+        if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob):
             raise
+        if error.failure.phase == "replay":
+            raise _with_fault(error, job, options) from None
         raise _with_dry_run(error, job, options) from None
 
 
+def _with_fault(error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptions) -> CgtoolError:
+    """The error of a failed replay with the node that fails, which another process finds: one
+    after another, its nodes run alone there."""
+    try:
+        report = report_of(jobs.DebugJob(job.spec, job.capture_options), options)
+    except (CgtoolError, RuntimeError):
+        return error
+    failure = error.failure
+    if not report.findings:
+        why = f"{failure.why}; run one at a time, no node fails"
+        return CgtoolError(structs.replace(failure, why=why))
+    found = report.findings[0]
+    return CgtoolError(
+        structs.replace(
+            failure,
+            frames=found.frames or failure.frames,
+            why=f"{found.reason} (its nodes were run one at a time, in another process)",
+            fix=explain(found).fix,
+            findings=(*report.findings, *failure.findings),
+        )
+    )
+
+
 def _with_dry_run(
-    error: CgtoolError, job: CapturingJob | jobs.VerifyJob, options: WorkerOptions
+    error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptions
 ) -> CgtoolError:
     """The error with all further findings of ``cgtool check``, when a capture failed, or what is
     captured was refused.

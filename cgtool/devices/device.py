@@ -325,12 +325,15 @@ class Ops(NamedTuple):
 
 
 class NodePlace(NamedTuple):
-    """Where a node comes from."""
+    """What is known of a node."""
 
     name: str
     """Its op; the kernel or the type of the node if it is of no op."""
     frames: Frames
     stream: str
+    module: str | None = None
+    details: tuple[str, ...] = ()
+    """Its kernel, launch and memory, in words."""
 
 
 class Probe(NamedTuple):
@@ -387,9 +390,8 @@ class VerifyTarget(ABC):
         """Each graph, to be run node by node, in the order of capture."""
 
     @abstractmethod
-    def places(self, graph: int, nodes: Sequence[int]) -> list[NodePlace]:
-        """Where some nodes of a graph, by index, come from. May run the code once; nothing can be
-        replayed afterwards."""
+    def places(self) -> list[list[NodePlace]]:
+        """The nodes of each graph, which can still be replayed afterwards. May run the code."""
 
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Freed memory that the graphs point into; none if the graphs keep what they read.

@@ -139,6 +139,18 @@ def _verify(job: jobs.VerifyJob, context: JobContext) -> JobResult:
     return JobResult(None, report)
 
 
+def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
+    from cgtool.jobs.debug import debug
+
+    with context.device.active(), call_sites.recorded():
+        workload = context.load(job)
+        target = context.device.verify_target(workload, job.capture_options)
+        checked = debug(target, job.options, context.progress)
+        return JobResult(
+            None, context.report("debug", entry_of(workload, job.capture_options), checked)
+        )
+
+
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
     # Report an invalid ENTRY before a missing GPU.
     parse_entry(job.spec)
@@ -195,6 +207,7 @@ RUN: dict[type[jobs.Job], Callable[[Any, JobContext], JobResult]] = {
     jobs.CheckJob: _check,
     jobs.ScriptJob: _check_script,
     jobs.VerifyJob: _verify,
+    jobs.DebugJob: _debug,
 }
 
 

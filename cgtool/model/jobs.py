@@ -10,7 +10,13 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure, usage
 from cgtool.model.files import is_file
-from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, VerifyOptions
+from cgtool.model.options import (
+    BenchOptions,
+    CaptureOptions,
+    DebugOptions,
+    ProfileOptions,
+    VerifyOptions,
+)
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="job"):
@@ -59,7 +65,15 @@ class VerifyJob(Job, frozen=True, omit_defaults=True, tag="verify"):
     options: VerifyOptions = VerifyOptions()
 
 
-AnyJob = CaptureJob | BenchJob | AgainstJob | ProfileJob | CheckJob | ScriptJob | VerifyJob
+class DebugJob(Job, frozen=True, omit_defaults=True, tag="debug"):
+    """Run the graphs of an ENTRY node by node. Writes a Report."""
+
+    options: DebugOptions = DebugOptions()
+
+
+ReplayingJob = CaptureJob | BenchJob | AgainstJob | ProfileJob | VerifyJob
+"""Jobs that capture an ENTRY and replay it."""
+AnyJob = ReplayingJob | CheckJob | ScriptJob | DebugJob
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -202,3 +202,12 @@ class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sets of fresh inputs."""
     orders: int = 8
     """Other orders in which the nodes of a graph with branches run."""
+
+
+class DebugOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of ``cgtool debug``."""
+
+    replays: Annotated[int, Meta(ge=1)] = 3
+    """Replays that are stepped, one after the other."""
+    orders: Annotated[int, Meta(ge=0)] = 0
+    """Other orders in which the nodes run."""

@@ -151,10 +151,11 @@ def _replay_failed(session: CudaSession, error: RuntimeError) -> CgtoolError:
     )
 
 
-def assemble(session: CudaSession) -> CaptureWithDot:
+def assemble(session: CudaSession, *, replayable: bool = False) -> CaptureWithDot:
     """The capture as plain data, and the driver's DOT texts by part name.
 
-    Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
+    Nothing can be replayed afterwards, unless it is to stay ``replayable``: finding the cuBLAS
+    workspaces frees them.
     """
     table = OriginTable(session.workload.frame)
     templates = [graph.template for graph in session.graphs]
@@ -167,7 +168,7 @@ def assemble(session: CudaSession) -> CaptureWithDot:
     tensors += _incoming_gradients(session)
     labels = labels_of(session, _on_gpu)
     joined = join(session, handles, table)
-    workspaces = cublas_workspaces(session.device.index, session.pools)
+    workspaces = set() if replayable else cublas_workspaces(session.device.index, session.pools)
     allocations = _named_allocations(
         session, joined, dict.fromkeys(workspaces, "cuBLAS workspace") | labels
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -181,16 +181,14 @@ class SimulatedVerifyTarget(VerifyTarget):
     def steppers(self) -> list[Stepper]:
         return [SimulatedStepper(graph.graph) for graph in self.session.graphs]
 
-    def places(self, graph: int, nodes: Sequence[int]) -> list[NodePlace]:
-        recorded = self.session.graphs[graph].graph
-        return [
-            NodePlace(
-                node.call.name,
-                at_call(Finding(Code(""), ""), node.call, self.session.record).frames,
-                recorded.stream_names[node.stream],
-            )
-            for node in map(recorded.nodes.__getitem__, nodes)
-        ]
+    def places(self) -> list[list[NodePlace]]:
+        return [[*self._places(graph.graph)] for graph in self.session.graphs]
+
+    def _places(self, graph: SimulatedGraph) -> Iterator[NodePlace]:
+        for node in graph.nodes:
+            found = at_call(Finding(Code(""), ""), node.call, self.session.record)
+            stream = graph.stream_names[node.stream]
+            yield NodePlace(node.call.name, found.frames, stream, found.module, (node.shape,))
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))

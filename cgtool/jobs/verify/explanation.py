@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.analysis.units import count_text, names_text
+from cgtool.analysis.units import count_text
 from cgtool.detectors.frozen_host_state import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
-from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
@@ -20,7 +19,7 @@ from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.evidence import Run, Trial
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.jobs.verify.orders import MissingEdge, Orders
+from cgtool.jobs.verify.orders import MissingEdge, Orders, race
 from cgtool.jobs.verify.runner import ReplayFailedError, TrialRunner
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.capture import Caveat, Frame
@@ -37,7 +36,6 @@ INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 RNG_FROZEN_SEED = code("rng-frozen-seed")
 STALE_ACCUMULATOR_OR_UNINITIALIZED = code("stale-accumulator-or-uninitialized")
-_SHOWN = 3
 
 
 @dataclass
@@ -141,7 +139,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
             log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
     if missing is not None:
-        log.add(_race(subject, missing))
+        log.add(race(runner.target, missing))
     known = {finding.frames[:1] for finding in log.findings}
     freed = subject.target.freed_inputs(bool(differing) and not log.findings)
     log.add(*(finding for finding in freed if finding.frames[:1] not in known))
@@ -158,21 +156,6 @@ def _missing_edge(subject: Subject) -> MissingEdge | None:
         f"the nodes run alone, in {count_text(count, 'other order')} that the edges allow"
     )
     return orders.find(count)
-
-
-def _race(subject: Subject, missing: MissingEdge) -> Finding:
-    nodes = missing.first, missing.second
-    first, second = subject.target.places(missing.graph, nodes)
-    graph = subject.target.session.graphs[missing.graph].name
-    at = f" at {first.frames[0].short}" if first.frames else ""
-    return Finding(
-        STREAM_RACE_IN_CAPTURE,
-        f"no edge orders node {nodes[1]}, `{second.name}` on {second.stream}, after node "
-        f"{nodes[0]}, `{first.name}` on {first.stream}{at}: run in the other order, they give "
-        f"another {names_text(list(missing.results), _SHOWN)}",
-        second.frames or first.frames,
-        phase=f"capture {graph}",
-    )
 
 
 def explain_failed_replay(subject: Subject, error: ReplayFailedError) -> None:

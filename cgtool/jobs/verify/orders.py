@@ -13,15 +13,20 @@ from dataclasses import dataclass
 
 import torch
 
+from cgtool.analysis.units import names_text
+from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
+from cgtool.devices.device import VerifyTarget
 from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
 from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
+from cgtool.model.finding import Finding
 from cgtool.observe.raw_tensors import copies, unchanged
 
 _BASES = 3
 """Runs in the order of capture: what differs between them is added up in any order."""
 _SEED = 20
+_SHOWN = 3
 
 Results = Mapping[Key, torch.Tensor]
 
@@ -105,3 +110,18 @@ class Orders:
             stepper.step(orders.get(graph))
         state = {("state", name): tensor for name, tensor in state_of(target.workload).items()}
         return copies({**results_of(target.session), **state})
+
+
+def race(target: VerifyTarget, missing: MissingEdge) -> Finding:
+    """A missing edge, at the line of the node that should wait."""
+    places = target.places()[missing.graph]
+    first, second = places[missing.first], places[missing.second]
+    at = f" at {first.frames[0].short}" if first.frames else ""
+    return Finding(
+        STREAM_RACE_IN_CAPTURE,
+        f"no edge orders node {missing.second}, `{second.name}` on {second.stream}, after node "
+        f"{missing.first}, `{first.name}` on {first.stream}{at}: run in the other order, they give "
+        f"another {names_text(list(missing.results), _SHOWN)}",
+        second.frames or first.frames,
+        phase=f"capture {target.session.graphs[missing.graph].name}",
+    )

@@ -198,7 +198,9 @@ def compiled():
 
     return step
 '''
-NAMES = [line[4:-3] for line in FAULTS.splitlines() if line.startswith("def ") and line.endswith("():")]
+NAMES = [
+    line[4:-3] for line in FAULTS.splitlines() if line.startswith("def ") and line.endswith("():")
+]
 
 
 @pytest.mark.parametrize("command", ["debug", "capture"])
@@ -206,7 +208,7 @@ NAMES = [line[4:-3] for line in FAULTS.splitlines() if line.startswith("def ") a
 def test_the_node_that_fails_is_named(tmp_path: Path, name: str, command: str) -> None:
     file = tmp_path / "faults.py"
     file.write_text(FAULTS)
-    arguments = ["--format", "json", "--no-backward"]
+    arguments = ["--format", "json"]
     arguments += ["-o", str(tmp_path / "a.cgt")] if command == "capture" else []
     done = subprocess.run(
         [sys.executable, "-m", "cgtool", command, f"{file}:{name}", *arguments],
@@ -221,4 +223,4 @@ def test_the_node_that_fails_is_named(tmp_path: Path, name: str, command: str) -
     else:
         expected = next(n for n, line in enumerate(lines[1], 1) if n > lines[0] and "# <-" in line)
     assert found["line"] == expected, (found, done.stderr)
-    assert "replay 3" in found["reason"] or command == "capture"
+    assert "replay 3" in found["reason"] or name == "compiled"

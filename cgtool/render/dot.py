@@ -79,6 +79,7 @@ BAND = "#e6ebf1"
 """Behind the heading of a fold, and beside its rows."""
 COLUMN_ROWS = 44
 """So many rows fit the height of a screen."""
+GRAPHS_BESIDE = 3
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
@@ -128,6 +129,7 @@ class _Picture:
         for view in self.views:
             self._graph(view)
         self._bodies()
+        self._wrap()
         # The title holds the legend, which is complete once everything is drawn.
         head = [
             "digraph cgtool {",
@@ -175,14 +177,19 @@ class _Picture:
 
     def _links(self) -> str:
         """The meaning of links that are not plain."""
-        links = [link for view in self.views for link in view.links]
+        links = [link for view in self.views if not view.rows for link in view.links]
         drawn = [link for view in self.views if view.rows for link in runs(view)[1]]
+        inside = [link for view in self.views if view.rows for link in view.links]
         words = []
         if any(view.rows for view in self.views):
             words.append("each row waits for the one above it")
-        if any(link.hidden for link in links):
+        if any(link.hidden for link in inside):
+            words.append("… after nodes that are not shown")
+        if any(link.programmatic for link in inside):
+            words.append("‖ may overlap the one above")
+        if any(link.hidden for link in links + drawn):
             words.append("dashed gray: through nodes that are not shown")
-        if any(link.programmatic for link in links):
+        if any(link.programmatic for link in links + drawn):
             words.append("orange: programmatic, the kernels may overlap")
         if any(link.edges > 1 for link in drawn):
             words.append("a number at an arrow: that many edges")
@@ -231,7 +238,8 @@ class _Picture:
         if link.carried is not None:
             styles = ["style=dotted", "constraint=false", 'tooltip="to the next repeat"']
         if view.rows and link.edges > 1:
-            styles.append(f'label=" {link.edges:,}", fontsize=9, fontcolor="{QUIET}"')
+            font = f'fontname="{_FONT}", fontsize=9, fontcolor="{QUIET}"'
+            styles.append(f'label=" {link.edges:,}", {font}')
         _, source = self._boxes[view.graph, link.source]
         target, _ = self._boxes[view.graph, link.target]
         style = f" [{', '.join(styles)}]" if styles else ""
@@ -267,6 +275,14 @@ class _Picture:
         around = 0 if run.around is None else len(view.folds_above(run.around)) + 1
         folds = [view.folds_of(view.items[position])[around:] for position in run.items]
         rows = [self.labels.row(graph, view, view.items[position]) for position in run.items]
+        marks = {
+            link.target: "… " if link.hidden else "‖ "
+            for link in view.links
+            if link.carried is None and (link.hidden or link.programmatic)
+        }
+        for at, position in enumerate(run.items[1:], 1):
+            where, op, *rest = rows[at]
+            rows[at] = where, marks.get(position, "") + op, *rest
         used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]
         columns = -(-len(rows) // COLUMN_ROWS)
         size = -(-len(rows) // columns)
@@ -369,6 +385,15 @@ class _Picture:
                     'tooltip="runs this graph"];'
                 )
 
+    def _wrap(self) -> None:
+        """Graphs below each other where more would be beside each other than a screen is wide."""
+        whole = [view for view in self.views if self.capture.graphs[view.graph].parent is None]
+        for above, below in zip(whole, whole[GRAPHS_BESIDE:], strict=False):
+            if above.rows and above.items and below.items:
+                _, last = self._boxes[above.graph, len(above.items) - 1]
+                first, _ = self._boxes[below.graph, 0]
+                self.lines.append(f"  {last} -> {first} [style=invis];")
+
     def _time(self, graph: Graph, item: Item) -> int:
         return sum(graph.nodes[member].duration_ns or 0 for member in item.members)
 
@@ -422,7 +447,11 @@ def _module_text(visit: Visit) -> str:
 def _cell(text: str, fill: str | None, *, strong: bool) -> str:
     shade = f' BGCOLOR="{fill}"' if fill else ""
     shown = html_text(cut(text, WIDE if strong else CELL))
-    colored = shown if strong else f'<FONT POINT-SIZE="9" COLOR="{QUIET}">{shown}</FONT>'
+    colored = (
+        f"{shown} &#160;"
+        if strong
+        else f'<FONT POINT-SIZE="9" COLOR="{QUIET}">{shown} &#160;</FONT>'
+    )
     return f'<TD ALIGN="LEFT"{shade}>{colored}</TD>'
 
 
@@ -469,14 +498,14 @@ def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
     except subprocess.TimeoutExpired:
         raise usage(
             f"the layout took more than {seconds:.0f} s",
-            fix="draw less: --collapse 1, a smaller --limit, or --select 'module=layers.0.*'",
+            fix="draw less: without --expand, with --depth 1 or --select 'module=layers.0.*'",
         ) from None
     except (subprocess.CalledProcessError, execute.ExecutableNotFound, OSError) as error:
         message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
         reason = message.splitlines()[0] if message else str(error)
         raise usage(
             f"{program.name} could not lay the graph out: {reason}",
-            fix="draw less: --collapse 1; or take the text with --dot",
+            fix="draw less: --depth 1; or take the text with --dot",
         ) from error
     return _with_widths(result.stdout) if kind == "svg" else result.stdout
 

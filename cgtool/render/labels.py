@@ -70,6 +70,8 @@ class Labels:
             where = self._within(graph, view, item, module) if module else "(root)"
         duration_ns = total_of(graph.nodes[member].duration_ns for member in item.members)
         time = "" if duration_ns is None else time_text(duration_ns / item.repeats)
+        if time and item.repeats > 1:
+            time = f"{item.repeats} × {time}"
         if item.title is not None:
             ops = Counter(self.places.of(node).short_op or node.type for node in nodes)
             if item.module is None:

@@ -82,8 +82,9 @@ def fit(
         way = bisect_left(ways, True, key=lambda way: rows(way) <= SCREEN_ROWS)
     if way < len(ways):
         fitted = drawn(way)
-        words = [f"modules to depth {depths[way - 2]}"] if way > 1 else []
-        words += ["calls of one op at one line"] if way == 1 else []
+        words = ["calls of one op at one line"] if way == 1 else []
+        if way > 1:
+            words = [f"modules to depth {depths[way - 2] if depth is None else depth}"]
     else:
         share = max(SCREEN_ROWS // max(len(views), 1), 1)
         fitted = [replace(by_count(view, share), rows=True) for view in views]

@@ -309,7 +309,7 @@ class _Picture:
                 bar = f' BGCOLOR="{EDGE}"' if opened else ""
                 lines.append(f'<TR><TD{bar} WIDTH="3"></TD>{"".join(cells)}</TR>')
             self.lines.append(
-                f'{pad}{names[-1]} [shape=plain, style="", label=<<TABLE BORDER="1" '
+                f'{pad}{names[-1]} [shape=plain, style="", tooltip=" ", label=<<TABLE BORDER="1" '
                 f'COLOR="{OTHER[1]}" BGCOLOR="{PAPER}" CELLBORDER="0" CELLSPACING="1" '
                 f'CELLPADDING="1">{"".join(lines)}</TABLE>>];'
             )
@@ -357,13 +357,12 @@ class _Picture:
             )
             return
         graph = self.capture.graphs[view.graph]
-        label = self.labels.of(graph, item)
+        label = self.labels.of(graph.nodes[item.members[0]])
         if inside is not None and (inside.path,) != label.title:
             label = replace(label, rows=(_module_text(inside), *label.rows))
         fill, line = self._shade(graph, item)
-        width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
-            f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}"{width}, '
+            f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}", '
             f"tooltip={tooltip(*label.tooltip)}];"
         )
 
@@ -430,13 +429,9 @@ class _Picture:
 
 
 def _name(view: View, position: int) -> str:
-    """``g0_12`` is node 12 of graph 0; groups and points are numbered by position."""
+    """``g0_12`` is, or begins with, node 12 of graph 0; points are numbered by position."""
     item = view.items[position]
-    if item.is_point:
-        return f"g{view.graph}_point{position}"
-    if item.title is not None:
-        return f"g{view.graph}_group{position}"
-    return f"g{view.graph}_{item.members[0]}"
+    return f"g{view.graph}_{f'point{position}' if item.is_point else item.members[0]}"
 
 
 def _module_text(visit: Visit) -> str:

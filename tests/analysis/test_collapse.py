@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from cgtool.analysis.graph.places import Places
 from cgtool.analysis.graph.view import (
     View,
-    by_count,
     by_module,
-    by_op,
     module_tree,
     only,
     whole,
@@ -70,9 +68,8 @@ def test_a_copy_to_the_host_stays_a_box_of_its_own() -> None:
     recorded = msgspec.structs.replace(
         recorded, graphs=(msgspec.structs.replace(graph, nodes=tuple(nodes)),)
     )
-    for group in (lambda view: by_module(recorded, view, 1), lambda view: by_op(recorded, view)):
-        view = group(whole(0, recorded.graphs[0]))
-        assert [item.members for item in view.items] == [[0, 1], [2], [3, 4]]
+    view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
+    assert [item.members for item in view.items] == [[0, 1], [2], [3, 4]]
 
 
 @given(dags(), st.data(), st.integers(0, 3))
@@ -84,25 +81,21 @@ def test_collapsing_keeps_paths_between_boxes(
     shown = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     held = with_modules(modules, edges)
     selected = only(0, held.graphs[0], shown)
-    for view in (
-        by_module(held, selected, depth),
-        by_op(held, selected),
-        by_count(selected, depth + 1),
-    ):
-        box = {member: at for at, item in enumerate(view.items) for member in item.members}
-        assert sorted(box) == [node for node in range(count) if shown[node]]
-        reachable = shown_paths(view)
-        # No path is lost, no link goes back, and each link is there for a path between members.
-        true = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
-        assert {(box[a], box[b]) for a, b in true if box[a] != box[b]} <= reachable
-        assert all(link.source < link.target for link in view.links)
-        between = {(box[a], box[b]) for a, b in true}
-        points = {at for at, item in enumerate(view.items) if item.is_point}
-        for link in view.links:
-            if not {link.source, link.target} & points:
-                assert (link.source, link.target) in between or any(
-                    not item.members for item in selected.items
-                )
+    view = by_module(held, selected, depth)
+    box = {member: at for at, item in enumerate(view.items) for member in item.members}
+    assert sorted(box) == [node for node in range(count) if shown[node]]
+    reachable = shown_paths(view)
+    # No path is lost, no link goes back, and each link is there for a path between members.
+    true = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
+    assert {(box[a], box[b]) for a, b in true if box[a] != box[b]} <= reachable
+    assert all(link.source < link.target for link in view.links)
+    between = {(box[a], box[b]) for a, b in true}
+    points = {at for at, item in enumerate(view.items) if item.is_point}
+    for link in view.links:
+        if not {link.source, link.target} & points:
+            assert (link.source, link.target) in between or any(
+                not item.members for item in selected.items
+            )
 
 
 def test_a_module_that_runs_in_forward_and_again_in_backward_is_two_visits() -> None:

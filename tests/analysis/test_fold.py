@@ -25,7 +25,7 @@ from cgtool.model.capture import (
     topological,
 )
 from tests.analysis.graphs import dags
-from tests.builders import capture, chain, huge, small
+from tests.builders import capture, huge, small
 from tests.recorded import recorded
 from tests.strategies import captures
 
@@ -313,24 +313,11 @@ def test_what_fits_stays_as_it_is() -> None:
 
 def test_the_finest_way_that_fits_a_screen_is_taken() -> None:
     for count, parts, said in (
-        (300, 10, "300 nodes in 100 rows: calls of one op at one line"),
+        (300, 15, "300 nodes in 150 rows: modules to depth 4"),
+        (3000, 70, "3,000 nodes in 140 rows: modules to depth 2"),
         (3000, 96, "3,000 nodes in 2 rows: modules to depth 1"),
     ):
         held = huge(count, layers=parts)
         views, words = fit(held, [whole(at, graph) for at, graph in enumerate(held.graphs)])
         assert words == said
         assert sum(len(view.items) for view in views) <= SCREEN_ROWS
-
-
-def test_lines_without_modules_past_any_limit_become_runs_of_neighbors() -> None:
-    count = 300
-    frames = tuple(Frame("m.py", line, f"f{line}") for line in range(count))
-    origins = tuple(Origin("aten::add", None, None, (line,)) for line in range(count))
-    nodes = tuple(Node(index, "kernel", index) for index in range(count))
-    held = capture(
-        [Graph("step", "step", nodes=nodes, edges=chain(count))], frames=frames, origins=origins
-    )
-    (view,), said = fit(held, [whole(0, held.graphs[0])])
-    assert said == "300 nodes in 150 rows: runs of neighboring nodes"
-    assert view.items[0].title == "nodes 0 to 1"
-    is_true(held, view)

@@ -145,7 +145,7 @@ def test_what_does_not_fit_a_screen_is_folded_and_said_and_can_be_expanded(
     path = save(tmp_path, huge(3000, layers=4))
     done = run(path)
     assert done.code == 0
-    assert done.err.startswith("3,000 nodes in 40 rows: calls of one op at one line; --expand")
+    assert done.err.startswith("3,000 nodes in 40 rows: modules to depth 4; --expand")
     assert "3,000 nodes in 40 rows" in done.out
     assert run(path, "--quiet").err == ""
     expanded = run(path, "--expand")

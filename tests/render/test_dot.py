@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cgtool.analysis.graph.fold import fit
 from cgtool.analysis.graph.select import parse, select
-from cgtool.analysis.graph.view import View, by_module, whole
+from cgtool.analysis.graph.view import View, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.render import dot
@@ -54,13 +54,6 @@ def texts(group: Element) -> list[str]:
 
 def test_the_small_capture_looks_as_it_did() -> None:
     check("small.dot", render(small(), views(small())))
-
-
-def test_a_collapsed_selection_looks_as_it_did() -> None:
-    recorded = small()
-    kept = [select(recorded, index, parse(["op!=native_layer_norm"])) for index in range(2)]
-    kept = [by_module(recorded, view, 2) for view in kept]
-    check("collapsed.dot", render(recorded, kept, color="module", note="6 nodes collapsed"))
 
 
 CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"

@@ -1,5 +1,5 @@
 """A graph on one screen: repeated parts once, straight runs of nodes as the rows of one box, and,
-where that is still too much, the calls of an op or whole modules as one row.
+where that is still too much, whole modules as one row.
 
 Parts are repeats of each other when their nodes, one after the other, are equal in type, op,
 function, kernel, launch and sizes (``Fact``), and have the same edges: among themselves, to the
@@ -29,9 +29,7 @@ from cgtool.analysis.graph.view import (
     Link,
     View,
     Visit,
-    by_count,
     by_module,
-    by_op,
     module_tree,
 )
 from cgtool.analysis.units import count_text, names_text
@@ -57,53 +55,39 @@ def fit(
     capture: Capture, views: Sequence[View], depth: int | None = None
 ) -> tuple[list[View], str | None]:
     """The finest way to draw the views that fits a screen, and what it was, in words; None, and the
-    views as they are, where those fit. With ``depth``, modules down to that many names of their
-    path are one row each."""
+    views as they are, where those fit. Nodes are folded first, then the modules down to fewer and
+    fewer names of their path, one row each; with ``depth``, those to that depth."""
     if depth is None and sum(len(view.items) for view in views) <= SCREEN_BOXES:
         return list(views), None
     used = {node.origin for view in views for node in capture.graphs[view.graph].nodes}
     modules = {capture.origins[index].module for index in used if index is not None}
     deepest = max((module.count(".") + 1 for module in modules if module), default=0)
-    depths = range(deepest, -1, -1)
+    depths = [None, *range(deepest, -1, -1)]
     repeats = _Repeats(capture)
 
     @cache
-    def drawn(way: int) -> list[View]:
-        return [repeats.folded(_grouped(capture, view, way, depths)) for view in views]
+    def drawn(depth: int | None) -> list[View]:
+        return [repeats.folded(_rows(capture, view, depth)) for view in views]
 
-    def rows(way: int) -> int:
-        return sum(len(view.items) for view in drawn(way))
+    def rows(depth: int | None) -> int:
+        return sum(len(view.items) for view in drawn(depth))
 
-    ways = range(len(depths) + 2)
-    if depth is not None:
-        way = 2 + deepest - min(depth, deepest)
-    else:
-        # Coarser ways hardly ever give more rows, so the finest that fits is found by halving.
-        way = bisect_left(ways, True, key=lambda way: rows(way) <= SCREEN_ROWS)
-    if way < len(ways):
-        fitted = drawn(way)
-        words = ["calls of one op at one line"] if way == 1 else []
-        if way > 1:
-            words = [f"modules to depth {depths[way - 2] if depth is None else depth}"]
-    else:
-        share = max(SCREEN_ROWS // max(len(views), 1), 1)
-        fitted = [replace(by_count(view, share), rows=True) for view in views]
-        words = ["runs of neighboring nodes"]
-    if any(view.folds for view in fitted):
-        words.insert(0, "repeated parts drawn once")
+    if depth is None:
+        # Fewer names hardly ever give more rows, so the finest that fits is found by halving.
+        fits = bisect_left(depths[:-1], True, key=lambda depth: rows(depth) <= SCREEN_ROWS)
+        depth = depths[fits]
+    fitted = drawn(depth)
+    ways = ["repeated parts drawn once"] if any(view.folds for view in fitted) else []
+    ways += [] if depth is None else [f"modules to depth {depth}"]
     nodes = sum(len(item.members) for view in views for item in view.items)
-    total = sum(len(view.items) for view in fitted)
-    said = f"{count_text(nodes, 'node')} in {count_text(total, 'row')}"
-    return fitted, ": ".join(filter(None, (said, ", ".join(words))))
+    said = f"{count_text(nodes, 'node')} in {count_text(rows(depth), 'row')}"
+    return fitted, ": ".join(filter(None, (said, ", ".join(ways))))
 
 
-def _grouped(capture: Capture, view: View, way: int, depths: Sequence[int]) -> View:
-    if way > 1:
-        view = by_module(capture, view, depths[way - 2])
-    elif way == 1:
-        view = by_op(capture, view)
-    items = [replace(item, members=list(item.members)) for item in view.items]
-    return replace(view, items=items, rows=True)
+def _rows(capture: Capture, view: View, depth: int | None) -> View:
+    grouped = view if depth is None else by_module(capture, view, depth)
+    items = [replace(item, members=list(item.members)) for item in grouped.items]
+    return replace(grouped, items=items, rows=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,31 +216,22 @@ class _Repeats:
             keys = [
                 numbers.setdefault(self._key(view, visit, part), len(numbers)) for part in parts
             ]
-            ranges = list(_periodic(parts, keys))
-            while ranges:
-                start, end, period = ranges.pop()
-                if not _saves(parts, start, end, period):
+            stretches = list(_periodic(parts, keys))
+            while stretches:
+                start, end, period = stretches.pop()
+                starts = range(start, end, period)
+                rounds = [
+                    [item for _, items in parts[at : at + period] for item in items]
+                    for at in starts
+                ]
+                if (len(rounds) - 1) * len(rounds[0]) < _SAVED:
                     todo += [inner for inner, _ in parts[start:end] if inner is not None]
-                    continue
-                # The first and the last repeat often have edges of their own.
-                for first, last in (
-                    (start, end),
-                    (start + period, end),
-                    (start, end - period),
-                    (start + period, end - period),
-                ):
-                    rounds = [
-                        [item for _, items in parts[at : at + period] for item in items]
-                        for at in range(first, last, period)
-                    ]
-                    if _saves(parts, first, last, period) and allowed(rounds):
-                        fold = self._fold(view, parts, keys, range(first, last, period))
-                        yield fold, rounds
-                        ranges += [(start, first, period), (last, end, period)]
-                        break
+                elif allowed(rounds):
+                    yield self._fold(view, parts, keys, starts), rounds
                 else:
-                    middle = start + (end - start) // period // 2 * period
-                    ranges += [(start, middle, period), (middle, end, period)]
+                    # An edge that one of them has keeps only its own half apart, and so on.
+                    middle = starts[len(starts) // 2]
+                    stretches += [(start, middle, period), (middle, end, period)]
 
     def _key(self, view: View, visit: Visit, part: _Part) -> Hashable:
         """What repeats have in common."""
@@ -290,8 +265,9 @@ class _Repeats:
             for key, (visit, items) in zip(keys, parts, strict=True)
             if visit and key != keys[first] and _name(visit.path) == _name(lead.path)
         ]
-        type_ = self.types.get(lead.path, lead.type)
-        return Fold(modules, type_, len(starts), parent, unlike=tuple(unlike))
+        return Fold(
+            modules, self.types.get(lead.path, lead.type), len(starts), parent, (), tuple(unlike)
+        )
 
     def _ops(self, view: View, items: Sequence[int]) -> Counter[str]:
         nodes = self.capture.graphs[view.graph].nodes
@@ -348,20 +324,12 @@ def _periodic(parts: Sequence[_Part], keys: Sequence[int]) -> Iterator[tuple[int
             end = start + period
             while end < count and keys[end] == keys[end - period]:
                 end += 1
-            end -= (end - start) % period
-            if (saved := _saved(parts, start, end, period)) > best:
-                best, best_end, best_period = saved, end, period
+            times = (end - start) // period
+            saved = (times - 1) * sum(len(items) for _, items in parts[start : start + period])
+            if saved > best:
+                best, best_end, best_period = saved, start + times * period, period
         yield start, best_end, best_period
         start = best_end
-
-
-def _saved(parts: Sequence[_Part], start: int, end: int, period: int) -> int:
-    rows = sum(len(items) for _, items in parts[start : start + period])
-    return rows * ((end - start) // period - 1)
-
-
-def _saves(parts: Sequence[_Part], start: int, end: int, period: int) -> bool:
-    return _saved(parts, start, end, period) >= _SAVED
 
 
 def _name(path: str) -> str:

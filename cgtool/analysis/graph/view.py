@@ -11,7 +11,7 @@ twice is two groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -214,24 +214,23 @@ def by_module(capture: Capture, view: View, depth: int) -> View:
     """Groups of the modules down to ``depth`` names of their path (``layers.0`` is 2); nodes that
     no module ran are grouped by Python function."""
     graph = capture.graphs[view.graph]
+    places = Places(capture)
 
-    def kind(place: Place) -> Kind:
+    @cache
+    def of_origin(origin: int | None) -> Kind:
+        place = places.of_origin(origin)
         if place.module is None:
             line = place.line
             return (line and (line.file, line.function),), _function_title(place), None
         module = module_at_depth(place.module, depth) if depth else ""
         return module, module or graph.name, module
 
-    return _by_place(capture, view, kind)
+    def of_item(item: Item) -> Kind | None:
+        if item.is_point or is_special(node := graph.nodes[item.members[0]]):
+            return None
+        return of_origin(node.origin)
 
-
-def by_op(capture: Capture, view: View) -> View:
-    """Groups of what one op at one line of one module launched, one call after another."""
-
-    def kind(place: Place) -> Kind:
-        return (place.module, place.line, place.op), _op_title(place), place.module
-
-    return _by_place(capture, view, kind)
+    return _group(view, list(map(of_item, view.items)))
 
 
 def _function_title(place: Place) -> str:
@@ -242,41 +241,12 @@ def _function_title(place: Place) -> str:
     return f"{name} ({file_line(place.line).rpartition(':')[0]})"
 
 
-def _op_title(place: Place) -> str:
-    words = (place.short_op, file_line(place.line))
-    return " ".join(word for word in words if word) or "(no op)"
-
-
-def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> View:
-    places, nodes = Places(capture), capture.graphs[view.graph].nodes
-    of_origin = cache(lambda origin: kind(places.of_origin(origin)))
-
-    def of_item(item: Item) -> Kind | None:
-        if item.is_point or is_special(node := nodes[item.members[0]]):
-            return None
-        return of_origin(node.origin)
-
-    return _group(view, list(map(of_item, view.items)))
-
-
 def is_special(node: Node) -> bool:
     """Whether a reader looks for this very node: it touches the host or runs another graph, so no
-    group of a module or of an op takes it in."""
+    group takes it in."""
     if node.copy is not None:
         return node.copy.kind in ("dtoh", "htod", "htoh")
     return node.type in ("host", "child", "conditional")
-
-
-def by_count(view: View, limit: int) -> View:
-    """At most ``limit`` groups of neighbors in topological order."""
-    size = max(-(-len(view.items) // max(limit, 1)), 1)
-    kinds: list[Kind] = []
-    for start in range(0, len(view.items), size):
-        part = view.items[start : start + size]
-        nodes = [node for item in part for node in item.members]
-        title = f"nodes {min(nodes)} to {max(nodes)}" if nodes else "hidden nodes"
-        kinds += [(start, title, None)] * len(part)
-    return _group(view, kinds)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ field is one without any change here: its type says its label and where it is sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
 from cgtool.model.schema import Field, fields, reader
 
+_DIGITS = re.compile(r"\d+")
 WORK = ("kernel", "memcpy", "memset", "op")
 """Types of nodes that do work on the device."""
 
@@ -99,6 +101,13 @@ def module_at_depth(module: str | None, depth: int) -> str:
     if module is None:
         return "(no module)"
     return ".".join(module.split(".")[:depth]) if module else "(root)"
+
+
+def path_pattern(paths: Sequence[str]) -> str:
+    """``layers.*.mlp`` for ``layers.0.mlp`` and ``layers.1.mlp``: paths with as many names each,
+    which differ in numbers only."""
+    names = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(each[0] if len(set(each)) == 1 else _DIGITS.sub("*", each[0]) for each in names)
 
 
 def part_of(capture: Capture, graph: Graph) -> str | None:

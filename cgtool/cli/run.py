@@ -33,6 +33,7 @@ from cgtool.model.journal import (
     read_journals,
     read_lost,
 )
+from cgtool.model.sources import with_sources
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
@@ -162,6 +163,8 @@ def run(
                 created=created_now(),
                 moments=None if progress is None else progress.of,
             )
+            # Its processes began later.
+            capture = with_sources(capture, command.started_ns)
         try:
             # Standard output is the program's.
             show(capture, output=None, stderr=True)

@@ -586,11 +586,11 @@ def test_patterns_are_those_of_select(transformer):
     assert transformer(script, "*a" * 30 + "*b") < 1000
 
 
-def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
+def test_a_file_without_saved_source_is_shown_by_its_line_numbers(opened):
     page = opened(timed(small()))
     page.show("source")
     text = page.page.inner_text("[data-view=source]")
-    assert "not found when the report was written" in text
+    assert "an older cgtool wrote this capture, without its source" in text
     assert page("[...document.querySelectorAll('tr.used')].map((row) => row.dataset.line)") == [
         "12", "13"
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import Places, module_at_depth, part_of, short_op
 from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Utilization
 from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.sources import Sources
 
 T = TypeVar("T")
 
@@ -54,9 +55,11 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     module: str = ""
     """With most of its time, as ``line``, ``op`` and ``kernel``; of a module, its type."""
     file: str = ""
-    """The file of the line; with ``number`` and ``function``, where its source is."""
+    """The file of the line, its number there, and the function that it is in."""
     number: int = 0
     function: str = ""
+    source: str = ""
+    """The line as it was when it was captured; empty if it is not known."""
 
     @property
     def backward(self) -> float | None:
@@ -111,7 +114,7 @@ class TimeTables:
         """``used`` is by graph and node id; shares are taken of ``total_ns``."""
         self._capture = capture
         self._total = total_ns or 1.0
-        self._places = Places(capture)
+        self._places, self._sources = Places(capture), Sources(capture.sources)
         self._kernels = short_kernels(function.name for function in capture.functions)
         files = {frame.file: frame.file.rpartition("/")[2] for frame in capture.frames}
         often = Counter(files.values())
@@ -261,6 +264,7 @@ class TimeTables:
             file=frame.file if frame else "",
             number=frame.line if frame else 0,
             function=frame.function if frame else "",
+            source=self._sources.line(frame).strip(),
         )
 
     def _kernel(self, node: Node) -> str:

@@ -41,11 +41,11 @@ class SourceView {
     const { capture } = this;
     this.file = file;
     this.pick.value = file;
-    const { numbers, lines, here } = capture.files[file];
+    const { numbers, lines, absent } = capture.files[file];
     const used = [...this.perLine.values()].filter((each) => each.file === file);
     const byNumber = new Map(used.map((each) => [each.line, each]));
     const rows = numbers.length ? numbers.map((number, at) => [number, lines[at]]) : used.map((each) => [each.line, null]).sort((a, b) => a[0] - b[0]);
-    this.note.textContent = numbers.length ? (here ? `Read from ${here} when the report was written.` : "") : "The file was not found when the report was written: only line numbers are known.";
+    this.note.textContent = absent ? `Only line numbers are known: ${absent}.` : "";
     const most = used.reduce((sum, each) => Math.max(sum, each.weight), 0);
     const heads = [...(capture.timed ? ["time"] : []), "share", "nodes", ...["backward", "bytes", "memory"].filter((name) => used.some((each) => each[name]))];
     let last = 0;
@@ -76,7 +76,7 @@ class SourceView {
     const row = make("tr", { "data-line": number, class: used ? "used" : null },
       heads.map((head) => make("td.number", {}, cells[head] ?? "")),
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
-      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not found)")));
+      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not known)")));
     if (used) {
       // The heavier the line, the stronger its color.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));

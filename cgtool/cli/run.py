@@ -111,7 +111,7 @@ def run(
             raise usage(
                 f"{program[0]} is not a saved run",
                 why="an ENTRY was captured",
-                fix=f"cgtool dump {program[0]}",
+                fix=f"cgtool show {program[0]}",
             )
         output = opt.place(output)
         check_places([("-o", output)], program[0])

@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from cgtool.analysis.graph.overlap import unneeded_edges
-from cgtool.analysis.graph.places import Attribute, NodeDescriber, part_of
+from cgtool.analysis.graph.places import WORK, Attribute, NodeDescriber, part_of
 from cgtool.analysis.graph.schedule import CriticalPath, critical_path
 from cgtool.analysis.pools import UNNAMED_HOLDER, pool_rows
 from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_report
@@ -51,6 +51,8 @@ class _Content:
             "spec": capture.entry.spec,
             "simulated": capture.environment.simulated,
             "timed": self._timed,
+            "total": report.total_ns if report else None,
+            "work": list(WORK),
             **answer(capture, report, self._frame),
             "graphs": self._graphs(report),
             "streams": [stream.name for stream in capture.streams],
@@ -211,7 +213,8 @@ class _Content:
 
     def _origins(self) -> list[list[Any]]:
         """By index of ``Capture.origins``: op, module, type of the module, the frame of its line,
-        all its frames, the origin of its forward op, autograd node, ranges."""
+        all its frames, the origin of its forward op, autograd node, ranges, and its module as
+        tables name it."""
         rows = []
         for index, origin in enumerate(self._capture.origins):
             place = self._describer.places.of_origin(index)
@@ -220,7 +223,7 @@ class _Content:
                 [
                     place.op, place.module, place.module_type, self._frame(place.line), frames,
                     -1 if origin.forward is None else origin.forward, place.autograd_node,
-                    list(place.annotations),
+                    list(place.annotations), place.module_at(),
                 ]
             )  # fmt: skip
         return rows

@@ -3,7 +3,7 @@
 
 const MEANING = {
   time: "GPU time of the line's nodes in one replay of each graph, including their backward",
-  share: "of all nodes, including those without a line, but without idle time, which `cgtool profile` counts",
+  share: "of the replays, idle time included; of all nodes, where nothing was timed",
   backward: "share of the time spent in backward",
   bytes: "read and written by its ops, each tensor counted once",
   memory: "allocated for its ops; memory that is reused counts each time",
@@ -67,7 +67,7 @@ class SourceView {
 
   row(number, text, used, most, heads) {
     const { capture } = this;
-    const total = this.total ??= capture.totalWeight() || 1;
+    const total = capture.totalWeight() || 1;
     const cells = used
       ? { time: timeText(used.weight), share: shareText(used.weight / total), nodes: numberText(used.nodes.length),
           backward: used.backward ? shareText(used.backward / used.weight) : "", bytes: used.bytes ? bytesText(used.bytes) : "",
@@ -110,7 +110,7 @@ function linesOf(capture) {
   };
   for (let node = 0; node < capture.count; node++) {
     const frame = capture.frame(node);
-    if (frame < 0) continue;
+    if (frame < 0 || !capture.doesWork(node)) continue;
     const sum = at(frame);
     const weight = capture.weight(node);
     sum.nodes.push(node);

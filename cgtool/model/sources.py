@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +42,12 @@ class Sources:
             if block.first <= frame.line < block.first + len(block.lines):
                 return block.lines[frame.line - block.first]
         return ""
+
+    def has_moved(self, frame: Frame) -> bool:
+        """Whether the file of a frame, as it is now, has another line there than the saved one."""
+        linecache.checkcache(frame.file)
+        saved, (lines, _) = self.line(frame), _lines(frame.file, sys.maxsize)
+        return bool(saved and lines) and saved not in lines[frame.line - 1 : frame.line]
 
 
 def with_sources(capture: Capture, began_ns: int | None = None) -> Capture:

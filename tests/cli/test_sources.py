@@ -96,6 +96,18 @@ def test_a_profile_and_its_trace_quote_the_lines_of_the_capture(
     assert set(filter(None, quoted)) == {LINE.strip()}
 
 
+def test_a_gate_annotates_no_line_that_has_moved(cgtool: Cgtool, captured: Path) -> None:
+    gate = ("gate", captured, "--max-nodes", 1, "--format", "github")
+    code, shown, _ = cgtool(*gate)
+    assert code == 1
+    assert "::error title=" in shown
+    _, shown, _ = cgtool(*gate[:-2])
+    assert "model.py has changed since the capture: its lines are not annotated" in shown
+    (captured.parent / "model.py").write_text(MODEL)
+    _, shown, _ = cgtool(*gate)
+    assert "::error file=model.py,line=6,title=" in shown
+
+
 def test_a_saved_run_quotes_its_lines_and_none_that_changed_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "same.py").write_text(PROGRAM.format(end=""))
     (tmp_path / "edited.py").write_text(

@@ -128,7 +128,7 @@ def run(
         target = output or _default_file(program)
         check_places([("-o", target)], program[0])
         before = version_of(target)
-        command = Command(tuple(shown), time.time_ns())
+        command = Command(tuple(shown), time.time_ns(), str(Path.cwd()))
         folder = new_folder(target, command)
         began = time.perf_counter_ns()
         progress = Progress(folder)
@@ -164,7 +164,7 @@ def run(
                 moments=None if progress is None else progress.of,
             )
             # Its processes began later.
-            capture = with_sources(capture, command.started_ns)
+            capture = with_sources(capture, command.started_ns, command.folder)
         try:
             # Standard output is the program's.
             show(capture, output=None, stderr=True)

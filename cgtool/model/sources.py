@@ -50,17 +50,20 @@ class Sources:
         return bool(saved and lines) and saved not in lines[frame.line - 1 : frame.line]
 
 
-def with_sources(capture: Capture, began_ns: int | None = None) -> Capture:
-    """A capture that was just made, with the sources of its frames; ``began_ns`` as of
+def with_sources(capture: Capture, began_ns: int | None = None, folder: str = "") -> Capture:
+    """A capture that was just made, with the sources of its frames; arguments as of
     ``read_sources``."""
-    return replace(capture, sources=read_sources(capture.frames, began_ns))
+    return replace(capture, sources=read_sources(capture.frames, began_ns, folder))
 
 
-def read_sources(frames: Iterable[Frame], began_ns: int | None = None) -> tuple[Source, ...]:
+def read_sources(
+    frames: Iterable[Frame], began_ns: int | None = None, folder: str = ""
+) -> tuple[Source, ...]:
     """The files of the frames, those with most lines first.
 
     A file that was written after ``began_ns`` (by the system clock; by default, when this process
-    began) may hold other lines than those that ran: it is not read.
+    began) may hold other lines than those that ran: it is not read. ``folder``: where relative
+    names begin, by default the current one.
     """
     began_ns = _process_began_ns() if began_ns is None else began_ns
     used: dict[str, set[int]] = defaultdict(set)
@@ -68,7 +71,7 @@ def read_sources(frames: Iterable[Frame], began_ns: int | None = None) -> tuple[
         used[frame.file].add(frame.line)
     room, sources = _MOST_BYTES, []
     for file, numbers in sorted(used.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines, absent = _lines(file, began_ns)
+        lines, absent = _lines(os.path.join(folder, file), began_ns)  # noqa: PTH118
         blocks: tuple[SourceBlock, ...] = ()
         if lines:
             is_whole = "-packages/" not in file and len(lines) <= _MOST_LINES

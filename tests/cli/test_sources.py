@@ -150,3 +150,15 @@ def test_what_is_saved_has_a_size(tmp_path: Path) -> None:
     assert saved[str(wide)].absent == "too large to be saved"
     for file in files[4:]:
         assert saved[file].absent == "not found"
+
+
+def test_relative_names_begin_where_the_program_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "train.py").write_text("right = 1\n")
+    (tmp_path / "train.py").write_text("wrong = 1\n")
+    monkeypatch.chdir(tmp_path)
+    frames = [Frame("train.py", 1, "<module>")]
+    [source] = read_sources(frames, time.time_ns(), str(tmp_path / "there"))
+    assert (source.file, source.blocks[0].lines) == ("train.py", ("right = 1",))

@@ -22,7 +22,6 @@ from cgtool.analysis.units import (
     total_of,
 )
 from cgtool.html.screens import page_table, tables
-from cgtool.html.sources import Sources
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import Ledger, LedgerGraph
 from cgtool.render import ledger_table, profile_table, summary_table
@@ -32,9 +31,7 @@ NumberFrame = Callable[[Frame | None], int]
 """The number of a frame in the page."""
 
 
-def answer(
-    capture: Capture, report: ProfileReport | None, number: NumberFrame, sources: Sources
-) -> dict[str, Any]:
+def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) -> dict[str, Any]:
     """``report``: of a capture whose nodes were timed."""
     summary = summarize(capture)
     ledger = ledger_report(capture) if capture.ledger is not None else None
@@ -63,7 +60,7 @@ def answer(
         ],
         "run": run_tree(capture, capture.ledger, ledger) if capture.ledger and ledger else None,
         "failures": list(ledger.failures) if ledger else [],
-        "findings": [_finding(finding, number, sources) for finding in findings],
+        "findings": [_finding(finding, number) for finding in findings],
     }
 
 
@@ -139,7 +136,7 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
         yield "attribution", ", ".join(texts)
 
 
-def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -> dict[str, Any]:
+def _finding(finding: ExplainedFinding, number: NumberFrame) -> dict[str, Any]:
     def frames(chosen: Iterable[Frame]) -> list[int]:
         return [number(frame) for frame in chosen]
 
@@ -154,7 +151,6 @@ def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -
         "module": finding.module,
         "times": finding.times,
         "place": number(place),
-        "source": sources.line(place) if place is not None else "",
         "chain": frames(finding.chain),
         "forward": number(place_of(finding.forward)),
         "evidence": list(finding.evidence),

@@ -17,6 +17,7 @@ import pytest
 from cgtool.analysis.graph.overlap import find_overlap
 from cgtool.analysis.graph.schedule import critical_path
 from cgtool.analysis.graph.select import parse, select
+from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.analysis.pools import pool_rows
 from cgtool.analysis.timing.profile import profile_report
@@ -500,15 +501,17 @@ def test_a_module_of_the_tree_selects_all_inside_it(transformer):
 def test_the_source_has_its_time_beside_each_line(transformer):
     transformer.show("source")
     capture = recorded("profile-transformer")
-    total = at_line = 0
+    at_line = 0
     for node in (node for graph in capture.graphs for node in graph.nodes):
         origin = capture.origins[node.origin]
         origin = origin if origin.forward is None else capture.origins[origin.forward]
-        total += node.duration_ns
         if origin.frames and capture.frames[origin.frames[0]].line == 37:
             at_line += node.duration_ns
     cells = transformer.page.inner_text("tr[data-line='37']").split("\t")
-    assert cells[:2] == [f"{at_line / 1e3:.0f} us", f"{at_line / total:.0%}"]
+    assert cells[:2] == [
+        f"{at_line / 1e3:.0f} us",
+        f"{at_line / profile_report(capture).total_ns:.0%}",
+    ]
     assert cells[-1].strip() == "return x + self.mlp(self.mlp_norm(x))"
 
 
@@ -586,11 +589,11 @@ def test_patterns_are_those_of_select(transformer):
     assert transformer(script, "*a" * 30 + "*b") < 1000
 
 
-def test_a_file_that_is_not_here_is_shown_by_its_line_numbers(opened):
+def test_a_file_without_saved_source_is_shown_by_its_line_numbers(opened):
     page = opened(timed(small()))
     page.show("source")
     text = page.page.inner_text("[data-view=source]")
-    assert "not found when the report was written" in text
+    assert "an older cgtool wrote this capture, without its source" in text
     assert page("[...document.querySelectorAll('tr.used')].map((row) => row.dataset.line)") == [
         "12", "13"
     ]  # fmt: skip
@@ -1216,3 +1219,23 @@ def test_a_match_is_chosen_by_keyboard(opened):
     page.page.keyboard.press("Enter")
     assert page("state.nodes.length") == 1
     assert page("state.nodes[0]") != node
+
+
+@pytest.mark.parametrize("name", ["train_step", "transformer", "two_streams"])
+def test_shares_and_counts_are_those_of_profile_and_capture(opened, name):
+    """And an empty node, which does no work, counts nowhere."""
+    capture = recorded(f"profile-{name}")
+    (first, *others) = capture.graphs
+    empty = Node(len(first.nodes), "empty")
+    first = msgspec.structs.replace(first, nodes=(*first.nodes, empty))
+    capture = msgspec.structs.replace(capture, graphs=(first, *others))
+    page = opened(capture)
+    page.show("tables")
+    shown = page("""page.opened.get('tables').view.table.rows.map((row) =>
+      [row.name, row.nodes.length, row.weight / state.capture.totalWeight()])""")
+    [table] = profile_report(capture, by="module", depth=1).tables
+    assert sorted(shown) == sorted(
+        [row.name, row.nodes, pytest.approx(row.share)] for row in table.rows
+    )
+    counted = {row.module: row.forward + row.backward for row in summarize(capture, 1).modules}
+    assert {name: count for name, count, _ in shown} == counted

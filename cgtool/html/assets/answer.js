@@ -40,7 +40,7 @@ class AnswerView {
     const weights = new Float64Array(names.length);
     const total = capture.totalWeight();
     for (let node = 0; node < capture.count; node++) weights[of[node]] += capture.weight(node);
-    const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
+    const ranked = names.map((_, at) => at).filter((at) => weights[at]).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
     return make("table.compact", {},
       make("caption", {}, by === "layer" ? "by module, excluding submodules" : `by ${by}`),
       make("tbody", {}, ranked.map((group) => {

@@ -58,12 +58,9 @@ class Details {
   timeOf(capture, node) {
     const time = capture.durationOf[node];
     if (time < 0) return null;
-    const graph = capture.graphs[capture.graphOf[node]];
-    let total = 0;
-    for (let other = graph.nodes[0]; other < graph.nodes[1]; other++) total += capture.weight(other);
     const start = capture.startOf[node] >= 0 ? `, starts at ${timeText(capture.startOf[node])}` : "";
     const path = capture.critical[node] === 1 ? "on the critical path" : capture.slackOf[node] >= 0 ? `can take ${timeText(capture.slackOf[node])} longer without delaying the graph` : null;
-    return [`${timeText(time)}, ${shareText(time / total)} of the graph${start}`, path && make("div.muted", {}, path)];
+    return [`${timeText(time)}, ${shareText(time / capture.totalWeight())} of the replays${start}`, path && make("div.muted", {}, path)];
   }
 
   bodies(capture, node) {
@@ -159,7 +156,7 @@ class Details {
       make("h2", {}, breakable(state.label)),
       make("p.muted", {}, `${countText(nodes.length, "node")} selected`),
       this.list([
-        [capture.timed ? "time" : "nodes", `${capture.weightText(weight)}, ${shareText(weight / total)} of all`],
+        [capture.timed ? "time" : "nodes", `${capture.weightText(weight)}, ${shareText(weight / total)} of ${capture.timed ? "the replays" : "all"}`],
         ["bytes", bytes ? bytesText(bytes) : null],
         ["operations", flops ? scaledText(flops, "FLOP") : null],
       ]),

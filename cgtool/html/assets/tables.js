@@ -41,7 +41,7 @@ class TablesView {
   show() {
     const { capture, by } = this;
     const { mask } = state;
-    const chosen = this.only && mask ? (node) => mask[node] === 1 : () => true;
+    const chosen = (node) => capture.doesWork(node) && (!this.only || !mask || mask[node] === 1);
     let rows;
     this.icicle.hidden = by !== "module";
     if (by === "module") {
@@ -51,7 +51,7 @@ class TablesView {
     } else {
       rows = groupRows(capture, by, chosen);
     }
-    this.total = rows.reduce((sum, row) => sum + row.weight, 0) || 1;
+    this.total = capture.totalWeight() || 1;
     this.table = new SortedTable(this.columns(), rows, {
       label: `nodes by ${by}`, sort: capture.timed ? "time" : "nodes",
       marked: (row) => state.mask !== null && row.nodes.length > 0 && row.nodes.every((node) => state.mask[node]),
@@ -72,7 +72,7 @@ class TablesView {
       { name: by, value: (row) => row.name, link: (row) => state.select(row.nodes, row.path ?? row.name) },
       by === "module" && { name: "type", value: (row) => row.type },
       capture.timed && { name: "time", number: true, value: (row) => row.weight, text: timeText },
-      { name: "share", number: true, title: capture.timed ? "of the time of all nodes; `cgtool profile` counts idle time too" : "of all nodes", value: (row) => row.weight / this.total, text: shareText, bar: (row) => row.weight / this.total },
+      { name: "share", number: true, title: capture.timed ? "of the replays, idle time included" : "of all nodes", value: (row) => row.weight / this.total, text: shareText, bar: (row) => row.weight / this.total },
       { name: "nodes", number: true, value: (row) => row.nodes.length, text: numberText },
       capture.timed && { name: "per node", number: true, title: "mean time of a node", value: (row) => row.weight / row.nodes.length, text: timeText },
       { name: "backward", number: true, title: "share of the time spent in backward", value: (row) => row.backward / (row.weight || 1), text: shareText },
@@ -142,7 +142,7 @@ class TablesView {
   hover(x, y, event) {
     const row = x === null ? null : this.at(x, y);
     if (!row) return showTooltip(null, null);
-    const share = shareText(row.weight / this.root.weight);
+    const share = shareText(row.weight / this.total);
     return showTooltip(event, [row.path ?? row.name, row.type, `${this.capture.weightText(row.weight)}, ${share}`]);
   }
 
@@ -211,7 +211,7 @@ function moduleTree(capture, chosen) {
   for (let node = 0; node < capture.count; node++) {
     if (!chosen(node)) continue;
     addNode(capture, root, node);
-    const path = capture.modulePath(node) ?? "(no module)";
+    const path = capture.modulePath(node);
     // The dots in the name of a range separate nothing.
     const parts = /(^|: )\(/.test(path) ? [path] : path.split(".");
     let row = root;

@@ -121,7 +121,7 @@ def test_a_click_on_a_node_shows_it_with_its_lines(transformer):
       const [left, right, top] = view.spot(25);
       return [(left + right) / 2, top + 5];
     })()""")
-    box = page.page.locator("canvas").bounding_box()
+    box = page.page.locator("[data-view=graph] canvas").bounding_box()
     page.page.mouse.click(box["x"] + x, box["y"] + y)
     assert page("[...state.nodes]") == [25]
     shown = page.page.inner_text("aside")
@@ -141,7 +141,7 @@ def test_bands_open_as_one_zooms_in(opened):
     open_bands = """(factor) => {
       const {view} = page.opened.get("graph");
       view.plot.zoom(factor, 300);
-      return view.bandHeights(view.visible()[0].lanes[0]).filter((height) => height > 8).length;
+      return view.lanes.bandHeights(view.visible()[0].lanes[0]).filter((height) => height > 8).length;
     }"""
     assert page(open_bands, 1) < page(open_bands, 0.01)
 
@@ -646,8 +646,8 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
     transformer.show("memory")
     (pool,) = pool_rows(recorded("profile-transformer"))
     view = "page.opened.get('memory').view"
-    assert transformer(f"{view}.most") == pool.peak_bytes
-    assert transformer(f"{view}.usedAt(1e9)") == pool.live_bytes
+    assert transformer(f"{view}.use.most") == pool.peak_bytes
+    assert transformer(f"{view}.use.at(1e9)") == pool.live_bytes
     peak, alive = transformer("[...document.querySelectorAll('.lists h2')].map((x) => x.innerText)")
     assert peak == f"In use at the peak: {bytes_text(pool.peak_bytes)}"
     assert alive == f"Live at the end: {bytes_text(pool.live_bytes)}"
@@ -693,7 +693,7 @@ def test_a_run_has_the_ledger_and_its_captures_in_time(opened):
       const {view} = page.opened.get("run");
       const at = view.run.entries.findIndex(({graph}) => graph === 3);
       const {began} = view.run.entries[at];
-      return [view.plot.px(began) + 1, view.rows[at].y + 2];
+      return [view.plot.px(began) + 1, view.timeline.rows[at].y + 2];
     })()""")
     box = page.page.locator("[data-view=run] canvas").bounding_box()
     page.page.mouse.click(box["x"] + x, box["y"] + y)
@@ -742,7 +742,7 @@ def test_a_finding_of_a_run_leads_to_its_graphs(opened):
     finding = page.page.locator("article", has_text="graph-never-replayed").first
     finding.locator("button", has_text="in the run").click()
     assert page("state.view") == "run"
-    assert page("page.opened.get('run').view.lit.size") == 2
+    assert page("page.opened.get('run').view.timeline.lit.size") == 2
 
 
 def test_failed_captures_without_a_finding_are_listed(opened):
@@ -984,7 +984,7 @@ def test_the_legend_of_memory_has_shares_of_the_bytes_in_use(opened):
     page = opened(capture)
     page.show("memory")
     used = Counter()
-    peak = page("page.opened.get('memory').view.peakEvent")
+    peak = page("page.opened.get('memory').view.use.peakEvent")
     for block in capture.memory.allocations:
         if block.allocated_at <= peak and (block.freed_at is None or block.freed_at > peak):
             used[capture.origins[block.origin].op] += block.bytes
@@ -1008,7 +1008,7 @@ def test_a_number_is_shown_whole_or_not_at_all(transformer):
 def test_each_graph_of_a_program_has_a_row(opened):
     page = opened(serving())
     page.show("run")
-    rows = page("page.opened.get('run').view.rows.map(({y}) => y)")
+    rows = page("page.opened.get('run').view.timeline.rows.map(({y}) => y)")
     assert len(set(rows)) == page("state.capture.run.entries.length") == 9
     page.page.keyboard.press("ArrowRight")
     page.page.keyboard.press("ArrowRight")
@@ -1054,10 +1054,10 @@ def test_a_narrow_screen_shows_everything_one_below_the_other(opened):
 
 def test_what_is_printed_keeps_its_proportions_and_colors(opened):
     page = opened(recorded("profile-transformer"))
-    page.show("tables")
+    page.show("answer")
     page.page.emulate_media(media="print")
     width, height, shown = page("""(() => {
-      const {canvas} = page.opened.get("tables").view.plot;
+      const canvas = document.querySelector("[data-view=answer] canvas");
       const box = canvas.getBoundingClientRect();
       return [canvas.width / canvas.height, box.width / box.height,
               getComputedStyle(document.querySelector(".bar .filled")).printColorAdjust];
@@ -1151,7 +1151,7 @@ def test_all_controls_are_reached_by_keyboard_and_show_the_focus(opened):
         page.show(view)
         page("document.activeElement.blur(); state.selectNode(64)")
         controls = page("""() => [...document.querySelectorAll(
-          "button, select, input, canvas, summary, [role=button]")].filter(
+          "button, select, input, canvas:not(.still), summary, [role=button]")].filter(
             (each) => each.getClientRects().length).length""")
         reached = page("0")
         page("window.reached = new Set()")

@@ -233,7 +233,7 @@ function snippet(capture, frame, label) {
   return make("div.snippet", {},
     make("p.small", {}, make("span.muted", {}, `${label} `), frameLink(capture, frame), make("span.muted", {}, ` in ${name}`)),
     near.length > 0 && make("pre.code", {}, near.map((each) =>
-      make(numbers[each] === line ? "div.here" : "div", {}, make("span.line-number", {}, String(numbers[each])), lines[each].slice(indent) || " "))));
+      make(numbers[each] === line ? "div.here" : "div", {}, make("span.line-number", {}, String(numbers[each])), codeLine("span", lines[each].slice(indent))))));
 }
 
 // --- a small graph: what a node waits for, and what waits for it

@@ -76,7 +76,7 @@ class SourceView {
     const row = make("tr", { "data-line": number, class: used ? "used" : null },
       heads.map((head) => make("td.number", {}, cells[head] ?? "")),
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
-      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not found)")));
+      make("td.text-of-line", {}, text === null ? make("span.muted", {}, "(source not found)") : codeLine("div", text)));
     if (used) {
       // The heavier the line, the stronger its color.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));

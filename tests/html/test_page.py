@@ -19,15 +19,17 @@ from cgtool.analysis.graph.schedule import critical_path
 from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.analysis.pools import pool_rows
+from cgtool.analysis.timing.bench import bench_report
 from cgtool.analysis.timing.profile import profile_report
 from cgtool.analysis.units import bytes_text, rate_text, time_text
 from cgtool.html.report import html
-from cgtool.model.capture import Graph, Node, Origin
+from cgtool.model.capture import Graph, Memory, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.model.failure import CgtoolError
 from tests.browser import find_browser
 from tests.builders import capture as capture_of
 from tests.builders import chain, hostile, huge, nested, serving, small, timed, unusual
+from tests.forked_workers import run_cgtool
 from tests.html.opened import Page, evil, opened_browser
 from tests.html.pictures import ELSEWHERE, check_picture, difference
 from tests.recorded import recorded
@@ -111,6 +113,196 @@ def test_the_first_sentence_is_that_of_profile(transformer):
     page.show("answer")
     assert page.page.inner_text(".sentence").startswith("A CUDA graph makes this 4.7x faster")
     assert "concurrency-lost-or-false-dependency" in page.page.inner_text("main")
+
+
+def drawn_texts(page, canvas):
+    """The texts that a canvas shows, in the order in which they are drawn."""
+    return page(
+        """(canvas) => {
+      const {plot} = document.querySelector(canvas);
+      const texts = [];
+      plot.context.fillText = (text) => texts.push(text);
+      plot.paint();
+      delete plot.context.fillText;
+      return texts;
+    }""",
+        canvas,
+    )
+
+
+def test_the_first_screen_has_eager_and_replay_to_one_scale(opened):
+    capture = recorded("profile-transformer")
+    page = opened(capture)
+    (row,) = [row for row in bench_report(capture).rows if row.phase == "both"]
+    rows = page("""picturesOf(state.capture)[0].rows.map(({name, layout}) => [
+      name, layout.length, layout.nodes().map((node) => [layout.start(node), layout.stop(node)])])""")
+    assert [name for name, *_ in rows] == ["eager", "replay"]
+    nodes = [node for graph in capture.graphs for node in graph.nodes]
+    for (_, length, times), total in zip(rows, (row.eager_ns, row.replay_ns), strict=True):
+        assert length == pytest.approx(total, rel=1e-6)
+        assert max(stop for _, stop in times) <= length * 1.000001
+        # A node takes what was measured; only the time between nodes differs. (Medians of starts
+        # may overlap by a few nanoseconds.)
+        took = [stop - start for start, stop in times]
+        assert took == pytest.approx([node.duration_ns for node in nodes], rel=0.3)
+        assert sum(took) == pytest.approx(sum(node.duration_ns for node in nodes), rel=0.01)
+    texts = drawn_texts(page, "[data-view=answer] canvas")
+    assert {"eager", "replay", "layers.0", "layers.3"} <= set(texts)
+    assert f"{time_text(row.eager_ns)} per iteration, GPU idle 80%" in texts
+    assert "was not measured" in page.page.inner_text(".picture")
+    memory = drawn_texts(page, "[data-view=answer] .plot-host:nth-of-type(2) canvas")
+    assert memory[0] == "memory"
+
+
+def test_modules_have_one_color_in_time_and_in_memory(opened):
+    page = opened(recorded("profile-transformer"))
+    legend = page.page.locator("[data-view=answer] .legend .name").all_inner_texts()
+    assert {f"layers.{at}" for at in range(4)} | {"head", "norm"} <= set(legend)
+    # A click on a band selects its module; one on memory leads there.
+    x, y = page("""(() => {
+      const plot = document.querySelector("[data-view=answer] canvas").plot;
+      return [plot.px(picturesOf(state.capture)[0].rows[0].layout.start(60)), RULER + HEAD + 4];
+    })()""")
+    box = page.page.locator("[data-view=answer] canvas").first.bounding_box()
+    page.page.mouse.click(box["x"] + x + 40, box["y"] + y)
+    assert page("state.label") in legend
+    page.page.locator("[data-view=answer] canvas").last.click()
+    assert page("state.view") == "memory"
+
+
+def test_many_layers_are_one_color_and_few_have_one_each(opened):
+    """Of 24 equal layers, what is inside them is told apart."""
+    page = opened(repeated(24))
+    legend = page.page.locator("[data-view=answer] .legend .name").all_inner_texts()
+    assert set(legend) == {"h.*.attn", "h.*.mlp", "head"}
+
+
+def repeated(layers):
+    """A capture of layers of an attention and an MLP, and a head: a node for each."""
+    paths = [f"h.{at}.{part}" for at in range(layers) for part in ("attn", "mlp")] + ["head"]
+    whole = small()
+    origins = tuple(Origin("aten::mm", path, "Linear") for path in paths)
+    nodes = tuple(Node(at, "kernel", origin=at) for at in range(len(paths)))
+    graph = Graph("forward", "forward", nodes=nodes, edges=chain(len(nodes)))
+    return msgspec.structs.replace(
+        whole, graphs=(graph,), origins=origins, memory=Memory(), modules=()
+    )
+
+
+def test_what_was_not_timed_is_drawn_in_order(opened):
+    page = opened(read(SAMPLES[0].with_name("mlp.cgt")))
+    texts = drawn_texts(page, "[data-view=answer] canvas")
+    assert {"forward", "backward", "12 nodes, in execution order (not timed)"} <= set(texts)
+    assert not [text for text in texts if re.search(r"\d (ns|us|ms)", text)]
+
+
+def test_a_bench_without_times_of_nodes_has_both_as_bars(opened):
+    page = opened(read(SAMPLES[0].with_name("mlp-bench.cgt")))
+    assert drawn_texts(page, "[data-view=answer] canvas")[-4:] == [
+        "eager", "640 us per iteration", "replay", "73.2 us per iteration",
+    ]  # fmt: skip
+    assert "layers.0" in drawn_texts(page, "[data-view=answer] .plot-host:nth-of-type(2) canvas")
+
+
+def test_the_memory_of_the_simulated_device_has_colors(opened, tmp_path):
+    source = Path(__file__).parents[2] / "samples" / "mlp.py"
+    done = run_cgtool(
+        "capture", f"{source}:build", "--device", "simulated", "-o", "a.cgt", "-q", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    capture = read(tmp_path / "a.cgt")
+    for block in capture.memory.allocations:
+        assert capture.graphs[block.graph].nodes[block.node].origin == block.origin
+    page = opened(capture)
+    page.show("memory")
+    legend = page.page.inner_text("[data-view=memory] .legend")
+    assert "addmm" in legend
+    assert "of no node" not in legend
+    page.page.locator(".lists section button.link", has_text="addmm").first.click()
+    assert page("state.capture.op(state.nodes[0])") == "addmm"
+
+
+def test_a_short_graph_is_followed_by_the_list_of_its_nodes(opened):
+    capture = recorded("profile-two_streams")
+    page = opened(capture)
+    page.show("graph")
+    plot, table = (
+        page.page.locator(f"[data-view=graph] {part}").bounding_box() for part in ("canvas", "table")
+    )
+    drawn = page("(({plot}) => plot.tall * plot.unit)(page.opened.get('graph').view)")
+    assert drawn <= plot["height"] < 1.1 * drawn
+    assert table["y"] < plot["y"] + plot["height"] + 80
+    rows = page.page.locator("[data-view=graph] tbody tr")
+    assert rows.count() == len(capture.graphs[0].nodes)
+    rows.nth(2).locator("button").click()
+    assert page("[...state.nodes]") == [2]
+    assert page.page.locator("[data-view=graph] tr.marked").count() == 1
+
+
+def test_a_run_begins_at_its_first_capture(opened):
+    """This program imports for 85% of its time."""
+    page = opened(read(Path(__file__).parents[1] / "gold" / "html" / "engine.cgt"))
+    for view in ("answer", "run"):
+        page.show(view)
+        shown = page("""(view) => {
+          const {plot} = document.querySelector(`[data-view=${view}] canvas`);
+          const {entries} = state.capture.run;
+          const [from, to] = [Math.min(...entries.map(({began}) => began)), Math.max(...entries.map(({last}) => last))];
+          return [plot.px(from) / plot.width, plot.px(to) / plot.width];
+        }""", view)  # fmt: skip
+        assert shown == pytest.approx([0.05, 0.95], abs=0.01)
+    page.page.click("text=Whole program")
+    assert page("(({plot}) => plot.x0 === plot.from && plot.x1 === plot.to)(page.opened.get('run').view)")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_code_is_cut(opened, width):
+    page = opened(recorded("profile-transformer"))
+    page.page.set_viewport_size({"width": width, "height": 800})
+    page.show("source")
+    page("state.selectNode(25)")
+    page.page.wait_for_timeout(50)
+    cut = page("""() => [...document.querySelectorAll("pre.code, .scroll:has(table.source), .code-line")].filter(
+      (each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1).length""")
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+    assert cut == 0
+
+
+def test_the_difference_names_the_modules_of_what_changed(opened):
+    a = recorded("profile-transformer")
+    page = opened(a, without(a, {11, 30}))
+    page.show("difference")
+    assert "removed 2 (layers.*.mlp.3 1, layers.*.mlp.0 1)" in page.page.inner_text(
+        "[data-view=difference] .legend"
+    ).replace("\n", " ")
+    assert {"layers.0", "layers.3"} <= set(drawn_texts(page, "[data-view=difference] canvas"))
+
+
+def test_the_pictures_of_a_view_are_one_image(opened, tmp_path):
+    page = opened(recorded("profile-transformer"))
+    for view in page.views:
+        page.show(view)
+        has_picture = page("document.querySelector('.view:not([hidden]) canvas.plot') !== null")
+        assert page("page.copy.hidden") is not has_picture
+        if not has_picture:
+            continue
+        width, height, colors = page("""() => {
+          const canvas = imageOf(page.host, document.title);
+          const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          return [canvas.width, canvas.height, new Set(new Uint32Array(data.buffer)).size];
+        }""")
+        assert width > 2000
+        assert height > 600
+        assert colors > 20
+    page("void (navigator.clipboard.write = async ([item]) => (window.copied = item.types))")
+    page.page.click("text=Copy image")
+    page.page.wait_for_selector("text=Copied")
+    assert page("window.copied") == ["image/png"]
+    # A browser that gives the page no clipboard: the image becomes a file.
+    page("void (navigator.clipboard.write = async () => { throw new Error(); })")
+    with page.page.expect_download() as download:
+        page("page.copyImage()")
+    assert download.value.suggested_filename == "samples-transformer.py-build-memory.png"
 
 
 def test_a_click_on_a_node_shows_it_with_its_lines(transformer):
@@ -724,14 +916,7 @@ def test_the_colors_of_a_run_are_printed_with_what_they_mean(opened):
 def test_where_there_is_room_a_row_of_a_run_has_the_name_of_its_graph(opened):
     page = opened(serving())
     page.show("run")
-    drawn = page("""(() => {
-      const {plot} = page.opened.get("run").view;
-      const texts = [];
-      plot.context.fillText = (text) => texts.push(text);
-      plot.paint();
-      delete plot.context.fillText;
-      return texts;
-    })()""")
+    drawn = drawn_texts(page, "[data-view=run] canvas")
     assert {"graph 2", "graph 3"} <= set(drawn)
     # A capture that failed has no graph: only its lane has a name.
     assert drawn.count("Engine.capture model.py:13") == 1
@@ -1152,7 +1337,7 @@ def test_all_controls_are_reached_by_keyboard_and_show_the_focus(opened):
         page("document.activeElement.blur(); state.selectNode(64)")
         controls = page("""() => [...document.querySelectorAll(
           "button, select, input, canvas:not(.still), summary, [role=button]")].filter(
-            (each) => each.getClientRects().length).length""")
+            (each) => each.checkVisibility()).length""")
         reached = page("0")
         page("window.reached = new Set()")
         for _ in range(controls + 5):

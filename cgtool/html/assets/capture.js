@@ -138,7 +138,9 @@ class Capture {
       where that does not divide them. */
   partOf(module) {
     this.cut ??= this.chooseCut();
-    return this.cut(module);
+    this.parts ??= new Map();
+    if (!this.parts.has(module)) this.parts.set(module, this.cut(module));
+    return this.parts.get(module);
   }
 
   chooseCut() {

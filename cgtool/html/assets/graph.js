@@ -159,7 +159,7 @@ class GraphView {
 
   /** How tall everything is, with rows of this height. */
   tall(row) {
-    return this.visible().reduce((sum, { lanes }) => sum + HEAD + Lanes.height(lanes, row) + GAP, RULER);
+    return this.visible().reduce((sum, { lanes }) => sum + HEAD + Lanes.height(lanes, row) + GAP, RULER + GAP);
   }
 
   /** Taller where all rows fit then. */
@@ -330,6 +330,7 @@ class GraphView {
   /** Shows what was selected elsewhere. */
   reveal() {
     this.table.mark();
+    if (state.lead >= 0) this.table.element.querySelector("tr.marked")?.scrollIntoView({ block: "nearest" });
     const node = state.lead >= 0 ? state.lead : state.nodes[0];
     if (node === undefined || this.quiet) return this.plot.redraw();
     const graph = this.capture.graphOf[node];

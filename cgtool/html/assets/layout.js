@@ -90,7 +90,10 @@ class GraphLayout extends NodeLayout {
     super(capture, ...capture.graphs[graph].nodes);
     this.graph = graph;
     this.place(inOrder);
-    this.lanes = this.streams(this.nodes(), (sorted) => this.bands(sorted));
+  }
+
+  get lanes() {
+    return (this.placed ??= this.streams(this.nodes(), (sorted) => this.bands(sorted)));
   }
 
   /** The start and the end of each node. */

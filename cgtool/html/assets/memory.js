@@ -40,33 +40,29 @@ class MemoryUse {
   /** Draws the colors one above the other, so tall at the peak. */
   draw(context, plot, bottom, height) {
     const { events, bytes } = this;
-    // Where the curve has corners, and the event of each: a pixel shows the most of its events.
-    const corners = [];
+    // Where the bytes change, in whole pixels, and the event there: a pixel shows the most of its own.
+    const steps = [];
     let first = Math.max(0, firstAbove(events, plot.x0) - 1);
     while (first < events.length && events[first] <= plot.x1) {
-      const x = plot.px(events[first]);
+      const x = Math.max(0, Math.round(plot.px(events[first])));
+      const end = plot.x(x + 0.5);
       let [most, last] = [first, first];
-      while (last + 1 < events.length && plot.px(events[last + 1]) < x + 1) {
+      while (last + 1 < events.length && events[last + 1] < end) {
         if (bytes[++last] > bytes[most]) most = last;
       }
-      corners.push([x, most]);
-      if (most !== last) corners.push([x + 1, last]);
+      steps.push([x, most]);
+      if (most !== last) steps.push([x + 1, last]);
       first = last + 1;
     }
-    if (!corners.length) return;
-    const base = new Float64Array(corners.length);
-    const line = (corner, bytes) => {
-      const x = corners[corner]?.[0] ?? plot.width;
-      context.lineTo(Math.max(-2, Math.min(x, plot.width + 2)), bottom - (bytes / (this.most || 1)) * height);
-    };
+    const base = new Float64Array(steps.length);
+    const y = (value) => bottom - (value / (this.most || 1)) * height;
     this.stacks.forEach((stack, color) => {
-      const tops = corners.map(([, event], at) => base[at] + stack[event]);
-      context.beginPath();
-      tops.forEach((bytes, at) => [line(at, bytes), line(at + 1, bytes)]);
-      for (let at = corners.length - 1; at >= 0; at--) [line(at + 1, base[at]), line(at, base[at])];
       context.fillStyle = this.colors[color];
-      context.fill();
-      base.set(tops);
+      steps.forEach(([x, event], at) => {
+        const right = steps[at + 1]?.[0] ?? plot.width;
+        if (right > x && stack[event]) context.fillRect(x, y(base[at] + stack[event]), right - x, (stack[event] / this.most) * height);
+        base[at] += stack[event];
+      });
     });
   }
 }

@@ -87,7 +87,7 @@ class Overview {
     const begins = beginsOf(blocks, members);
     const reserved = pools.reduce((sum, pool) => sum + pool.reserved, 0);
     const simulated = capture.simulated ? "; a model of the allocator" : "";
-    const text = `${bytesText(use.most)} at the peak, of ${bytesText(reserved)} reserved; from event to event of the allocator${simulated}`;
+    const text = `${bytesText(use.most)} at the peak, ${bytesText(reserved)} reserved; in the order of allocations and frees${simulated}`;
     const plot = this.plot(host, null, HEAD + MEMORY, "Bytes in use by module", {
       draw: (context) => {
         use.color(this.colors());
@@ -124,7 +124,7 @@ function picturesOf(capture) {
   }
   const order = top.slice(0, TOGETHER).map((at) => {
     const layout = new GraphLayout(capture, at, true);
-    layout.lanes = layout.streams(layout.nodes(), partBands(layout));
+    layout.placed = layout.streams(layout.nodes(), partBands(layout));
     return { name: graphs[at].name || "(no name)", text: `${countText(layout.end - layout.first, "node")}, in execution order (not timed)`, layout };
   });
   const more = layouts.length - order.length;
@@ -170,7 +170,7 @@ function iteration(layouts, name, total) {
   layout.inTime = true;
   layout.length = Math.max(total, end + shift);
   layout.lanes = layout.streams(nodes.map(([node]) => node), partBands(layout));
-  return { name, text: `${timeText(total)} per iteration, the GPU is idle for ${shareText(idle / (total || 1))} of it`, layout };
+  return { name, text: `${timeText(total)} per iteration, GPU idle ${shareText(idle / (total || 1))}`, layout };
 }
 
 /** Bands of the modules that have colors. */

@@ -2,7 +2,7 @@
 // The Run view: the captures and replays of a program in time, and its ledger.
 
 const LABEL = 16; // above the rows of a lane
-const THIN = [3, 14]; // a row: there may be many
+const THIN = [3, 20]; // a row: there may be many
 const TALL = 280; // of a lane whose rows are not the thinnest
 const NAMED = 12; // a row that has room for the name of its graph
 

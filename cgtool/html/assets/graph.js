@@ -331,6 +331,7 @@ class GraphView {
   reveal() {
     this.table.mark();
     if (state.lead >= 0) this.table.element.querySelector("tr.marked")?.scrollIntoView({ block: "nearest" });
+    this.content.scrollLeft = 0;
     const node = state.lead >= 0 ? state.lead : state.nodes[0];
     if (node === undefined || this.quiet) return this.plot.redraw();
     const graph = this.capture.graphOf[node];

@@ -38,8 +38,9 @@ class Lanes {
         drawText(context, `${lane.name}, ${countText(lane.count, "node")}`, 8, y + 8, this.plot.width - 16);
         y += BAND;
       }
-      const bands = () => this.bandHeights(lane).forEach((height, depth) => {
-        if (height) this.drawBands(context, layout, lane.bands[depth], y, height, depth, look.band);
+      const heights = look.band ? lane.bands.map(() => BAND) : this.bandHeights(lane);
+      const bands = () => heights.forEach((height, depth) => {
+        if (height) this.drawBands(context, layout, lane.bands[depth], y, height, lane.bands[depth].isColored && look.band);
         y += height && height + 1;
       });
       if (!look.below) bands();
@@ -63,7 +64,7 @@ class Lanes {
     });
   }
 
-  drawBands(context, layout, bands, y, height, depth, color) {
+  drawBands(context, layout, bands, y, height, color) {
     const { plot } = this;
     if (y > plot.height || y + height < RULER) return;
     const { starts, ends } = bands;
@@ -82,9 +83,9 @@ class Lanes {
       if (height > 11 && wide > 18) {
         context.fillStyle = color ? ON_COLOR : theme.ink;
         const name = bands.texts[bands.names[at]];
-        const last = name.lastIndexOf(".");
-        const shown = color ? name.slice(last + 1) : depth === 0 ? name : name.slice(name.lastIndexOf(".", last - 1) + 1);
-        drawText(context, wide > 7 * name.length ? name : shown, Math.max(x, 0) + 5, y + height / 2 + 0.5, wide - 8 + Math.min(x, 0));
+        const parts = name.split(".");
+        const shorter = [name, name.split(": ").at(-1), parts.slice(-2).join("."), parts.at(-1)];
+        drawText(context, shorter.find((each) => wide > LETTER * each.length + 8) ?? shorter.at(-1), Math.max(x, 0) + 5, y + height / 2 + 0.5, wide - 8 + Math.min(x, 0));
       }
     }
   }

@@ -82,6 +82,19 @@ class NodeLayout {
       typical: typicalLength(starts.map((start, at) => ends[at] - start)),
     };
   }
+
+  /** By depth, the visits to modules: neighbors with the same first names of their path. */
+  bands(sorted) {
+    const { capture } = this;
+    const paths = capture.prefixes ??= modulePrefixes(capture);
+    const bands = [];
+    for (let depth = 0; depth < DEEPEST; depth++) {
+      const visits = this.visits(sorted, paths.names, (node) => (capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1)));
+      if (!visits.names.length) break;
+      bands.push(visits);
+    }
+    return bands;
+  }
 }
 
 /** One graph. `inOrder`: even if its nodes were timed. */
@@ -147,19 +160,6 @@ class GraphLayout extends NodeLayout {
       for (const target of after(first + at)) if (--waits[target - first] === 0) ready.push(target - first);
     }
     return ready;
-  }
-
-  /** By depth, the visits to modules: neighbors with the same first names of their path. */
-  bands(sorted) {
-    const { capture } = this;
-    const paths = capture.prefixes ??= modulePrefixes(capture);
-    const bands = [];
-    for (let depth = 0; depth < DEEPEST; depth++) {
-      const visits = this.visits(sorted, paths.names, (node) => (capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1)));
-      if (!visits.names.length) break;
-      bands.push(visits);
-    }
-    return bands;
   }
 }
 

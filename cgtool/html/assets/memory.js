@@ -98,7 +98,6 @@ class MemoryView {
   constructor(host, capture) {
     this.capture = capture;
     this.pool = 0;
-    this.even = true;
     const pick = make("select", { "aria-label": "pool", onchange: () => this.show(Number(pick.value)) },
       capture.pools.map(({ name, reserved }, at) => make("option", { value: at }, `${name}, ${bytesText(reserved)}`)));
     this.sentence = make("p.muted");
@@ -112,7 +111,6 @@ class MemoryView {
         colorPicker(capture),
         make("button", { onclick: () => this.fit() }, "Fit"),
         make("button", { onclick: () => this.choose(this.use.peakEvent) }, "Peak"),
-        make("button.toggle", { "aria-pressed": "true", title: "Draw small segments larger than to scale", onclick: (event) => this.evenOut(event.currentTarget) }, "Enlarge small segments"),
         plotHint("event")),
       make("div.strip", {}, this.sentence, this.streams), this.area, this.legend, this.lists);
     this.plot = new Plot(this.area, "Blocks of the pool by address and time", {
@@ -150,17 +148,10 @@ class MemoryView {
     this.choose(this.use.peakEvent);
   }
 
-  evenOut(button) {
-    this.even = !this.even;
-    button.setAttribute("aria-pressed", String(this.even));
-    this.spread();
-    this.fit();
-  }
-
-  /** The height of each segment: its bytes, or their root, of which the sum is as large. */
+  /** The height of each segment: the root of its bytes, so that small ones are seen. */
   spread() {
     const { segments } = this.capture.pools[this.pool];
-    const heights = segments.map(([, bytes]) => (this.even ? Math.sqrt(bytes) : bytes));
+    const heights = segments.map(([, bytes]) => Math.sqrt(bytes));
     const scale = this.size / (heights.reduce((sum, height) => sum + height, 0) || 1);
     let at = 0;
     this.scaled = segments.map(([begin, bytes], number) => {

@@ -138,7 +138,7 @@ function picturesOf(capture) {
 /** Only the whole is known. */
 function solid(capture, time) {
   const layout = Object.assign(new NodeLayout(capture, 0, 0), { inTime: true, length: time });
-  const band = { starts: Float64Array.of(0), ends: Float64Array.of(time), names: Int32Array.of(-1), texts: { "-1": "" }, typical: time };
+  const band = { starts: Float64Array.of(0), ends: Float64Array.of(time), names: Int32Array.of(-1), texts: { "-1": "" }, isColored: true };
   layout.lanes = [{ name: "", count: 0, rows: [], bands: [band] }];
   return layout;
 }
@@ -173,10 +173,14 @@ function iteration(layouts, name, total) {
   return { name, text: `${timeText(total)} per iteration, GPU idle ${shareText(idle / (total || 1))}`, layout };
 }
 
-/** Bands of the modules that have colors. */
+/** Bands of the modules that have colors; above them the repeated layers, where one color is of all. */
 function partBands(layout) {
   const { of, names } = coloredBy(layout.capture, "module");
-  return (sorted) => [layout.visits(sorted, names, (node) => of[node])];
+  const repeated = Math.max(...names.map((name) => name.split(".").indexOf("*")));
+  return (sorted) => {
+    const parts = { ...layout.visits(sorted, names, (node) => of[node]), isColored: true };
+    return repeated < 0 ? [parts] : [...layout.bands(sorted).slice(repeated, repeated + 1), parts];
+  };
 }
 
 /** The nodes of a group by its name. */

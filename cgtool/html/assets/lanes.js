@@ -83,7 +83,7 @@ class Lanes {
       if (height > 11 && wide > 18) {
         context.fillStyle = color ? ON_COLOR : theme.ink;
         const name = bands.texts[bands.names[at]];
-        const parts = name.split(".");
+        const parts = pathNames(name);
         const shorter = [name, name.split(": ").at(-1), parts.slice(-2).join("."), parts.at(-1)];
         drawText(context, shorter.find((each) => wide > LETTER * each.length + 8) ?? shorter.at(-1), Math.max(x, 0) + 5, y + height / 2 + 0.5, wide - 8 + Math.min(x, 0));
       }

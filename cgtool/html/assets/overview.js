@@ -176,9 +176,10 @@ function iteration(layouts, name, total) {
 /** Bands of the modules that have colors; above them the repeated layers, where one color is of all. */
 function partBands(layout) {
   const { of, names } = coloredBy(layout.capture, "module");
+  const none = names.indexOf(moduleText(null));
   const repeated = Math.max(...names.map((name) => name.split(".").indexOf("*")));
   return (sorted) => {
-    const parts = { ...layout.visits(sorted, names, (node) => of[node]), isColored: true };
+    const parts = { ...layout.visits(sorted, names, (node) => (of[node] === none ? -1 : of[node])), isColored: true };
     return repeated < 0 ? [parts] : [...layout.bands(sorted).slice(repeated, repeated + 1), parts];
   };
 }

@@ -326,9 +326,11 @@ function colorByGroup(capture, way) {
   return coloringOf(of, names, weights);
 }
 
-/** The groups with the most weight get a color. One that is in `kept`, by group, keeps it. */
+/** The groups with the most weight get a color, except nodes without a module. One that is in `kept`,
+    by group, keeps it. */
 function coloringOf(of, names, weights, kept = new Map()) {
-  const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]);
+  const none = names.indexOf(moduleText(null));
+  const ranked = names.map((_, at) => at).filter((at) => at !== none).sort((a, b) => weights[b] - weights[a]);
   const slots = new Int32Array(names.length).fill(theme.series.length);
   const shown = ranked.slice(0, theme.series.length);
   const colors = [...theme.series, theme.rest];
@@ -340,6 +342,7 @@ function coloringOf(of, names, weights, kept = new Map()) {
     const rest = ranked.slice(shown.length);
     legend.push([theme.rest, `${numberText(rest.length)} more`, rest.reduce((sum, at) => sum + weights[at], 0), null]);
   }
+  if (none >= 0) legend.push([theme.rest, names[none], weights[none], none]);
   return { of: of.map((group) => slots[group]), colors, dim: colors.map(dimmed), legend };
 }
 

@@ -39,7 +39,8 @@ def check(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments for SCRIPT.")
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="What follows SCRIPT is passed to it."),
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",

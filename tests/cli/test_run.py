@@ -595,7 +595,8 @@ def test_options_after_the_program_are_its_own(folder: Path) -> None:
     assert (done.returncode, "the program captured" in done.stderr) == (0, False)
     assert "cgtool run -o for_it.cgt prints.py" in done.stderr
     assert not (folder / "for_it.cgt").exists()
-    done = run("-o", "own.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    done = run("-qoown.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert (folder / "own.cgt").exists()
     assert "-o for_it.cgt prints.py" not in done.stderr
 
 

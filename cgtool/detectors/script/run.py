@@ -262,8 +262,8 @@ def _nothing_captured(path: str) -> CgtoolError:
     return cannot_tell(
         f"{path} captured no CUDA graph, so there was nothing to check",
         fix="name a function or module that should be captured: `cgtool check "
-        f"{path}:NAME`; if the script captures only with certain arguments, pass them "
-        "after `--`",
+        f"{path}:NAME`; if the script captures only with certain arguments, pass them: "
+        f"`cgtool check {path} ARGS`",
         phase="script",
     )
 
@@ -275,7 +275,8 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
     raise user_code(
         f"{path} ended with sys.exit({short(error.code)})",
         frames=exception_frames(error),
-        fix=f"pass the arguments of the script after `--`: `cgtool check {path} -- ...`"
+        fix=f"what follows the script is passed to it, and options of cgtool come before it: "
+        f"`cgtool check OPTIONS {path} ARGS`"
         if error.code == _USAGE_ERROR
         else None,
         phase="script",

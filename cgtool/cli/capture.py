@@ -132,12 +132,11 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, peak rates."""
     from cgtool.analysis.timing.profile import has_times, profile_report
-    from cgtool.cli.workers import capture_of, check_name, is_saved, refuse_for_file
+    from cgtool.cli.workers import capture_of, is_saved, refuse_for_file
     from cgtool.model.capture_file import read
     from cgtool.render.profile_table import render
 
     profiling = ProfileOptions(replays, rounds, max_seconds)
-    check_name(target)
     check_places([("-o", output)], target)
     saved: Path | None = None
     if is_saved(target):

@@ -105,10 +105,8 @@ def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
     device of the file."""
     from msgspec import structs
 
-    from cgtool.cli.workers import check_name, is_saved, open_capture, refuse_for_file
+    from cgtool.cli.workers import is_saved, open_capture, refuse_for_file
 
-    for target in targets:
-        check_name(target)
     if all(map(is_saved, targets)):
         refuse_for_file(" and ".join(targets), options.capture_options)
     for_file = opt.WorkerOptions()

@@ -33,6 +33,7 @@ from cgtool.model.journal import (
     read_journals,
     read_lost,
 )
+from cgtool.program.spec import parse_entry
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
@@ -265,6 +266,13 @@ def _command(program: list[str]) -> tuple[list[str], list[str]]:
     if first == "--":
         return rest, rest
     if first != "-m" and not is_file(Path(first)):
+        if first.partition(":")[0].endswith(".py"):
+            parse_entry(first)  # says what is missing in its name
+            raise usage(
+                f"{first} is an ENTRY, not a program",
+                fix=f"cgtool capture {first}; or, for the whole script: cgtool run "
+                f"{first.partition(':')[0]}",
+            )
         raise usage(
             f"{first}: no such file",
             fix="for a command that is not a Python script: "

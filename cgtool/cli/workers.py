@@ -39,6 +39,7 @@ from cgtool.model.options import (
     BenchOptions,
     VerifyOptions,
 )
+from cgtool.program.spec import parse_entry
 
 T = TypeVar("T")
 CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
@@ -73,6 +74,8 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
     """Raises CgtoolError, with all findings of a dry run where a capture failed."""
     from cgtool.worker import supervisor
 
+    if not isinstance(job, jobs.ScriptJob):
+        parse_entry(job.spec)  # before torch is imported
     try:
         if options.quiet or not sys.stderr.isatty():
             supervisor.run(job, output, timeout=options.timeout)
@@ -223,7 +226,9 @@ class Measuring(WorkerOptions):
 
 def is_saved(target: str) -> bool:
     """Whether a target is a saved capture rather than an ENTRY."""
-    return target.endswith(".cgt") or (":" not in target and is_file(Path(target)))
+    if target.endswith((".cgt", ".py")):
+        return target.endswith(".cgt")
+    return ":" not in target and is_file(Path(target))
 
 
 def open_capture(
@@ -231,15 +236,9 @@ def open_capture(
 ) -> tuple[Capture, Path]:
     """A capture and its file. An ENTRY is captured into a temporary file, which is deleted when the
     process ends."""
-    check_name(target)
     if is_saved(target):
         refuse_for_file(target, options.capture_options, flags=flags)
         return read(Path(target)), Path(target)
-    if ":" not in target:
-        raise usage(
-            f"{target}: neither a capture file nor an ENTRY",
-            fix="give a .cgt file, or path/to/file.py:name to capture it first",
-        )
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
@@ -264,15 +263,6 @@ def refuse_for_file(
                 f"captured or measured, not to a saved capture: {target}",
                 fix="leave the option out, or give an ENTRY",
             )
-
-
-def check_name(target: str) -> None:
-    """Raises CgtoolError (exit 2) for a Python file without a name in it."""
-    if target.endswith(".py"):
-        raise usage(
-            f"{target}: an ENTRY also names a function or a module in it",
-            fix=f"write {target}:NAME",
-        )
 
 
 # --- runs are added until times are decided: `bench --baseline` and `gate` share this

@@ -603,7 +603,9 @@ def test_options_after_the_program_are_its_own(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["missing.py"], "missing.py: no such file"),
+        (["missing.py"], "missing.py: no such file\n  fix: give its path from"),
+        ([f"{__file__}:build"], "is an ENTRY, not a program\n  fix: cgtool capture"),
+        (["missing"], "missing: no such file\n  fix: for a command that is not a Python script"),
         (["-m"], "nothing after -m\n  fix: cgtool run -m package.module"),
         (["--"], "nothing after --\n  fix: cgtool run -- torchrun"),
         (["--device", "tpu", "train.py"], "device `tpu`"),

@@ -85,14 +85,14 @@ def report(
     from cgtool.html.sources import check_page
 
     targets = [capture] if other is None else [capture, other]
-    check_places([("-o", output)], *targets)
+    existing = check_places([("-o", output)], *targets)
     # Collecting would take a tenth of the time.
     with CollectorPaused(freeze=True):
         captures = _open(*targets, options=worker)
         check_page(output, captures)
         write_bytes(html(list(zip(targets, captures, strict=True))), output)
     if not worker.quiet:
-        print_saved(output)
+        print_saved(output, replaced=output in existing)
     if open_ and not webbrowser.open(output.absolute().as_uri()):
         sys.stderr.write(f"no browser was found to open {output}\n")
 

@@ -200,12 +200,13 @@ def _show(capture: Capture, **options: Any) -> None:
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
     """``running``: how many processes still write into the folder."""
+    replaced = is_file(target)
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
         fix = f"cgtool run {shlex.quote(str(folder))} -o FILE" if is_dir(folder) else None
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
-    print_saved(target)
+    print_saved(target, replaced=replaced)
     if running:
         verb, end = ("is", "it ends") if running == 1 else ("are", "they end")
         sys.stderr.write(

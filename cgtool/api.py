@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
@@ -111,26 +112,22 @@ class Rows(Sequence[Row], Generic[Row]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a column for each field, even if there are no rows. Columns with missing
-        values keep their type: ``Int64`` for whole numbers, ``string`` for text. Raises
-        ImportError without pandas."""
+        values, even in all rows, keep their type: ``Int64`` for whole numbers, ``string`` for text.
+        Raises ImportError without pandas."""
         try:
             import pandas
         except ImportError as error:
             error.add_note("fix: pip install pandas; to_dicts() needs nothing")
             raise
-        columns = {
-            name: [getattr(row, name) for row in self._rows]
-            for name in self._kind.__struct_fields__
-        }
-        # By way of floats, a start time would lose its last digits.
+        # By the types of the fields: a column without any value has one too, and by way of floats,
+        # a start time would lose its last digits.
+        columns = {field.name: field.type for field in msgspec.structs.fields(self._kind)}
         return pandas.DataFrame(
             {
-                name: pandas.array(values, dtype="Int64")
-                if set(map(type, values)) == {int, type(None)}
-                else values
-                for name, values in columns.items()
+                name: pandas.array([getattr(row, name) for row in self._rows], dtype=_dtype(type_))
+                for name, type_ in columns.items()
             }
-        ).convert_dtypes()
+        )
 
     def _repr_html_(self) -> str:
         rows = self[:_SHOWN].to_dicts()
@@ -145,6 +142,18 @@ class Rows(Sequence[Row], Generic[Row]):
         more = len(self) - len(rows)
         rest = f"<p>{count_text(more, f'more {self._noun}')}</p>" if more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+_DTYPES = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
+
+
+def _dtype(hint: Any) -> str:
+    """The type of a column of pandas for values of this type, some of which may be missing."""
+    while type_args := get_args(hint):  # Annotated, and a union with None
+        if get_origin(hint) is tuple:
+            break
+        hint = next(part for part in type_args if part is not NoneType)
+    return _DTYPES.get(hint, "object")
 
 
 def _cell(value: Any) -> str:

@@ -106,6 +106,12 @@ def test_a_data_frame_keeps_every_digit_and_its_columns():
     assert str(frame.start_ns.dtype) == "Int64"
     assert list(rows[2:].to_pandas().columns) == list(frame.columns)
     assert isinstance(frame.op.dtype, pandas.StringDtype)
+    for some in (frame, rows[2:].to_pandas()):
+        untyped = [name for name in some if some[name].dtype == object]
+        assert untyped == ["grid", "block"]
+        assert str(some.line.dtype) == str(some.duration_ns.dtype) == "Int64"
+    pools = cgtool.load(SAMPLES / "mlp.cgt").pools[:0].to_pandas()
+    assert str(pools.reserved_bytes.dtype) == "Int64"
 
 
 def test_without_pandas_it_says_what_to_do(monkeypatch):

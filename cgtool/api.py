@@ -373,6 +373,8 @@ def check(
         raise usage(f"timeout={timeout!r}: expected a number of seconds above 0")
     job = check_job(os.fspath(entry), settings)
     report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
+    if report.interrupted:
+        raise KeyboardInterrupt
     hazards = sum(map(is_hazard, explain_findings(report.findings)))
     return CheckResult("cgtool-check", report, render_check, count_text(hazards, "hazard"))
 

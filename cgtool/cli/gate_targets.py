@@ -22,7 +22,7 @@ from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
-from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
+from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure, usage
 from cgtool.model.files import JsonFormat, is_file
 from cgtool.model.finding import REPORT_VERSION, Report
 from cgtool.program.spec import parse_entry
@@ -91,6 +91,8 @@ def _report(path: Path) -> Report:
     schema, report = _REPORT_FORMAT.read(path, Report)
     if report.command != _REPORTS[schema]:
         raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
+    if report.interrupted:
+        raise usage(f"{path}: the check was interrupted", fix="check it again, to its end")
     return report
 
 

@@ -109,9 +109,9 @@ def _named(screen: Screen, only: str | None) -> list[Table[Any]]:
 def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) -> set[Path]:
     """Check, before anything is measured, that results can be written.
 
-    ``written``: options with the files that they name; those that exist are returned. Raises CgtoolError (exit 2) if a file cannot
-    be written, or would overwrite what the command reads (a file, or the file of an ENTRY) or
-    another result."""
+    ``written``: options with the files that they name. Returns those that exist, which will be
+    replaced. Raises CgtoolError (exit 2) if a file cannot be written, or would overwrite what the
+    command reads (a file, or the file of an ENTRY) or another result."""
     taken = {os.path.realpath(file): str(file) for file in map(file_of, map(str, read))}
     existing = set()
     for option, file in written:

@@ -62,34 +62,34 @@ def report_of(
     """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
-        _run(job, saved, options)
-        report = read_report(saved)
+        interrupted = _run(job, saved, options)
+        report = structs.replace(read_report(saved), interrupted=interrupted)
         if (captured := jobs.capture_path_for(saved)).exists():
             more = graph_findings(read(captured))
             report = structs.replace(report, findings=(*report.findings, *more))
     return report
 
 
-def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
-    """Raises CgtoolError, with all findings of a dry run where a capture failed."""
+def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> bool:
+    """True if Ctrl-C ended a script before its end. Raises CgtoolError, with all findings of a dry
+    run where a capture failed."""
     from cgtool.worker import supervisor
 
     if not isinstance(job, jobs.ScriptJob):
         parse_entry(job.spec)  # before torch is imported
     try:
         if options.quiet or not sys.stderr.isatty():
-            supervisor.run(job, output, timeout=options.timeout)
-        else:
-            with console(stderr=True).status("start") as status:
+            return supervisor.run(job, output, timeout=options.timeout)
+        with console(stderr=True).status("start") as status:
 
-                def show(phase: str) -> None:
-                    if phase == jobs.RUNS_SCRIPT:
-                        status.stop()  # what it prints would begin behind the phase
-                    else:
-                        status.start()
-                        status.update(phase)
+            def show(phase: str) -> None:
+                if phase == jobs.RUNS_SCRIPT:
+                    status.stop()  # what it prints would begin behind the phase
+                else:
+                    status.start()
+                    status.update(phase)
 
-                supervisor.run(job, output, timeout=options.timeout, progress=show)
+            return supervisor.run(job, output, timeout=options.timeout, progress=show)
     except CgtoolError as error:
         if isinstance(job, jobs.CheckJob | jobs.ScriptJob):
             raise

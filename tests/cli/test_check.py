@@ -8,8 +8,10 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -459,6 +461,55 @@ def test_a_script_that_raises_shows_what_was_found_before(tmp_path):
     assert "found before that: error" in shown
     assert "script.py:6 x = torch.zeros(4, device='cuda')" in shown
     assert "dry run" not in shown
+
+
+STARTED = """\
+import pathlib, time, torch
+x = torch.ones(4, device='cuda')
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+x = torch.zeros(4, device='cuda')
+graph.replay()
+pathlib.Path('started').touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (STARTED, True),
+        (
+            STARTED.replace("time.sleep(60)", "try: time.sleep(60)\nexcept KeyboardInterrupt: 1/0"),
+            1,
+        ),
+        (STARTED.partition("graph =")[0] + STARTED[STARTED.index("pathlib.P") :], False),
+    ],
+)
+def test_ctrl_c_ends_a_script_and_shows_what_was_found(tmp_path, source, found):
+    (tmp_path / "script.py").write_text(source)
+    command = ["check", "--device", "simulated", "--format", "json", "script.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cgtool", *command],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in error) == (130, False), error
+    report = json.loads(out)
+    if found is True:
+        assert [each["line"] for each in report["findings"] if each["severity"] == "error"] == [6]
+        assert report["interrupted"]
+        assert any("interrupted at script.py:9" in each for each in report["looked_at"])
+    elif found:
+        assert [each["line"] for each in report["error"]["findings"]] == [6]
+        assert "ZeroDivisionError" in report["error"]["message"]
+    else:
+        assert "captured no CUDA graph" in report["error"]["message"]
 
 
 def test_a_failed_capture_names_what_else_would_fail(tmp_path):

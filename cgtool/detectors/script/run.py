@@ -177,6 +177,8 @@ def run(
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings, what was checked).
 
+    A script that is interrupted by Ctrl-C was checked until then.
+
     Raises CgtoolError: exit 2 for a file that cannot be read; 4 for an exception or an exit status
     of the script's own that no finding explains, with the findings so far; 5 if it captured no
     graph.
@@ -195,6 +197,8 @@ def run(
         except SystemExit as error:
             if error.code not in (None, 0):
                 ended = (_exited(path, error, findings),)
+        except KeyboardInterrupt as error:
+            ended = (_interrupted(error),)
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
@@ -282,6 +286,11 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
         phase="script",
         findings=findings.all(),
     ) from None
+
+
+def _interrupted(error: KeyboardInterrupt) -> str:
+    at = "".join(f" at {each.short}" for each in exception_frames(error)[:1])
+    return f"interrupted{at}, so what would have come later was not checked"
 
 
 def _thread_ended(name: str, error: str, frames: Frames) -> str:

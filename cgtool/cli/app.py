@@ -12,6 +12,7 @@ import signal
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cgtool import __version__
@@ -49,6 +50,10 @@ _MODULES = {
     "report": "diff", "help": "app",
 }  # fmt: skip
 """Commands that share the module of another command."""
+
+_CAPTURING = "Capture options"
+_MOSTLY_FILES = ("dump", "pools", "report", "diff", "gate")
+"""Commands that rarely capture: their help only names the capture options."""
 
 
 class Command(TyperCommand):
@@ -107,7 +112,13 @@ class Command(TyperCommand):
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 sections.setdefault(panel, []).append(row)
         for title, rows in sections.items():
-            if rows:
+            if title == _CAPTURING and ctx.info_name in _MOSTLY_FILES:
+                names = ", ".join(row[0].split(" / ")[-1].split()[0] for row in rows)
+                text = f"For an ENTRY, as described by `cgtool capture --help`: {names}"
+                with formatter.section(title):
+                    for line in wrap(text, formatter.width - 2, break_on_hyphens=False):
+                        formatter.write(f"  {line}\n")
+            elif rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
@@ -145,7 +156,8 @@ class LazyGroup(TyperGroup):
         module = importlib.import_module(f"cgtool.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name)
         epilog = getattr(module, "EPILOG", None)
-        if "input" in inspect.signature(command).parameters:
+        has_input = "input" in inspect.signature(command).parameters
+        if has_input and cmd_name not in _MOSTLY_FILES:
             from cgtool.cli.options import INPUT_GRAMMAR
 
             epilog = f"{epilog}\n\n{INPUT_GRAMMAR}" if epilog else INPUT_GRAMMAR

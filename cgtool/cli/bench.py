@@ -26,7 +26,7 @@ from cgtool.cli import options as opt
 from cgtool.cli.gate_targets import Base, open_baseline
 from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.cli.workers import Look, Measuring, Runs, until_decided
-from cgtool.model.capture_file import read_raw
+from cgtool.model.capture_file import raw_texts
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions
 
@@ -147,9 +147,7 @@ def bench(
             result = replace(bench_report(merge(measured.captures)), notes=notes)
         if kept is not None:
             first = measured.captures[0]
-            names = [graph.raw_dot for graph in first.graphs if graph.raw_dot is not None]
-            texts = {name: read_raw(measuring.file(0), name) for name in names}
-            write(kept, merge(measured.captures), texts)
+            write(kept, merge(measured.captures), raw_texts(measuring.file(0), first))
     show_report("cgtool-bench", result, render, format_, output, only=only, explain=explain)
     if save is not None:
         print_saved(save, replaced=save in existing)

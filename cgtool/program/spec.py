@@ -63,16 +63,19 @@ def _no_name(target: str) -> CgtoolError:
         return usage(f"{target or ':'}: no file or module before the colon", fix=FORMS)
     if files.is_dir(Path(target)):
         return _folder(target)
-    is_file = files.is_file(Path(target))
-    if not is_file and (os.sep in target or target.endswith(".py") or not _is_dotted(target)):
-        return _no_file(target)
-    fix = f"write {target}:NAME"
-    if is_file:
-        fix = (
-            f"`cgtool check {target}` and `cgtool run {target}` take the script as it is; to "
-            "capture a part of it, write a function in it that returns the part: `def "
-            f"build(device): return function, arguments`, and name it: {target}:build"
+    is_module = _is_dotted(target) and os.sep not in target and not target.endswith(".py")
+    if is_module and not files.is_file(Path(target)):
+        return usage(
+            f"{target}: no such file, and an ENTRY also names a function in a module",
+            why=FORMS,
+            fix=f"write {target}:NAME if it is a module",
         )
+    _check_file(target, "")
+    fix = (
+        f"`cgtool check {target}` and `cgtool run {target}` take the script as it is; to capture a "
+        "part of it, write a function in it that returns the part: `def build(device): return "
+        f"function, arguments`, and name it: {target}:build"
+    )
     if names := _factories(Path(target)):
         fix = f"write {' or '.join(f'{target}:{name}' for name in names[:5])}"
     message = f"{target}: an ENTRY also names a function or a module in it"

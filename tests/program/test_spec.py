@@ -49,7 +49,8 @@ def test_a_script_has_its_own_commands(write):
 
 
 def test_no_name_and_no_file(write):
-    assert wrong("model").fix == "write model:NAME"
+    assert wrong("model").fix == "write model:NAME if it is a module"
+    assert "export it first" in wrong(str(write("", "a.ipynb"))).fix
     assert wrong("model.py").message == "model.py: no such file"
     path = write("")
     assert wrong(f"{path.parent}/modl.py").fix == f"did you mean {path}?"

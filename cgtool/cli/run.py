@@ -34,6 +34,7 @@ from cgtool.model.journal import (
     read_lost,
 )
 from cgtool.model.sources import with_sources
+from cgtool.program.spec import parse_entry
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
@@ -202,12 +203,13 @@ def _show(capture: Capture, **options: Any) -> None:
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
     """``running``: how many processes still write into the folder."""
+    replaced = is_file(target)
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
         fix = f"cgtool run {shlex.quote(str(folder))} -o FILE" if is_dir(folder) else None
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
-    print_saved(target)
+    print_saved(target, replaced=replaced)
     if running:
         verb, end = ("is", "it ends") if running == 1 else ("are", "they end")
         sys.stderr.write(
@@ -268,6 +270,13 @@ def _command(program: list[str]) -> tuple[list[str], list[str]]:
     if first == "--":
         return rest, rest
     if first != "-m" and not is_file(Path(first)):
+        if first.partition(":")[0].endswith(".py"):
+            parse_entry(first)  # says what is missing in its name
+            raise usage(
+                f"{first} is an ENTRY, not a program",
+                fix=f"cgtool capture {first}; or, for the whole script: cgtool run "
+                f"{first.partition(':')[0]}",
+            )
         raise usage(
             f"{first}: no such file",
             fix="for a command that is not a Python script: "

@@ -32,7 +32,6 @@ from cgtool.observe import call_sites
 from cgtool.program.description import entry_of, notes_on_generators
 from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load, seed_all
-from cgtool.program.spec import parse_entry
 from cgtool.program.workload import Workload
 
 
@@ -144,8 +143,6 @@ def _verify(job: jobs.VerifyJob, context: JobContext) -> JobResult:
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
-    # Report an invalid ENTRY before a missing GPU.
-    parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import bench
 
@@ -156,7 +153,6 @@ def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
 
 
 def _profile(job: jobs.ProfileJob, context: JobContext) -> JobResult:
-    parse_entry(job.spec)
     context.device.require_gpu(
         "profile",
         fix="run it on a machine with an NVIDIA GPU; the capture that it saves can be shown here",
@@ -171,7 +167,6 @@ def _profile(job: jobs.ProfileJob, context: JobContext) -> JobResult:
 
 def _against(job: jobs.AgainstJob, context: JobContext) -> JobResult:
     """Replays of two ENTRIES, compared in one process."""
-    parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import pairs
 

@@ -16,6 +16,7 @@ EXIT_MACHINE = 3
 EXIT_USER_CODE = 4
 EXIT_UNKNOWN = 5
 EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):

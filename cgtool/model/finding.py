@@ -108,6 +108,8 @@ class Report(msgspec.Struct, frozen=True):
     """Steps that were done, in order: ``2 eager iterations recorded``, ``forward captured``."""
     elapsed_ns: DurationNs = 0
     schema_version: int = REPORT_VERSION
+    interrupted: bool = False
+    """Ctrl-C ended the script: what it would have done later was not checked."""
 
 
 class Capability(msgspec.Struct, frozen=True, omit_defaults=True):

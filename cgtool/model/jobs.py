@@ -115,9 +115,12 @@ def check_job(spec: str, options: CaptureOptions) -> CheckJob | ScriptJob:
             f"{spec} is a saved capture: there is no code to check",
             fix="give the ENTRY or the script that was captured",
         )
-    if ":" not in spec or is_file(Path(spec)):
-        return ScriptJob(spec, options)
-    return CheckJob(spec, options)
+    return ScriptJob(spec, options) if is_script(spec) else CheckJob(spec, options)
+
+
+def is_script(target: str) -> bool:
+    """Whether this names a file as a whole, not an object in it."""
+    return ":" not in target or is_file(Path(target))
 
 
 def capture_path_for(report: Path) -> Path:

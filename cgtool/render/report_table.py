@@ -188,7 +188,7 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
     findings = Findings(report.findings)
-    screen.parts.append(_conclusion(report, findings.rows))
+    screen.parts.append(conclusion(report, findings.rows))
     screen.add(findings)
     title = f"Replay compared with eager, {report.entry.spec}"
     screen.table(title, COMPARISONS, comparison_rows(report.comparisons), name="comparisons")
@@ -273,7 +273,7 @@ COMPARISONS: Sequence[Column[Comparison]] = (
 )
 
 
-def _conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
+def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
     """The verdict, and on failure its cause with the line, in one sentence."""
     code, count = exit_code(report), len(report.comparisons)
     if code == EXIT_FOUND:

@@ -274,7 +274,7 @@ for each in (read_after_each_replay, one_name_after_another, copies, one_output_
 def findings_of(source, tmp_path):
     (tmp_path / "script.py").write_text(source)
     done = run_cgtool(
-        "check", "script.py", "--device", "simulated", "--format", "json", cwd=tmp_path, timeout=300
+        "check", "--device", "simulated", "--format", "json", "script.py", cwd=tmp_path, timeout=300
     )
     assert "/cgtool/" not in done.stderr, done.stderr
     findings = json.loads(done.stdout)["findings"]

@@ -174,11 +174,11 @@ def test_invalid_targets(run, tmp_path: Path) -> None:
     for name, words in (
         ("nowhere.cgt", "no such file"),
         ("nowhere.json", "no such file"),
-        ("nowhere", "neither a capture, a report, nor an ENTRY"),
+        ("nowhere", "no such file, and an ENTRY also names a function"),
         ("junk.cgt", "is not a capture file"),
         ("other.json", "its schema is 'cgtool-summary'"),
         ("text", "not a readable report"),
-        (".", "neither"),
+        (".", "is a folder"),
     ):
         code, out, err = run(name, "--max-nodes", 3)
         assert (code, out) == (2, ""), name

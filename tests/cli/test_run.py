@@ -595,14 +595,17 @@ def test_options_after_the_program_are_its_own(folder: Path) -> None:
     assert (done.returncode, "the program captured" in done.stderr) == (0, False)
     assert "cgtool run -o for_it.cgt prints.py" in done.stderr
     assert not (folder / "for_it.cgt").exists()
-    done = run("-o", "own.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    done = run("-qoown.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert (folder / "own.cgt").exists()
     assert "-o for_it.cgt prints.py" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["missing.py"], "missing.py: no such file"),
+        (["missing.py"], "missing.py: no such file\n  fix: give its path from"),
+        ([f"{__file__}:build"], "is an ENTRY, not a program\n  fix: cgtool capture"),
+        (["missing"], "missing: no such file\n  fix: for a command that is not a Python script"),
         (["-m"], "nothing after -m\n  fix: cgtool run -m package.module"),
         (["--"], "nothing after --\n  fix: cgtool run -- torchrun"),
         (["--device", "tpu", "train.py"], "device `tpu`"),

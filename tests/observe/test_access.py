@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.capture import Call
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
@@ -159,8 +160,9 @@ def test_random_ops_and_dropout():
 
 
 def test_attention_forward_and_backward():
-    q = torch.ones(1, 2, 8, 4, requires_grad=True)
-    calls = record(lambda: F.scaled_dot_product_attention(q, q, q).sum().backward())
+    with SimulatedDevice("test").active():
+        q = torch.ones(1, 2, 8, 4, requires_grad=True, device="cuda")
+        calls = record(lambda: F.scaled_dot_product_attention(q, q, q).sum().backward())
     flops = [call.access.flops for call in calls if "attention" in call.name]
     # Two matmuls of 2 heads, 8 x 4 x 8; five in backward.
     assert flops == [2 * 2 * 2 * 8 * 4 * 8, 5 * 2 * 2 * 8 * 4 * 8]

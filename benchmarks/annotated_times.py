@@ -35,7 +35,7 @@ LIMIT, LEAST_NS = 0.1, 300
 
 
 def trace(spec: str, output: str) -> None:
-    """What the other process does."""
+    """The work of the other process."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -213,7 +213,7 @@ def row_of(spec: str) -> dict[str, Any]:
         for _ in range(5):
             fifty.append(loop_ns(graphs, REPLAYS))
             single += [loop_ns(graphs, 1) for _ in range(9)]
-            # As often again as before, between the loops.
+            # The replays of `bench` once more, between the loops.
             for _ in range(3):
                 replay.measure(session.device.index)
         by_hand = wall_ns(eager.once, EAGER_SECONDS)

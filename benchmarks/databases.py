@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """The error behind all others, with its type in front."""
     inputs: str | None = None
-    """What ``described`` says of the sample: the order of samples changes between releases."""
+    """The text of ``described`` for the sample: the order of samples changes between releases."""
 
     @property
     def title(self) -> str:

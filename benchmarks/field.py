@@ -71,7 +71,7 @@ class Ended:
 
 @dataclass
 class Outcome:
-    """What was measured for one program."""
+    """The measurements of one program."""
 
     name: str
     package: str
@@ -272,7 +272,7 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def print_details(outcome: Outcome) -> None:
-    """What is behind the row of the table."""
+    """The findings behind a row of the table."""
     print(f"{outcome.name}: {outcome.captured}, exit codes {outcome.codes}", flush=True)
     for kind, findings in (("true", outcome.found), ("FALSE", outcome.false)):
         for finding in findings:

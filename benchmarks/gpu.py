@@ -50,7 +50,8 @@ def types_of(graph: torch.cuda.CUDAGraph) -> Counter[str]:
 
 
 def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
-    """What a user would write by hand: warm up on a side stream, capture, nothing watched."""
+    """A capture as a user would write it by hand: warm up on a side stream, capture, nothing
+    watched."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     step = workload.kind == "step"

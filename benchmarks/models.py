@@ -36,7 +36,7 @@ SECONDS = 600
 
 @dataclass
 class Answer:
-    """What one command said of one model."""
+    """The result of one command for one model."""
 
     code: int
     seconds: float

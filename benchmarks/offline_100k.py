@@ -28,7 +28,7 @@ CGTOOL = (sys.executable, "-m", "cgtool.cli.app")
 
 
 class Measured(NamedTuple):
-    """What a command took."""
+    """The time and memory of a command."""
 
     seconds: float
     processor: float

@@ -101,7 +101,7 @@ def truth_of(entry: Entry) -> Entry:
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """What cgtool said of an entry."""
+    """The findings and the verdict of cgtool on an entry."""
 
     entry: Entry
     findings: list[tuple[str, str, str]] = []
@@ -207,7 +207,7 @@ AS_PROFILED = "other ops, as the profiler sees them in plain runs"
 
 
 def _compare_modes(outcome: Outcome, mode: str, device: str) -> str:
-    """What a grad mode changes in the findings and ops of a forward."""
+    """Changes of a forward's findings and ops under a grad mode."""
     other = Outcome(outcome.entry)
     _check(outcome, device, forward=True)
     _check(other, device, forward=True, mode=mode)
@@ -340,11 +340,11 @@ MEANINGS = {
     r"cusolver error": "linalg-error-check",
     r"operation not permitted when stream is capturing": f"{_WAITS}|{_COPIES}",
 }
-"""What an error of the truth may be called, by a pattern of its text."""
+"""Codes that fit an error of the truth, by a pattern of its text."""
 
 
 def verdict(outcome: Outcome) -> str | None:
-    """What is wrong with the findings of an entry; None if they agree with the truth."""
+    """A sentence on the findings of an entry that are wrong; None if they agree with the truth."""
     entry = outcome.entry
     nothing = "empty-graph" if entry.nodes == 0 else None
     codes = [code for code, _, _ in outcome.findings if code != nothing]
@@ -391,7 +391,7 @@ def show(outcomes: Sequence[Outcome]) -> bool:
 
 
 def show_modes(outcomes: Sequence[Outcome]) -> bool:
-    """What differs with a grad mode."""
+    """Entries that differ with a grad mode."""
     compared = [outcome for outcome in outcomes if not outcome.absent]
     for outcome in compared:
         if outcome.verified != "equal":

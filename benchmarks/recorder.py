@@ -1,4 +1,4 @@
-"""What watching an op costs, and with what: `python benchmarks/recorder.py [NAME ...]`.
+"""The cost of watching an op, by recorder: `python benchmarks/recorder.py [NAME ...]`.
 
 Each row is a program on the CPU, in microseconds an op: plain, and how much more each way of
 watching takes. The ways take turns, and the fastest tenth of their rounds is compared, in CPU time,
@@ -88,7 +88,8 @@ def kernel() -> Watching:
 
 
 class PlaceRecorder(OpRecorder):
-    """As that of ``cgtool run``, which names modules from the outermost one that runs."""
+    """A recorder like that of ``cgtool run``, which names modules from the outermost one that
+    runs."""
 
     def __init__(self) -> None:
         super().__init__({}, Annotations())
@@ -100,7 +101,7 @@ class PlaceRecorder(OpRecorder):
 
 @contextlib.contextmanager
 def native(module: Any) -> Iterator[None]:
-    """As ``PlaceRecorder``, but the calls are not read from the log."""
+    """Watches ops with the recorder in C++; the calls are not read from its log."""
     nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
     log = module.Log(module.Settings(nothing, False, set(), int, int, None), 0, None)
     with module_hooks(log.enter_module, log.leave_module), op_key.watch_natively(module, log):

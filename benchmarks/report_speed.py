@@ -33,7 +33,7 @@ from tests.builders import huge  # noqa: E402
 
 
 class Target(NamedTuple):
-    """What a capture of so many nodes may take at most."""
+    """Limits for a capture of so many nodes."""
 
     nodes: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What `cgtool run` costs: `python benchmarks/run_overhead.py [--rounds 3] [--times] [NAME ...]`.
+"""The cost of `cgtool run`: `python benchmarks/run_overhead.py [--rounds 3] [--times] [NAME ...]`.
 
 Each program runs by itself and under `cgtool run` in turn, in fresh processes. It times itself:
 hooks that it puts on the methods of `torch.cuda.CUDAGraph`, around whatever is there already, add

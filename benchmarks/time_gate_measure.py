@@ -60,7 +60,7 @@ def sample(name: str) -> Callable[[], Any]:
 
 
 def calibrate() -> dict[str, Any]:
-    """What a spinning kernel at the end of a graph costs: a fixed part, and one per cycle."""
+    """The cost of a spinning kernel at the end of a graph: a fixed part, and one per cycle."""
     import torch
 
     from cgtool.devices.cuda.bench import Side, measure_round
@@ -267,7 +267,7 @@ def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) 
 
 
 def _bench_seconds() -> float:
-    """What one run of ``cgtool bench --runs`` takes, from the command line to its end."""
+    """The time of one run of ``cgtool bench --runs``, from the command line to its end."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -283,7 +283,7 @@ def _cycles(known: dict[str, Any], cost_ns: float) -> int:
 
 
 def _workers(place: Path, count: int, task: dict[str, Any], gpus: int) -> list[dict[str, Any]]:
-    """What so many processes measured: one at a time on each GPU; the next ones start meanwhile."""
+    """The times of so many processes: one at a time on each GPU; the next ones start meanwhile."""
     place.mkdir()
     (place / "task").write_text(json.dumps(task))
     waiting = [list(range(gpu, count, gpus)) for gpu in range(gpus)]

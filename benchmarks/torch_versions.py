@@ -45,13 +45,13 @@ NO_GPU = os.environ | {
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one part; tests that were skipped do not count."""
+    """The result of one part; tests that were skipped do not count."""
 
     commit: str
     version: str
-    """As it was asked for."""
+    """The version that was requested."""
     torch: str
-    """What `torch.__version__` says."""
+    """The installed version, by `torch.__version__`."""
     part: str
     passed: int
     failed: tuple[str, ...]

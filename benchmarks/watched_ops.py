@@ -159,7 +159,7 @@ def missed(ops: tuple[Op, ...], observed: list[str]) -> str | None:
 
 
 def judge(entry: Entry, grad_mode: str) -> dict[str, str | None]:
-    """What differs, by the way of watching. Raises what the step raises."""
+    """Ops that differ from a plain run, by the way of watching. Raises what the step raises."""
     observed: list[str] = []
 
     def observe(op: Any, args: Any, kwargs: Any, run: Any, _caller: Any) -> Any:

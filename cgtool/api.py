@@ -220,7 +220,8 @@ class LoadedCapture:
 
     @cached_property
     def findings(self) -> tuple[ExplainedFinding, ...]:
-        """Of a program that ``cgtool run`` recorded; for an ENTRY, call ``cgtool.check``."""
+        """Findings on a program that ``cgtool run`` recorded; for an ENTRY, call
+        ``cgtool.check``."""
         if self.capture.ledger is None:
             return ()
         from cgtool.analysis.ledger_findings import ledger_findings
@@ -255,7 +256,7 @@ class LoadedCapture:
 
 
 class Result(Generic[Subject]):
-    """What a command found: its report, and how the command shows it."""
+    """The report of a command, and how the command shows it."""
 
     def __init__(
         self,
@@ -287,7 +288,7 @@ class Result(Generic[Subject]):
 
 
 class CheckResult(Result[Report]):
-    """What ``cgtool check`` found."""
+    """The report of ``cgtool check``."""
 
     @property
     def findings(self) -> tuple[ExplainedFinding, ...]:

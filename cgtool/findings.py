@@ -35,11 +35,11 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phase: str
     """Where it goes wrong: ``setup``, ``warm-up``, ``capture`` or ``replay``."""
     fix: str
-    """What to write instead, where the finding itself has nothing closer to say."""
+    """The general fix, where a finding has none of its own."""
     gpu: str
     """The command that finds it on a GPU (``check wrong.py:build``), or ``no: REASON``."""
     simulated: str
-    """The same on the simulated device."""
+    """The command that finds it on the simulated device, or ``no: REASON``."""
     detectors: tuple[str, ...]
     """The modules that declare the code, without ``cgtool.``: ``detectors.streams``. Empty for a
     failure that cgtool explains and does not detect."""

@@ -161,7 +161,7 @@ def _reset_signals() -> None:
 
 
 class _Process:
-    """What the supervisor uses of ``subprocess.Popen``."""
+    """The part of ``subprocess.Popen`` that the supervisor uses."""
 
     stdin: Any
     pid: int

@@ -1,4 +1,4 @@
-"""What the documentation says is there."""
+"""The documentation agrees with the code: links, options, tables, outputs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def breaks_of(
     counters: Sequence[tuple[int, int, int, int]],
     frame_indices: Callable[[Iterable[Frame]], tuple[int, ...]],
 ) -> list[EagerBreak]:
-    """What one process did between its replays; the graphs by their numbers there."""
+    """The ops of one process between its replays; graphs have the numbers of that process."""
     ways: dict[tuple[int, int], tuple[int, int]] = {}
     ops: dict[tuple[int, int], list[EagerOp]] = defaultdict(list)
     for record in between:
@@ -95,7 +95,7 @@ def eager_rows(capture: Capture, breaks: Sequence[EagerBreak]) -> tuple[EagerRow
 
 
 def _name(graphs: Sequence[LedgerGraph]) -> str:
-    """What one graph is called, or several of one owner."""
+    """The name of one graph, or of several that have one owner."""
     first, *others = graphs
     if others:
         return f"{first.owner}, {len(graphs):,} graphs"

@@ -79,7 +79,7 @@ many replays of the graph there were."""
 _AS_RECORDED = set(Captured.__struct_fields__).intersection(LedgerGraph.__struct_fields__) - {
     "number", "owner", "frames", "diagnosis",
 }  # fmt: skip
-"""What the record of a capture and the ledger have in common."""
+"""Fields that the record of a capture and the ledger share."""
 
 
 _NOT_ENDED = "the process ended during the capture"
@@ -128,7 +128,7 @@ class _ProcessLedger:
     incomplete: bool = False
     """Captures may be among what was lost."""
     ops_in_python: list[bool] = field(default_factory=list)
-    """As of ``Captured``, by capture."""
+    """``Captured.ops_in_python`` of each capture."""
     frames: list[int] = field(default_factory=list)
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
@@ -266,8 +266,8 @@ class _ProcessLedger:
             )
 
     def _renumbered(self, node: Node) -> Node:
-        """With the origin and the function of the merged capture."""
-        # Those of the first process stay where they are.
+        """The node with the origin and the function of the merged capture."""
+        # Indices of the first process stay as they are.
         if node.origin is not None and self.origins[node.origin] != node.origin:
             node = msgspec.structs.replace(node, origin=self.origins[node.origin])
         kernel = node.kernel
@@ -505,7 +505,7 @@ def _graph(entry: LedgerGraph, captured: Captured, contents: Contents, tables: _
 
 
 def _phase(nodes: Iterable[Node], origins: Sequence[Origin]) -> str:
-    """Of a graphed callable: ``forward``, ``backward``, or nothing if no op is known."""
+    """The phase of a graphed callable: ``forward``, ``backward``, or nothing if no op is known."""
     known = (origins[node.origin] for node in nodes if node.origin is not None)
     first = next((origin for origin in known if origin.op is not None), None)
     if first is None:
@@ -514,7 +514,8 @@ def _phase(nodes: Iterable[Node], origins: Sequence[Origin]) -> str:
 
 
 def _topology(graph: Graph) -> bytes:
-    """What one executable graph could be updated to: nodes by what they run, and edges."""
+    """A hash of nodes and edges, equal for graphs whose executable graph could be updated to the
+    other."""
     nodes = [
         (node.type, node.kernel.function if node.kernel else None, node.shape)
         if node.type != "op"

@@ -1,4 +1,4 @@
-"""What the captures of a program were spent on, and whether its replays pay for them."""
+"""Where the time of a program's captures went, and whether its replays pay for them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class CaptureTime:
     """Python's garbage collector in the capture."""
     instantiate_ns: int
     cgtool_ns: int
-    """What cgtool took to read the graphs, which is not part of the others."""
+    """Time that cgtool took to read the graphs, which is not part of the others."""
 
 
 def capture_time(entries: Sequence[LedgerGraph]) -> CaptureTime:
-    """What the captures of some graphs were spent on."""
+    """Where the time of the captures of some graphs went."""
     compile_ns = sum(each.compile_ns for each in entries)
     collector_ns = sum(each.collector_ns for each in entries)
     instantiate_ns = sum(each.instantiate_ns or 0 for each in entries)
@@ -65,7 +65,8 @@ def numbers_of(entries: Sequence[LedgerGraph]) -> tuple[int, ...]:
 
 
 def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> Iterator[Finding]:
-    """What takes more of the captures of a line than it should, and captures that do not pay."""
+    """Findings on work that takes too much of a line's captures, and on captures that do not
+    pay."""
     spent = capture_time(entries)
     parts: Sequence[tuple[Code, int, str]] = (
         (COLLECTOR_IN_CAPTURE, spent.collector_ns, "Python's garbage collector takes"),
@@ -93,7 +94,7 @@ def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> 
 
 @dataclass(frozen=True)
 class _Balance:
-    """What a graph cost, and the most that its replays can have saved."""
+    """The cost of a graph, and the most that its replays can have saved."""
 
     entry: LedgerGraph
     cost_ns: int

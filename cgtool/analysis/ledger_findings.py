@@ -1,5 +1,5 @@
-"""What is wrong with the graphs of a program, from its ledger alone: each with its counts, times
-and bytes, at the line that captures them."""
+"""Findings on the graphs of a program, from its ledger alone: each with its counts, times and
+bytes, at the line that captures them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _RERECORDED: Sequence[tuple[str, Code, str]] = (
         "an output of an earlier graph was still referenced, but was not at the capture",
     ),
 )
-"""What ``CheckInvariantStatus`` of Inductor's graph trees says, and what it means."""
+"""A text of ``CheckInvariantStatus`` of Inductor's graph trees, its code, and what it means."""
 
 _SKIPS: Sequence[tuple[str, str]] = (
     ("mutated inputs", "return the new value instead of writing to the input, or copy the input"),
@@ -231,7 +231,7 @@ def _rerecorded(line: LineGraphs) -> Iterator[Finding]:
         again = [each for each in line.entries if each.because and each.because.startswith(words)]
         if not again:
             continue
-        evidence = [_cost(again, "capture")]
+        evidence = [_cost(again)]
         moved = Counter(tensor for each in again for tensor in _INPUT.findall(each.because or ""))
         if moved:
             inputs = (f"{tensor} ({count_text(n, 'time')})" for tensor, n in moved.most_common(5))
@@ -262,7 +262,7 @@ def _recompiled(line: LineGraphs) -> Iterator[Finding]:
                 f"a function was compiled {count_text(len(versions), 'time')}, and each "
                 "compilation captured its own graphs",
                 line,
-                _cost(graphs, "capture"),
+                _cost(graphs),
                 f"compilations {', '.join(versions)}",
             )
 
@@ -276,7 +276,7 @@ def _unused(line: LineGraphs, ledger: Ledger) -> Iterator[Finding]:
             f"{line.some(unused, 'was', 'were')} never replayed"
             + (" after its capture" if line.owner == COMPILE else ""),
             line,
-            _cost(unused, "capture", in_unused_pools(unused, ledger)),
+            _cost(unused, in_unused_pools(unused, ledger)),
         )
 
 
@@ -317,7 +317,7 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             f"{count_text(len(for_every_use) + works, 'capture')} of {of}, each replayed at most "
             "once and dropped before the same was captured again",
             line,
-            _cost(for_every_use, "capture"),
+            _cost(for_every_use),
         )
     if after_reset:
         yield _about(
@@ -326,7 +326,7 @@ def _captured_again(line: LineGraphs, work: _Work) -> Iterator[Finding]:
             f"{line.some(after_reset, 'was', 'were')} captured again after `reset()`, with the "
             "same work as before",
             line,
-            _cost(after_reset, "capture"),
+            _cost(after_reset),
         )
 
 
@@ -340,7 +340,7 @@ def _many_shapes(line: LineGraphs, work: _Work) -> Iterator[Finding]:
                 f"{count_text(len(entries), 'graph')} of the same ops are captured here, for "
                 f"{shapes:,} sets of shapes",
                 line,
-                _cost(entries, "capture"),
+                _cost(entries),
             )
 
 
@@ -464,12 +464,10 @@ def _about(
     )
 
 
-def _cost(
-    entries: Sequence[LedgerGraph], noun: str, holders: Iterable[LedgerGraph] | None = None
-) -> str:
-    """``3 captures: 41.0 ms, 38.0 MiB``, of figures that the ledger has. ``holders``: those whose
-    memory counts, by default all."""
-    text, spent = count_text(len(entries), noun), sum(each.capture_ns for each in entries)
+def _cost(entries: Sequence[LedgerGraph], holders: Iterable[LedgerGraph] | None = None) -> str:
+    """``3 captures: 41.0 ms and 38.0 MiB more reserved``, as far as the ledger has figures.
+    ``holders`` are the graphs whose memory counts, by default all."""
+    text, spent = count_text(len(entries), "capture"), sum(each.capture_ns for each in entries)
     if spent:
         text += f": {time_text(spent)}"
     reserved = reserved_text(entries if holders is None else holders)
@@ -504,7 +502,7 @@ _EMPTY = Graph("", "step")
 
 
 class _Work:
-    """What the graphs of a ledger do, so that they can be compared."""
+    """The work of the graphs of a ledger, in forms that can be compared."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -544,7 +542,7 @@ class _Work:
 
 
 def _sizes(node: Node) -> tuple[object, ...]:
-    """What a kernel, a copy or a fill is called with, addresses apart."""
+    """The function and launch sizes of a kernel, or the bytes of a copy or a fill."""
     if node.kernel is not None:
         return node.kernel.function, node.kernel.grid, node.kernel.block
     work = node.copy or node.fill

@@ -1,4 +1,4 @@
-"""What a program noted for its replays (``cgtool.note``): how the numbers are distributed, and how
+"""The numbers that a program noted for its replays (``cgtool.note``): their distribution, and how
 much of what graphs compute is padding."""
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Note:
     median: float
     most: float
     sizes: tuple[float, ...]
-    """What the graphs compute: the least and the most, one number if they are equal; empty where
-    nothing was noted."""
+    """The sizes that the graphs compute: the least and the most, one number if they are equal;
+    empty where nothing was noted."""
     padding: float | None
     """The share of what the graphs computed that was not needed."""
 
 
 def notes_of(entries: Iterable[LedgerGraph]) -> tuple[Note, ...]:
-    """What was noted for the replays of some graphs, by name."""
+    """The numbers noted for the replays of some graphs, by name."""
     values: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
     entries = list(entries)
     for entry in entries:
@@ -66,7 +66,7 @@ def padding_of(entries: Iterable[LedgerGraph]) -> dict[str, list[Padded]]:
 
 
 def share_of_padding(padded: Iterable[Padded]) -> float | None:
-    """What was computed and not needed, of all that was computed; None if nothing was."""
+    """The share of padding in all that was computed; None if nothing was."""
     padded = list(padded)
     computed = sum(each.size * each.replays for each in padded)
     needed = sum(min(each.needed, each.size) * each.replays for each in padded)

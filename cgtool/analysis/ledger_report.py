@@ -1,4 +1,4 @@
-"""What a program's ledger says: one sentence, a row for each line that captures (or for each
+"""The report on a program's ledger: one sentence, a row for each line that captures (or for each
 graph), and findings."""
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ class LedgerRow:
     line: str
     """The one that captures; if several lines call its function, the one that calls it."""
     keys: tuple[str, ...]
-    """What the owner calls them, where it has names."""
+    """The owner's names of them, where it has some."""
     size: str | None
-    """Of one graph, if it has no name: a size in which it differs from others of the line."""
+    """Where the row is one graph without a name: a size in which it differs from others of the
+    line."""
     number: int | None
-    """Of one graph: its number for ``dump --graph``; None if it has no nodes."""
+    """Where the row is one graph: its number for ``dump --graph``; None if it has no nodes."""
     graphs: int
     nodes: tuple[int, ...]
     """The fewest and the most of a graph; one number if they are equal."""
     kernels: tuple[int, ...]
-    """The same for the nodes that are kernels, and for the copies; empty on the simulated device,
+    """Counts of the nodes that are kernels, and of the copies; empty on the simulated device,
     whose nodes are ops."""
     copies: tuple[int, ...]
     capture_ns: int
@@ -74,11 +75,11 @@ class LedgerRow:
     """This and the next count from the start of the command."""
     last_replay_ns: int | None
     end: str | None
-    """Of one graph: ``reset``, ``freed``, or the error that ended its capture."""
+    """Where the row is one graph: ``reset``, ``freed``, or the error that ended its capture."""
     findings: tuple[str, ...]
     """The codes of the findings that are about these graphs."""
     notes: tuple[Note, ...]
-    """What the program noted for its replays."""
+    """Numbers that the program noted for its replays."""
     gpu_ns: int | None
     """Mean GPU time of a replay; None without ``--times``."""
     gpu_share: float | None
@@ -114,9 +115,9 @@ class LedgerReport:
     sentence: str
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
-    """The same, graph by graph, in order of their capture."""
+    """Rows for single graphs, in order of their capture."""
     breaks: tuple[EagerRow, ...] | None
-    """What ran outside graphs between replays; None if ops were not watched."""
+    """Ops outside graphs between replays; None if ops were not watched."""
     breaks_ns: int
     """Host time between replays."""
     pools: tuple[ProgramPoolRow, ...]
@@ -130,7 +131,7 @@ class LedgerReport:
 
 
 def ledger_report(capture: Capture) -> LedgerReport:
-    """What the ledger of a capture says. Raises ValueError for a capture without one."""
+    """The report on the ledger of a capture. Raises ValueError for a capture without one."""
     ledger = capture.ledger
     if ledger is None:
         raise ValueError("not a capture of a program")

@@ -1,4 +1,4 @@
-"""What tells the graphs of one line apart, where the program has named none: a size in which they
+"""Names for the graphs of one line, where the program has given none: a size in which they
 differ."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from cgtool.model.ledger import Ledger, LedgerGraph, LedgerPool
 _Memory = Allocation | Block | Segment
 
 UNNAMED_HOLDER = "saved for backward, or held by the code"
-"""Of a block that is live at the end and that nothing with a name holds."""
+"""The holder shown for a block that is live at the end and that nothing with a name holds."""
 
 
 class PoolRow(msgspec.Struct, frozen=True):
@@ -35,13 +35,13 @@ class PoolRow(msgspec.Struct, frozen=True):
     segments: int
     """How many pieces of memory CUDA gave to it."""
     reserved_bytes: int
-    """Of all segments."""
+    """Bytes of all segments."""
     live_bytes: int
     """In blocks that are still held when the capture ends."""
     peak_bytes: int
     """Most in blocks at once during the capture."""
     untouched_bytes: int
-    """Of ``reserved_bytes``, what no block ever used."""
+    """Bytes of the segments that no block ever used."""
     floor_bytes: int
     """Most requested bytes at once: with these lifetimes no pool is smaller."""
     allocations: int

@@ -1,5 +1,5 @@
-"""What a report of ``check`` or ``verify`` says: findings with their pages, comparisons as rows,
-and the exit code."""
+"""A report of ``check`` or ``verify`` in a form to show: findings with their pages, comparisons as
+rows, and the exit code."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _ANY = (-1,)
 """The size of a kernel that Inductor tunes."""
 _NAMES_SHOWN = 3
 Class = TypeVar("Class")
-"""What a record and a node must have in common."""
+"""A key that is equal for a record and the nodes that it may belong to."""
 
 
 class NodeMatch(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class NodeMatch(msgspec.Struct, frozen=True):
     targets: tuple[Target, ...] = ()
     """The nodes that it may be."""
     place: Place = Place()
-    """What these nodes share; if their modules differ, all are named."""
+    """The place that these nodes share; if their modules differ, all are named."""
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ def _by_executable(
 
 
 class _Template:
-    """What one launch of a graph records."""
+    """The records that one launch of a graph leaves."""
 
     def __init__(self, index: int, graph: Graph, kernels: Sequence[Name]) -> None:
         self.index, self.graph = index, graph
@@ -188,7 +188,7 @@ class _Template:
             for name, node in zip(self.names, timed, strict=True)
         ]
         self.untuned: list[Sized] | None = None
-        """The same without the sizes that Inductor tunes; None if no kernel keeps its size."""
+        """The records without the sizes that Inductor tunes; None if no kernel keeps its size."""
 
     @cached_property
     def name_of(self) -> dict[int, Name]:
@@ -197,7 +197,7 @@ class _Template:
 
     @cached_property
     def sized_of(self) -> dict[int, Sized]:
-        """The same with grid and block."""
+        """The records with grid and block."""
         return dict(zip(self.nodes, self.sized, strict=True))
 
     @cached_property
@@ -462,7 +462,7 @@ class Matcher:
 
 
 def _shared(places: Sequence[Place]) -> Place:
-    """What several places have in common."""
+    """The common part of several places."""
     first = places[0]
     if len(places) == 1:
         return first

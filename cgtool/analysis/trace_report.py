@@ -1,5 +1,5 @@
-"""What ``cgtool annotate`` reports: how many kernels of a trace were matched, how surely, and which
-launches match no graph."""
+"""The report of ``cgtool annotate``: how many kernels of a trace were matched, how surely, and
+which launches match no graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several like graphs each launch of a trace replayed, by the launches around it.
+"""Chooses among equal graphs for each launch of a trace, by the launches before and after it.
 
 ``torch.compile`` captures a graph where the program first runs it, and replays it from then on. So
 the captures, the first replays and the last replays of a process, each in their order, show which

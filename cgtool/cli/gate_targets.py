@@ -206,8 +206,8 @@ def _judge_live(
 
 
 def _run_for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
-    """As many runs as a baseline with their spread should have, for the tolerance of replays. Those
-    that are left out of the times do not count."""
+    """Measures as many runs as a baseline with their spread should have, for the tolerance of
+    replays. Those that are left out of the times do not count."""
     replay = BY_NAME["replay-us"]
     allowed = budgets.allowed(replay, None).share or 0.0
     in_time = True

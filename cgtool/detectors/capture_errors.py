@@ -1,4 +1,4 @@
-"""What an exception of a capture means: the finding behind it.
+"""The finding behind an exception that ended a capture.
 
 PyTorch reports most failed captures with an error of CUDA that names a rule, not the cause. The
 cause shows in the text of the error, in the frames that were running, and in what else the process
@@ -109,7 +109,7 @@ _GRAPHS = "/torch/cuda/graphs.py"
 BEGIN = "begin of the capture"
 """A phase: the capture was refused before it began."""
 BEGIN_INSIDE = "begin of a capture inside another"
-"""The same on a thread that is capturing."""
+"""The begin of a capture on a thread that is already capturing."""
 
 Lines = tuple[tuple[Code, str], ...]
 """Codes by regular expressions for the user's source line; the first that matches counts."""
@@ -313,8 +313,8 @@ _WAITS: Lines = (
 _COMPILES = (
     "/torch/_dynamo/convert_frame.py", "/torch/_inductor/compile_fx.py", "/torch/_inductor/runtime/"
 )  # fmt: skip
-"""What runs only while a function is compiled, or is tuned in its first call. The rest of these
-packages is also behind compiled code, and behind each custom op of Python."""
+"""Modules that run only while a function is compiled, or is tuned in its first call. The rest of
+these packages is also behind compiled code, and behind each custom op of Python."""
 _REFUSED = "operation not permitted when stream is capturing"
 _COPY = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 _REPLAYED = "Cannot prepare for replay during capturing stage"

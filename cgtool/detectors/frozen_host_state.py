@@ -87,7 +87,7 @@ _WHEN = {
 
 @dataclass(frozen=True)
 class Differences:
-    """What differs between iterations."""
+    """Findings on differences between iterations."""
 
     explained: list[Finding]
     """Findings whose cause is known, and what a single iteration shows."""
@@ -230,7 +230,7 @@ def _argument(caused: Caused, op: str, name: str, when: str, *, is_random: bool)
 
 
 def _code_of(caused: Caused, items: Sequence[Item]) -> Code:
-    """That of a number which reaches an op."""
+    """The code of a number that changes and reaches an op."""
     if caused.trial == "clock" or any(item.kind == "tensor" for item in items):
         return CPU_WORK_IN_REGION
     is_counter = bool(items) and all(item.kind == "number" for item in items)
@@ -342,7 +342,7 @@ def frames_of_branch(chain: Chain, other: Chain | None) -> Frames:
 
 
 def _fix_of_number(op: str, number: Any, *, is_drawn: bool) -> str | None:
-    """What to do about a number that changes, if ``op`` takes no tensor in its place; else None.
+    """The fix for a number that changes, if ``op`` takes no tensor in its place; else None.
     ``is_drawn``: the op draws random numbers, and this is not a size of its result."""
     name, _, overload = op.partition(".")
     try:

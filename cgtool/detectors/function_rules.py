@@ -46,6 +46,7 @@ from cgtool.torch_compat.allocator import pins_in_captures
 from cgtool.torch_compat.dispatch_keys import Kwargs
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import current_device
+from cgtool.torch_compat.storages import extent
 
 H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -127,8 +128,7 @@ def _does_not_wait(args: Sequence[Any], kwargs: Kwargs) -> bool:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a tensor are one block of memory, in any order."""
-    places = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in places) == tensor.numel()
+    return extent(tensor.shape, tensor.stride()) == tensor.numel()
 
 
 def _refuse_crossing(

@@ -102,7 +102,7 @@ class GeneratorStates:
         self._graph = 0
         self._patches = Patches()
         self._start: bytes | None = None
-        """Of the capture in progress; None if it is not known yet."""
+        """State at the start of the capture in progress; None if it is not known yet."""
         self._last = _Set("", ())
         self._after = b""
         """The generator right after ``_last``."""
@@ -189,7 +189,8 @@ class GeneratorStates:
             self._start = self._after = now[:_SEED_BYTES] + bytes(len(now[_SEED_BYTES:]))
 
     def _note_draws(self) -> None:
-        """What has drawn since a state was set has moved the generator on."""
+        """Notes that the ops since the last look have drawn, if they have moved the generator
+        on."""
         if self._now() != self._after:
             self._drawing.append(self._last)
 

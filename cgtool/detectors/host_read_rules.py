@@ -1,4 +1,5 @@
-"""Who reads a value of the device on the host: a library, or a function that the user calls."""
+"""Functions that read a value of the device on the host: those of libraries, and those that the
+user calls."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ INSTEAD = {
     ),
     "choices": "use `torch.multinomial` with the weights, and select by its result on the device",
 }
-"""What to write for a function that reads a value on the host, or the size of its result, by its
+"""The fix for a function that reads a value on the host, or the size of its result, by its
 name."""
 
 _BOUNDS = {

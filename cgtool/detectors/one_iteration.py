@@ -1,5 +1,5 @@
-"""What a single iteration shows: CPU tensors that become constants, inputs that are written, and
-memory that is read before it is written."""
+"""Findings that a single iteration shows: CPU tensors that become constants, inputs that are
+written, and memory that is read before it is written."""
 
 from __future__ import annotations
 

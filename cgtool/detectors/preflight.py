@@ -1,4 +1,4 @@
-"""What is wrong before anything is captured: settings, modules, and optimizers as they step."""
+"""Mistakes that show before anything is captured: in settings, modules, and optimizers."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def stepping_optimizers() -> Iterator[dict[int, Stepped]]:
 
 
 def captured_optimizers(steps: Iterable[Stepped]) -> Iterator[Finding]:
-    """What goes wrong when a graph contains these steps of optimizers."""
+    """Findings on a graph that contains these steps of optimizers."""
     for step in steps:
         yield from _captured_step(step)
 

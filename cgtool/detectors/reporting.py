@@ -145,7 +145,7 @@ def where_it_was_made(finding: Finding, call: OpCall, record: Record) -> Finding
 
 
 class _OfThread(threading.local):
-    """What a thread is running."""
+    """The op and the function that a thread is running, and what is known of them."""
 
     call: OpCall | None = None
     record: Record | None = None

@@ -19,7 +19,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.effects import effect_of, launches, looks_at_shapes, written_by
 from cgtool.observe.tensors import has_shape, key_of, strided
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageRef, extent
 
 STREAM_RACE_IN_CAPTURE = code("stream-race-in-capture")
 
@@ -60,9 +60,9 @@ class _Region(NamedTuple):
 def _region_of(tensor: torch.Tensor) -> _Region:
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = (1 + sum((count - 1) * stride for count, stride in steps)) * size
-    return _Region(start, start + extent, extent == tensor.numel() * size, tensor.stride())
+    stride = tensor.stride()
+    elements = extent(tensor.shape, stride)
+    return _Region(start, start + elements * size, elements == tensor.numel(), stride)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Accesses(NamedTuple):
 
 
 def accesses(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> Accesses:
-    """What an op reads, writes and returns."""
+    """The memory that an op reads, writes and returns."""
     results = strided(result)
     written = list(filter(has_shape, written_by(func, args, kwargs)))
     if effect_of(func).view or not launches(name, results or written):
@@ -112,12 +112,12 @@ def accesses(func: Any, name: str, args: Any, kwargs: Any, result: Any) -> Acces
 
 
 class StreamRaces(Generic[Node]):
-    """What the nodes of one capture read and wrote so far."""
+    """Accesses of the nodes of one capture so far, and the races among them."""
 
     def __init__(self) -> None:
         self._memory: dict[int, _Memory[Node]] = {}
         self._allocated: dict[tuple[int, int], list[_Memory[Node]]] = {}
-        """What was allocated in the capture, by stream and size of the block."""
+        """Memory allocated in the capture, by stream and size of the block."""
         self._is_shared = False
         """Whether a stream has used what another one has allocated."""
 

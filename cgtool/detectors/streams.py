@@ -308,7 +308,8 @@ class CaptureInProgress(CapturedRegion):
             self._recorded = [each for each in self._recorded if each[0]() is not None]
 
     def note_memory(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """What the op of the last node read and wrote; reports races with other streams."""
+        """Notes the memory that the op of the last node used, and reports races with other
+        streams."""
         if not self.collecting or not self.nodes:
             return
         number, node, clock = len(self.nodes) - 1, self.nodes[-1], self._clocks[-1]
@@ -330,7 +331,7 @@ class CaptureInProgress(CapturedRegion):
         return storage.key not in self._deferred and self.is_dead(storage)
 
     def _clock_of(self, frontier: Frontier) -> Clock:
-        """What comes before whatever waits for these nodes, themselves included."""
+        """The vector clock of something that waits for these nodes."""
         clock: Clock = {}
         for node in frontier:
             merge(clock, self._clocks[node])

@@ -63,7 +63,7 @@ class Device(ABC):
         """CUDA's number of the device."""
 
     def notes(self) -> tuple[Caveat, ...]:
-        """What limits the answers of this device, once the user's code has run."""
+        """Limits of the answers of this device, once the user's code has run."""
         return ()
 
     def require_gpu(self, command: str, fix: str | None = None) -> None:
@@ -77,7 +77,7 @@ class Device(ABC):
         return contextlib.nullcontext()
 
     def observable(self) -> AbstractContextManager[object]:
-        """What the user's file makes while entered can be observed later: its streams and threads;
+        """While entered, streams and threads that the user's file makes can be observed later;
         to be entered before it is loaded."""
         return contextlib.nullcontext()
 
@@ -91,7 +91,7 @@ class Device(ABC):
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
     ) -> tuple[Checked, CaptureWithDot | None]:
-        """What would fail when a workload is captured, and the capture when it succeeded.
+        """Findings on a workload that would be captured, and the capture if it succeeded.
 
         Raises CgtoolError when the code fails in eager mode already.
         """
@@ -168,7 +168,7 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
     graphs: list[GraphT] = field(default_factory=list)
     """In the order of capture, which is the order of replay."""
     results: dict[int, Any] = field(default_factory=dict)
-    """What each callable returned, tensors or not; kept alive, as a user would."""
+    """Results of each callable, tensors or not; kept alive, as a user would."""
     warmup_iters: int = 0
     warmup_ns: int = 0
     stream: Any = field(init=False)
@@ -328,7 +328,6 @@ class Probe(NamedTuple):
 
     record: Record
     run: WorkloadRun
-    """What it returned."""
     replay: Callable[[], OpResults]
     """Replays it; returns the results, which the next replay overwrites."""
 

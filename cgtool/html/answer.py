@@ -100,7 +100,7 @@ _NAMED = 6
 
 
 def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
-    """What was captured, where, and for how many nodes the code is known: labels and texts."""
+    """Labels and texts: the capture, its machine, and for how many nodes the code is known."""
     environment, entry = capture.environment, capture.entry
     yield "entry", f"{entry.spec} ({entry.kind})"
     device = environment.device or "no device: nothing was recorded"

@@ -1,4 +1,4 @@
-"""What the page holds of a capture: its nodes, edges and allocations as columns, and all that is
+"""The data of the page: a capture's nodes, edges and allocations as columns, and all that is
 said about it as a tree of text.
 
 Sentences, findings, bounds and critical paths are those of ``analysis``, as the commands print

@@ -15,7 +15,7 @@ from cgtool.render.text import source_line, source_lines
 _AROUND = 5
 """Lines around a used line of an installed library, whose files are not shown whole."""
 _MOST_LINES = 20_000
-"""Of a file of the user; a longer one is shown around its used lines too."""
+"""Most lines of a file of the user; a longer one is shown around its used lines too."""
 
 
 class Sources:

@@ -1,4 +1,4 @@
-"""What one capture holds. Everything that a table or a picture shows is made from this.
+"""The contents of one capture. Everything that a table or a picture shows is made from this.
 
 All structs are frozen plain data: no torch object, no handle, no pointer that means anything
 outside the record. The type of a field says its unit, its range, and the list that an index refers
@@ -189,7 +189,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One argument of an op."""
 
     name: str
-    """As in the op's schema."""
+    """Its name in the op's schema."""
     value: str
     """``2.0``; ``float32[16,4]``, with ``strides (1,16)`` if it is not contiguous and ``offset 3``
     if it does not begin where its storage does, both in elements; the value of a number on the
@@ -206,7 +206,7 @@ class ArgumentList(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one op call did, as the recorder saw its arguments and results."""
+    """The accesses of one op call, as the recorder saw its arguments and results."""
 
     reads: tuple[Count, ...] = ()
     """Storages that it read. A number identifies one storage for its lifetime, in one graph and
@@ -255,7 +255,7 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     eager_launches: Count | None = None
     """Kernels, copies and fills that the recorded eager iteration launched in this phase."""
     calls: tuple[Call, ...] = ()
-    """What the op calls of its nodes read and wrote."""
+    """Accesses of the op calls of its nodes."""
     eager_only: tuple[OriginIndex, ...] = ()
     """Origins of launches of that iteration that have no node, the first few."""
 
@@ -302,7 +302,7 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     address: Address
     bytes: Bytes
-    """As the allocator rounded it."""
+    """Bytes of the block, as the allocator rounded them."""
     requested_bytes: Bytes
     pool: PoolIndex
     graph: GraphIndex
@@ -316,7 +316,7 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     node: Count | None = None
     """Id of the first node created after the allocation, in ``graph``."""
     label: str | None = None
-    """What holds it at the end: ``output[0]``, ``gradient of layers.0.weight``,
+    """Its holder at the end: ``output[0]``, ``gradient of layers.0.weight``,
     ``cuBLAS workspace``."""
 
 
@@ -394,7 +394,7 @@ class Option(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the user gave to capture."""
+    """The entry point that the user named, and its options."""
 
     spec: str
     """``path/to/file.py:name``."""
@@ -431,7 +431,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CaptureHeader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the manifest of a file holds as it is."""
+    """The part of a capture that the manifest of a file holds."""
 
     entry: Entry
     environment: Environment
@@ -450,7 +450,7 @@ class CaptureHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def general_notes(self) -> tuple[str, ...]:
-        """What every table and picture of the capture says."""
+        """Notes that every table and picture of the capture shows."""
         return tuple(caveat.text for caveat in self.caveats if caveat.code == UNCOMPILED)
 
 
@@ -468,7 +468,7 @@ class Capture(CaptureHeader, frozen=True, omit_defaults=True):
     bench: Bench | None = None
     profile: Profile | None = None
     ledger: Ledger | None = None
-    """Of a program that captured its graphs itself."""
+    """The ledger of a program that captured its graphs itself."""
 
 
 def created_now() -> str:

@@ -19,7 +19,7 @@ EXIT_BUG = 70
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong, where, why, and how to fix it: the four lines that the user reads."""
+    """The error that the user reads, in four lines: what, where, why, and how to fix it."""
 
     message: str = msgspec.field(name="what")
     """One sentence: ``model.py:build raised ValueError: ...``. JSON and files name it ``what``."""

@@ -1,4 +1,4 @@
-"""What commands report, as plain data: findings, comparisons, capabilities.
+"""The reports of commands, as plain data: findings, comparisons, capabilities.
 
 A code is the name of one failure mode; ``docs/findings/CODE.md`` is its page, which holds the
 category, the severity and the general fix. A finding says where it is and why.
@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     """``load``, ``warm-up``, ``forward``, ``backward``, ``step``, ``replay``, ``script``."""
     fix: str | None = None
-    """What to write instead, if this case has a more specific fix than the page's."""
+    """The fix, if this case has a more specific one than the page."""
     evidence: tuple[str, ...] = ()
     """One line each: the driver's message, two values that differ, bytes, counts."""
     severity: str | None = None
@@ -85,11 +85,11 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """If a replay may round differently: its difference from a float64 run, as the largest, or as
     the root mean square if that one is too large."""
     eager_error: float | None = None
-    """The same of eager."""
+    """The error of eager."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What ``cgtool check`` and ``cgtool verify`` found."""
+    """The report of ``cgtool check`` or ``cgtool verify``."""
 
     command: str
     entry: Entry
@@ -99,9 +99,9 @@ class Report(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     notes: tuple[Caveat, ...] = ()
-    """What limits the answer: the simulated device, a capture that could not be tried."""
+    """Limits of the answer: the simulated device, a capture that could not be tried."""
     looked_at: tuple[str, ...] = ()
-    """What was done, in order: ``2 eager iterations recorded``, ``forward captured``."""
+    """Steps that were done, in order: ``2 eager iterations recorded``, ``forward captured``."""
     elapsed_ns: DurationNs = 0
     schema_version: int = REPORT_VERSION
 

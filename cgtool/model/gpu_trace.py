@@ -1,4 +1,4 @@
-"""What other profilers recorded of the GPU: a Chrome trace of ``torch.profiler``, as it is on disk.
+"""A Chrome trace of ``torch.profiler``, and the records of GPU work in traces of any profiler.
 
 Events are kept as their own text. Only those of GPU work and of graph launches are decoded, so a
 trace takes little more memory than its file, unpacked.
@@ -88,13 +88,13 @@ class ChromeTrace(msgspec.Struct):
     """Its other keys, as they are. Empty in a trace that is a bare list of events."""
     events: list[Raw]
     records: list[Record]
-    """What graph launches ran, in order of the file."""
+    """Work that graph launches ran, in order of the file."""
     outside: int
     """Kernels, memcpys and memsets that ran outside graphs."""
     unusable: int
     """Records without a usable time, which are in neither."""
     names: dict[int, str]
-    """Of devices that have one instead of a number, as tools that merge traces write them."""
+    """Names of devices that have one instead of a number, as tools that merge traces write them."""
 
 
 def first_bytes(path: Path) -> bytes:

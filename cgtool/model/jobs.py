@@ -87,7 +87,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The user's code is about to end the process itself. It counts only if it does."""
 
     status: int
-    """As ``subprocess.Popen.returncode``: an exit code, or the negative number of a signal."""
+    """``subprocess.Popen.returncode``: an exit code, or the negative number of a signal."""
     action: str
     """``called os._exit(3)``."""
     frames: tuple[Frame, ...] = ()
@@ -97,7 +97,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. One of ``failure``, ``bug`` and ``done`` is the last."""
 
     phase: str | None = None
-    """What the worker does now."""
+    """The step that the worker does now."""
     ending: Ending | None = None
     failure: Failure | None = None
     done: bool = False

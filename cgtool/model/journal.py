@@ -34,13 +34,13 @@ BREAKS = ".breaks"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
-"""Of those files: the id of the process, and when it began."""
+"""Names of those files: the id of the process, and when it began."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
 
 
 class Command(msgspec.Struct):
-    """What ``cgtool run`` started, and when by the system clock."""
+    """The command that ``cgtool run`` started, and when by the system clock."""
 
     command: tuple[str, ...]
     started_ns: int
@@ -103,7 +103,7 @@ class Capturing(msgspec.Struct, tag="capturing", array_like=True):
 
 
 class Tables(msgspec.Struct, tag="tables", array_like=True):
-    """What the next records refer to: entries that follow those of the records before."""
+    """Entries that the next records refer to; they follow those of the ``Tables`` before."""
 
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
@@ -128,15 +128,15 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     exec_bytes: int | None = None
     owner: str = ""
     frames: tuple[Frame, ...] = ()
-    """What captured, if it is not what called ``capture_begin``: a function that is over when the
-    capture ends has only begun it."""
+    """The function that captured, if it is not what called ``capture_begin``: a function that is
+    over when the capture ends has only begun it."""
     overlaps: bool = False
     ops_in_python: bool = False
     """Its ops were noted in Python, because the recorder in C++ was missing."""
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
-    """What a captured graph holds, written some time after its capture."""
+    """The nodes of a captured graph, written some time after its capture."""
 
     number: int
     nodes: tuple[Node, ...]
@@ -146,7 +146,7 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
-    """What a pool reserved for one stream of one device."""
+    """Bytes that a pool reserved for one stream of one device."""
 
     pool: tuple[int, int]
     device: int
@@ -175,7 +175,7 @@ class Noted(msgspec.Struct, tag="noted", array_like=True):
     apart from others have none."""
 
     number: int
-    """Of the counter in the file ``NOTES``."""
+    """Number of the counter in the file ``NOTES``."""
     graph: int
     values: dict[str, float]
 
@@ -188,7 +188,7 @@ class Between(msgspec.Struct, tag="between", array_like=True):
     """From the replay of a graph to that of another, or an op that runs between them."""
 
     number: int
-    """Of the counter in the file ``BREAKS``."""
+    """Number of the counter in the file ``BREAKS``."""
     before: int
     after: int
     op: str
@@ -255,7 +255,8 @@ Record = (
 
 _LENGTH = struct.Struct("<I")
 COUNTER = struct.Struct("<4Q")
-"""Of one graph: replays, the times of the first and the last, and the host time of all (ns)."""
+"""Counters of one graph: replays, the times of the first and the last, and the host time of all
+(ns)."""
 _FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
 """In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
 replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
@@ -369,7 +370,7 @@ def _mapped(path: Path, start: int, size: int) -> mmap.mmap:
 
 
 class _Protected:
-    """Of ``JournalWriter.protected``: a generator would take several times as long."""
+    """The context of ``JournalWriter.protected``: a generator would take several times as long."""
 
     __slots__ = ("_append",)
 
@@ -446,17 +447,17 @@ class JournalWriter:
             return self._counters.counter(number + 1)
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The same for the replays that ``Noted`` records."""
+        """The counter of the replays that ``Noted`` records."""
         with self.lock:
             return self._notes.counter(number)
 
     def break_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The same for ``Between``: how often, in how many of the ways, 0, and the host time."""
+        """The counter of ``Between``: how often, in how many of the ways, 0, and the host time."""
         with self.lock:
             return self._breaks.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
-        """What the host needed for the first replay of a graph."""
+        """Notes the host time of the first replay of a graph."""
         with self.lock:
             _FIRST.pack_into(*self._times.counter(number + 1), host_ns)
 
@@ -561,7 +562,7 @@ def _files(folder: Path, suffix: str) -> list[Path]:
 
 
 class Counters(NamedTuple):
-    """What a process counted."""
+    """The counters of a process."""
 
     lost: int
     """Records that could not be written."""

@@ -1,4 +1,5 @@
-"""What ``cgtool run`` keeps of a program: every graph that its processes captured, and its life.
+"""The ledger of a program under ``cgtool run``: every graph that its processes captured, and its
+life.
 
 ``Capture.graphs`` has the nodes; a ``LedgerGraph`` says who made a graph, how often it was replayed
 and how it ended. Times count from the start of the command.
@@ -57,7 +58,7 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frames: tuple[FrameIndex, ...]
     """The calls that lead to it, innermost first."""
     seen: Count
-    """Of the replays whose line was looked up: the first 8 of a graph, every 31st up to 1,000, and
+    """Replays whose line was looked up: the first 8 of a graph, every 31st up to 1,000, and
     every 499th after that."""
 
 
@@ -78,7 +79,7 @@ class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What ended a capture, as a finding says it."""
+    """The finding on the cause that ended a capture."""
 
     code: str
     reason: str
@@ -94,10 +95,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     number: Count
     """Its number among the captures of its process, from 0."""
     owner: str
-    """What made it: ``torch.compile``, ``make_graphed_callables``, or the function that captured
+    """Its maker: ``torch.compile``, ``make_graphed_callables``, or the function that captured
     it."""
     key: str = ""
-    """What its owner calls it: ``0/1 forward``, of a function compiled with ``torch.compile``;
+    """Its owner's name for it: ``0/1 forward``, of a function compiled with ``torch.compile``;
     ``forward`` or ``backward``, of a graphed callable; sizes that the program noted."""
     because: str | None = None
     """Why it was captured again: why the graph before could not be replayed, in the words of
@@ -131,14 +132,14 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     cgtool_ns: DurationNs = 0
     """Time that cgtool took to read the graph, which is not part of ``capture_ns``."""
     reserved_bytes: Bytes | None = None
-    """What PyTorch's allocator reserved from the device during the capture."""
+    """Bytes that PyTorch's allocator reserved from the device during the capture."""
     overlaps: bool = False
     """Another capture of the process was in progress meanwhile: ``reserved_bytes`` has what both
     reserved."""
     failure: str | None = None
     """The error that ended the capture."""
     diagnosis: Diagnosis | None = None
-    """What the error means, if it is about the capture."""
+    """The meaning of the error, if it is about the capture."""
     replays: Count = 0
     first_replay_ns: DurationNs | None = None
     last_replay_ns: DurationNs | None = None
@@ -163,7 +164,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
-    """What the program noted for its replays."""
+    """Numbers that the program noted for its replays."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -185,7 +186,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PoolStream(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pool reserved for one stream: no other stream can use its free blocks."""
+    """The memory of a pool for one stream: no other stream can use its free blocks."""
 
     device: Count
     stream: Address
@@ -224,7 +225,7 @@ class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ran from the replay of one graph to that of another (``--eager-breaks``)."""
+    """Ops that ran from the replay of one graph to that of another (``--eager-breaks``)."""
 
     before: LedgerGraphIndex
     after: LedgerGraphIndex

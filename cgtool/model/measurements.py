@@ -1,4 +1,4 @@
-"""What was measured of a capture: ``cgtool bench`` and ``cgtool profile``.
+"""Measurements of a capture: by ``cgtool bench`` and ``cgtool profile``.
 
 Durations are nanoseconds of the device unless a name says otherwise. The time of each node is in
 the node itself (``Node.start_ns``, ``Node.duration_ns``).
@@ -54,7 +54,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What NVML reported during the measurement."""
+    """Clocks and throttling that NVML reported during the measurement."""
 
     sm_mhz: tuple[Signed, ...] = ()
     memory_mhz: tuple[Signed, ...] = ()
@@ -109,7 +109,7 @@ class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Single replays without a profiler, between two CUDA events, launched while the device was
     still busy, so that launch time does not count."""
     empty_ns: tuple[MeasuredNs, ...] = ()
-    """The same two events with nothing between them."""
+    """Time between two events with nothing between them."""
     traced_ns: tuple[MeasuredNs, ...] = ()
     """Replays under the profiler: first start of a node to last end."""
     first_ns: MeasuredNs | None = None

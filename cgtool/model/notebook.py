@@ -1,4 +1,4 @@
-"""What the cells of a notebook are called.
+"""Names for the cells of a notebook.
 
 ipykernel compiles each cell as a temporary file that is never written, named by a hash of its text
 (``/tmp/ipykernel_12/629435271.py``). Readers know it by its number.

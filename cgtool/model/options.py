@@ -103,7 +103,7 @@ class CaptureOption(NamedTuple):
     """The accepted texts if the type is a ``Literal``."""
     metavar: str | None
     expected: str
-    """What a value must be, for the message about a value that is not."""
+    """A description of valid values, for the message about one that is not."""
     changes_graph: bool
     """Whether a gate notes that its two sides were captured with different values."""
 
@@ -153,7 +153,8 @@ def _option(name: str, hint: Any, default: Any) -> CaptureOption:
 
 
 def unexpected(name: str, value: object) -> str | None:
-    """What the capture option ``name`` takes, where ``value`` is not that; else None."""
+    """A description of what the capture option ``name`` takes, if ``value`` is not valid; else
+    None."""
     option = next(option for option in capture_options() if option.name == name)
     try:
         msgspec.convert(value, option.annotation)

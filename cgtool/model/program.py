@@ -1,4 +1,5 @@
-"""What ``cgtool run`` tells the Python processes of the program that it starts, and what they say.
+"""The settings that ``cgtool run`` passes to the Python processes of the program, in one
+environment variable.
 
 Every one of them reads this when it starts, so it imports nothing.
 """

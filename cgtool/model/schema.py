@@ -1,4 +1,4 @@
-"""What the fields of a capture mean: unit, range, the list that an index refers to, label.
+"""The meaning of a capture's fields: unit, range, the list that an index refers to, label.
 
 A field's type says it, with the aliases below: ``duration_ns: DurationNs | None``. msgspec refuses
 numbers out of range while it decodes. ``fields`` gives the rest to whoever needs it: the check of
@@ -111,7 +111,7 @@ def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 
 def reader(described: Sequence[Field]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads these fields of a struct, all at once."""
+    """A function that reads these fields of a struct, all at once."""
     names = [field.name for field in described]
     if len(names) > 1:
         return attrgetter(*names)

@@ -1,4 +1,4 @@
-"""What PyTorch itself recorded about the nodes of graphs: its annotations and its launch stacks.
+"""PyTorch's own records about the nodes of graphs: its annotations and its launch stacks.
 
 ``torch.cuda.graph_annotations.get_kernel_annotations()`` returns a mapping, which PyTorch's
 documentation saves as a pickle; ``dump_kernel_py_stacks`` writes gzipped JSON. The keys of both are

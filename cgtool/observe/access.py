@@ -1,4 +1,4 @@
-"""What op calls read and wrote: storages, bytes and floating-point operations, as plain numbers.
+"""Reads and writes of op calls: storages, bytes and floating-point operations, as plain numbers.
 
 Nothing is kept alive. A number names one storage over one lifetime: a weak reference to the shell
 of a dead storage keeps its address from being used again, and holds no device memory. Costs four to
@@ -8,6 +8,7 @@ six microseconds an op that launches, and does not disturb the program.
 from __future__ import annotations
 
 import logging
+import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from cgtool.torch_compat.private import (
     storage_address,
     weak_storage_expired,
 )
-from cgtool.torch_compat.storages import weak_reference
+from cgtool.torch_compat.storages import extent, weak_reference
 
 
 def _rows(args: Sequence[Any]) -> float:
@@ -92,7 +93,7 @@ _Sum = tuple[dict[int, torch.Tensor], int]
 
 @dataclass(slots=True)
 class _Known:
-    """What calls did whose arguments and results were alike, by positions among their tensors."""
+    """The accesses of calls with like arguments and results, by positions among their tensors."""
 
     call: Call
     reads: tuple[int, ...]
@@ -306,7 +307,7 @@ class AccessLog:
         return is_plain
 
     def argument_lists(self) -> tuple[ArgumentList, ...]:
-        """What ``Call.arguments`` refers to."""
+        """The lists of arguments that ``Call.arguments`` refers to."""
         return tuple(arguments for _, arguments in self._argument_lists.values())
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
@@ -368,12 +369,9 @@ def _bytes(tensor: torch.Tensor) -> int:
     """Bytes of the elements at different addresses: an expanded tensor repeats its elements."""
     if tensor.is_contiguous():
         return tensor.nbytes
-    distinct = extent = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride:
-            distinct *= size
-            extent += (size - 1) * stride
-    return min(distinct, extent) * tensor.element_size()
+    shape, stride = tensor.shape, tensor.stride()
+    distinct = math.prod(size for size, step in zip(shape, stride, strict=True) if step)
+    return min(distinct, extent(shape, stride)) * tensor.element_size()
 
 
 def _floating(tensors: Sequence[torch.Tensor]) -> str | None:

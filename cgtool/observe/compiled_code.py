@@ -40,7 +40,7 @@ class _Call(threading.local):
     """The outermost compiled function that this thread runs."""
 
     frame: FrameType | None = None
-    """Of the function of Dynamo's that calls it."""
+    """Frame of the function of Dynamo's that calls it."""
     has_run = False
     pause: AbstractContextManager[None]
 

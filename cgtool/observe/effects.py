@@ -1,4 +1,4 @@
-"""What an op does to memory, by its schema, tags and name: what it reads, writes and launches."""
+"""The effects of an op on memory, by its schema, tags and name: reads, writes and launches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ UNINITIALIZED = ("aten::empty", "aten::new_empty")
 
 @dataclass(slots=True, frozen=True)
 class Effect:
-    """What an op does to memory."""
+    """The effect of an op on memory."""
 
     writes: bool
     """It changes an argument."""

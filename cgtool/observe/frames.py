@@ -217,7 +217,7 @@ def _assign(frame: FrameType) -> None:
 
 
 SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType
-"""What keeps a frame between two calls."""
+"""Types of objects that keep a frame between two calls."""
 
 
 def suspended_frame(value: Any) -> FrameType | None:

@@ -1,15 +1,15 @@
-"""Where the code that Inductor generates comes from: ops, lines and modules of the user's program.
+"""Maps code that Inductor generated to the ops, lines and modules of the user's program.
 
 Above each launch in generated code, a comment has the names of the nodes that it was made from::
 
     # Topologically Sorted Source Nodes: [linear, h], Original ATen: [aten.addmm, aten.gelu]
 
-Those of a forward are nodes of the graph that Dynamo traced, which has their Python frames and
-their modules. Those of a backward are nodes of the graph that the file was lowered from; its text
-has the innermost frame of each. Dynamo traces, and the text is there, whether the code was compiled
-now or comes from a cache; only now there are the nodes themselves. Inductor's own map from lines to
-frames is empty where it partitions graphs; it serves where the comments name no nodes (backwards
-before PyTorch 2.9).
+The names in a forward are nodes of the graph that Dynamo traced, which has their Python frames and
+modules. The names in a backward are nodes of the graph that Inductor lowered; its text has the
+innermost frame of each. Both are known whether the code was just compiled or comes from a cache;
+only code that was just compiled also has the nodes of the lowered graph, with all their frames.
+Inductor's own map from lines to frames is empty where it partitions graphs; it is used where the
+comments name no nodes (backwards before PyTorch 2.9).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cgtool.torch_compat.patches import Patches
 
 
 class Source(NamedTuple):
-    """What a launch in generated code was made from."""
+    """The ops, line and module of the user's program behind a launch in generated code."""
 
     ops: tuple[str, ...] = ()
     """``("aten.add", "aten.gelu")``: all that were fused."""
@@ -50,18 +50,19 @@ class GeneratedCode:
 
     def __init__(self, patches: Patches) -> None:
         self._traced: dict[Hashable, dict[str, TracedNode]] = {}
-        """By compilation and by name."""
+        """Nodes that Dynamo traced, by compilation and by name."""
         self._compiled: dict[str, dict[str, TracedNode]] = {}
-        """The nodes of the graphs that were compiled now, by name of the file and by their own."""
+        """Nodes of lowered graphs that were just compiled, by the key of the graph and by name."""
         self._files: dict[str, _File] = {}
         self._by_code: dict[int, tuple[CodeType, _File]] = {}
-        """By id: functions with the same text are equal. The file of two may be the same one."""
+        """The file of each function, by the id of its code: code objects with the same text are
+        equal."""
         patches.wrap_later(*inductor.COMPILE_FX, self._compile_fx)
         patches.wrap_later(*inductor.POST_COMPILE, self._post_compile)
         patches.wrap_later(*inductor.LOWERING, self._lowering)
 
     def source(self, site: Site) -> Source:
-        """What a line of generated code was made from."""
+        """The source of a line of generated code."""
         code = site[0]
         _, file = self._by_code.get(id(code), (None, None))
         file = file or self._files.get(code.co_filename) or _File(code.co_filename, "", {}, {})
@@ -103,7 +104,7 @@ class GeneratedCode:
 _NAMES = "Source Nodes: ["
 _COMMENT = re.compile(rf"# .*{re.escape(_NAMES)}(.*?)\](?:, Original ATen: \[(.*?)\])?")
 _RUN, _CALLS = ".run(", ("extern_kernels.", "torch.ops.", "aten.")
-"""In a launch of a kernel that Inductor fused, and in those of other ops."""
+"""Text in the launch of a kernel that Inductor fused, and texts in the calls of other ops."""
 _IS_COMMENT = re.compile(r"\s*#")
 _DEFINITION = re.compile(r"^\s*(?:async def|def|class) ")
 _PLACE = re.compile(r"# .*?File: (.*):(\d+) in (.*?), code: ")
@@ -126,7 +127,7 @@ class _Launch(NamedTuple):
     """Source nodes, in topological order."""
     ops: tuple[str, ...]
     calls_op: bool
-    """The others run a kernel that Inductor fused."""
+    """Whether it calls an op; other launches run a kernel that Inductor fused."""
 
 
 class _Lowered(NamedTuple):
@@ -139,11 +140,11 @@ class _Lowered(NamedTuple):
 
 
 _Near = tuple[int, _Lowered]
-"""A node with a line, and how far it is."""
+"""The distance of a node with a line, and that node."""
 
 
 class _Origin(NamedTuple):
-    """Where a source node comes from."""
+    """The op, frames and module of a source node."""
 
     op: str
     frames: Frames
@@ -169,7 +170,7 @@ class _File:
         self._nodes: dict[str, _Origin | None] = {}
 
     def source(self, line: int) -> Source:
-        """What the launch in a line was made from."""
+        """The source of the launch in a line of this file."""
         launch = self._launches.get(line)
         if launch is None:
             return Source()
@@ -193,7 +194,7 @@ class _File:
 
     @cached_property
     def _launches(self) -> dict[int, _Launch]:
-        """By line: from each comment to the launch that it describes."""
+        """The launches, by line; each follows the comment that describes it."""
         launches: dict[int, _Launch] = {}
         lists: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         for number, text in enumerate(linecache.getlines(self._file), 1):
@@ -221,7 +222,7 @@ class _File:
         return frozenset(each.names[-1] for each in launches if each.calls_op and each.names)
 
     def _origin(self, line: int, launch: _Launch) -> _Origin | None:
-        """Where the result of a launch comes from: the last source node that computes something."""
+        """The origin of a launch's result: the last source node that computes something."""
         if launch.calls_op and not self._is_known(launch):
             origin = self._replacement(line, launch)
             if origin is not None:
@@ -273,9 +274,9 @@ class _File:
         return None if lowered is None else self._lowered(lowered)
 
     def _lowered(self, node: _Lowered) -> _Origin | None:
-        """A node of the graph that was lowered: what Dynamo knows of the nearest one with a line.
+        """The origin of a node of the lowered graph, from the nearest node with a line.
 
-        Nodes that replaced others have none, but for that of their result."""
+        Nodes that replaced others have no line, except the one that gives their result."""
         for nearest in (lambda: self._nearest_user, lambda: self._nearest_input):
             near = nearest().get(node.name)
             if near is not None:
@@ -294,7 +295,7 @@ class _File:
         return _Origin(op, frames, _path(*modules) if len(modules) == 1 else None)
 
     def _replacement(self, line: int, launch: _Launch) -> _Origin | None:
-        """Where a called op comes from whose source node is in no graph: it replaced others.
+        """The origin of a called op whose source node is in no graph, because it replaced others.
 
         It is the first, second, ... of the graph's nodes with this op that are no source nodes."""
         op = launch.ops[-1] if launch.ops else _SEEDS
@@ -336,7 +337,8 @@ class _File:
 
     @cached_property
     def _nearest_user(self) -> dict[str, _Near]:
-        """By name, of what a node leads to, itself included."""
+        """For each node, the nearest node with a line among itself and those that use its
+        result."""
         users: dict[str, list[str]] = {name: [] for name in self._graph}
         for node in self._graph.values():
             for name in node.inputs:
@@ -345,7 +347,8 @@ class _File:
 
     @cached_property
     def _nearest_input(self) -> dict[str, _Near]:
-        """By name, of what leads to a node, itself included."""
+        """For each node, the nearest node with a line among itself and its inputs, direct or
+        not."""
         return _nearest(self._graph.values(), attrgetter("inputs"))
 
     @cached_property
@@ -373,8 +376,8 @@ def _listed(names: str | None) -> tuple[str, ...]:
 def _nearest(
     nodes: Iterable[_Lowered], following: Callable[[_Lowered], Iterable[str]]
 ) -> dict[str, _Near]:
-    """For each node from which one with a line is reached, the nearest. ``nodes``: each after those
-    that follow it."""
+    """For each node, the nearest node with a line that ``following`` leads to. ``nodes`` are in an
+    order in which each comes after those that follow it."""
     nearest: dict[str, _Near] = {}
     for node in nodes:
         near = (nearest[name] for name in following(node) if name in nearest)
@@ -402,7 +405,7 @@ def _of_user(frames: Iterable[Frame]) -> Frames:
 
 @cache
 def _path(module: tuple[str, str] | None) -> tuple[str, str] | None:
-    """``layers.0`` of ``L['self'].layers.0``."""
+    """The module's path without Dynamo's root: ``layers.0`` for ``L['self'].layers.0``."""
     if module is None:
         return None
     path, kind = module

@@ -31,7 +31,7 @@ GRAPHS = "/torch/cuda/graphs.py"
 """The file of ``torch.cuda.graph`` and ``make_graphed_callables``, as ``package_part`` names it."""
 
 State = TypeVar("State")
-"""What a subscriber knows of a graph."""
+"""A subscriber's own state for a graph."""
 
 
 class Beginning(NamedTuple):
@@ -48,7 +48,7 @@ class Beginning(NamedTuple):
     owner: str
     """``torch.compile``, ``make_graphed_callables``, or the function of the user's."""
     key: str
-    """What ``torch.compile`` calls the graph: ``0/1 forward``."""
+    """``torch.compile``'s name of the graph: ``0/1 forward``."""
     because: str | None
     """Why it is captured again: the reason of ``torch.compile``, or ``RESET``, if the ``CUDAGraph``
     was reset after an earlier capture."""
@@ -57,7 +57,7 @@ class Beginning(NamedTuple):
 
 
 class Subscriber(Protocol[State]):
-    """What is called for all graphs, on the thread on which it happens."""
+    """Callbacks for the events of all graphs, on the thread on which each happens."""
 
     def protected(self) -> AbstractContextManager[None]:
         """Around all that is ours: what becomes of an error of it. It goes through."""
@@ -100,8 +100,8 @@ class Subscriber(Protocol[State]):
     def replay(
         self, original: Callable[[Any], None], graphs: dict[int, State], /
     ) -> Callable[[Any], None]:
-        """What takes the place of ``replay``; ``graphs`` are those that can be replayed, by id. If
-        it has a method ``forget``, that is called whenever they have changed.
+        """A replacement for ``CUDAGraph.replay``; ``graphs`` are those that can be replayed, by id.
+        If it has a method ``forget``, that is called whenever they have changed.
 
         Called as it is, because it counts: ``cgtool run`` must cost no more than microseconds.
         """
@@ -129,7 +129,7 @@ def replaying_class(graph_class: Any) -> Any:
 
 class _Thread(threading.local):
     expected: tuple[Beginning, Any] | None = None
-    """What this thread is about to capture, and what the subscriber made of that."""
+    """The capture that this thread is about to begin, and the subscriber's state for it."""
 
 
 class GraphFollower(Generic[State]):
@@ -210,7 +210,7 @@ class GraphFollower(Generic[State]):
         *_args: Any,
         **_kwargs: Any,
     ) -> tuple[Beginning, Any] | None:
-        """What was expected of ``capture_begin`` with these arguments; None if it was not."""
+        """The expected capture, if ``capture_begin`` has these arguments; else None."""
         expected, self._thread.expected = self._thread.expected, None
         if expected is not None and expected[0][:3] == (graph, pool, capture_error_mode):
             return expected
@@ -246,7 +246,7 @@ class GraphFollower(Generic[State]):
         *_args: Any,
         **_kwargs: Any,
     ) -> Beginning:
-        """What ``capture_begin`` with these arguments begins, called by ``frame``."""
+        """The capture that ``capture_begin`` with these arguments begins, called by ``frame``."""
         chain = chain_or_waiting(frame)
         key, because, warm_up_ns = self._trees.current()
         owner = COMPILE if key else _owner(frame, chain)
@@ -330,7 +330,7 @@ class TreeCapture(NamedTuple):
 
 class _TreeThread(threading.local):
     capture = TreeCapture()
-    """What this thread is about to capture."""
+    """The graph tree's capture that this thread is about to begin."""
     mismatch: Callable[[], str] | None = None
     """Returns why the last graph that was checked cannot be replayed; called only if it is captured
     again."""
@@ -354,7 +354,7 @@ class GraphTrees:
             patches.wrap_later(*point, wrapper)
 
     def current(self) -> TreeCapture:
-        """What this thread is about to capture."""
+        """The graph tree's capture that this thread is about to begin."""
         return self._thread.capture
 
     def _skip(self, original: Any, message: str, *args: Any, **kwargs: Any) -> Any:
@@ -389,7 +389,7 @@ class GraphTrees:
 
 
 def _owner(frame: FrameType | None, chain: Chain) -> str:
-    """What captures: PyTorch for its user, or a function of the user's."""
+    """The owner of a capture: PyTorch for its user, or a function of the user's."""
     for each in callers(frame):
         part = package_part(each.f_code.co_filename)
         if part.startswith("/torch/_inductor/"):

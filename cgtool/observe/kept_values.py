@@ -15,7 +15,7 @@ import torch
 from cgtool.torch_compat.weak import Weak
 
 MISSING = object()
-"""What is found of a value that is gone."""
+"""Stands for a value that is gone."""
 _CONTAINERS = list, dict, set, deque, types.SimpleNamespace
 """Types of what holds other things and has no weak references."""
 _DEPTH = 3

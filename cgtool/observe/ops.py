@@ -76,7 +76,7 @@ class OpCall:
     launches: tuple[int, int] = (0, 0)
     """Half-open range of the launch log (``OpRecorder.launch_count``) that ran inside the call."""
     access: Call | None = None
-    """What it read and wrote, if the recorder has an ``AccessLog`` and the call launched."""
+    """Its reads and writes, if the recorder has an ``AccessLog`` and the call launched."""
     extra: Any = None
     """For the owner of the recorder."""
 
@@ -186,7 +186,7 @@ def paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
 
 
 class ModuleNames:
-    """What modules are called: by the path from the first of ``roots`` that leads to them."""
+    """Names of modules: the path from the first of ``roots`` that leads to them."""
 
     def __init__(self, roots: Mapping[str, torch.nn.Module]) -> None:
         self._paths = paths(roots)
@@ -353,7 +353,7 @@ def left_alone(first_use: bool) -> Iterator[None]:
 
 
 class ThreadState:
-    """What a thread is running."""
+    """The op call that a thread is running, and the autograd number that it gets next."""
 
     __slots__ = ("call", "next_sequence", "previous", "run")
 
@@ -409,7 +409,7 @@ class OpRecorder:
 
     @property
     def running(self) -> ThreadState:
-        """What this thread is running."""
+        """The state of this thread."""
         return self._threads.running
 
     def execute(
@@ -465,7 +465,7 @@ class OpRecorder:
         self.note_made_by(call, self._threads.running, next_sequence_number())
 
     def note_made_by(self, call: OpCall, running: ThreadState, following: int) -> None:
-        """As ``note_made``, of a thread that runs ``running``; ``following`` is the next number."""
+        """``note_made`` for a thread that runs ``running``; ``following`` is the next number."""
         before = running.next_sequence
         if before != following:
             running.next_sequence = following

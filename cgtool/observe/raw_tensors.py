@@ -82,7 +82,7 @@ def _distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor of any layout has in memory, as a contiguous strided tensor."""
+    """The values of a tensor of any layout, as a contiguous strided tensor."""
     tensor = held(tensor)
     if tensor.is_quantized:
         tensor = tensor.int_repr()

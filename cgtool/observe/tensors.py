@@ -30,7 +30,7 @@ from cgtool.torch_compat.private import (
     storage_key,
     unwrapped,
 )
-from cgtool.torch_compat.storages import StorageMarks, StorageRef, storage_bytes
+from cgtool.torch_compat.storages import StorageMarks, StorageRef, extent, storage_bytes
 
 # --- on the GPU or on the host
 
@@ -181,7 +181,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
 
 
 def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What a tensor without storage of its own is made of."""
+    """The tensors that a tensor without storage of its own is made of."""
     if is_functorch_tensor(tensor):
         return [unwrapped(tensor)]
     try:
@@ -228,9 +228,8 @@ def needed_bytes(tensor: torch.Tensor) -> int:
     """The smallest size of a storage that has all elements of a strided tensor."""
     if not tensor.numel():
         return 0
-    places = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in places)
-    return int(last + 1) * tensor.element_size()
+    elements = tensor.storage_offset() + extent(tensor.shape, tensor.stride())
+    return int(elements) * tensor.element_size()
 
 
 def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:

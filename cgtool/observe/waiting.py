@@ -1,4 +1,4 @@
-"""For which thread a thread works: autograd's run no code of the program's.
+"""The thread for which a thread works: autograd's threads run work for the one that waits.
 
 On a GPU, a backward runs on a thread of autograd's, while the thread that called it waits.
 """

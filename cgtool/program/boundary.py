@@ -265,8 +265,8 @@ def load_error(
     fix: str | None = None,
     otherwise: Frames = (),
 ) -> CgtoolError:
-    """What the user's code raised while it was loaded. ``who``: the subject of the sentence.
-    ``otherwise``: the frames to show when the traceback has none of the user's."""
+    """The failure for an exception of the user's code while it was loaded. ``who``: the subject of
+    the sentence. ``otherwise``: the frames to show when the traceback has none of the user's."""
     if isinstance(error, CgtoolError):
         return error
     message = f"{who} raised {type(error).__name__}"

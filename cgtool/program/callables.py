@@ -1,4 +1,4 @@
-"""What is known of a callable of the user's before it is called."""
+"""A callable of the user's, described before it is called."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _signature_of(value: Any, *, follow_wrapped: bool) -> inspect.Signature | No
 
 @dataclass(frozen=True)
 class UserCallable:
-    """What is known of a callable of the user's before it is called."""
+    """The properties of a callable of the user's that are known before it is called."""
 
     value: Any
     name: str

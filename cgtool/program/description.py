@@ -1,4 +1,4 @@
-"""What a workload owns, and what a capture file says of it: entry, modules, tensors, caveats."""
+"""The description of a workload for a capture file: entry, modules, tensors, caveats."""
 
 from __future__ import annotations
 

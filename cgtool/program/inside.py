@@ -67,7 +67,7 @@ _OF_THE_PROCESS = types.FrameType, types.TracebackType, logging.Manager
 
 
 def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator[Named]:
-    """What is directly inside an object, with paths. ``places`` gets the places that hold it.
+    """Objects directly inside an object, with paths. ``places`` gets the places that hold it.
 
     Without ``places`` only what the code of a function names: not the closures of libraries, and
     not the other methods of its object; and paths as PyTorch names modules (``layers.0``), where
@@ -261,7 +261,7 @@ def _in_function(
 def _named_by(
     function: types.FunctionType, cells: dict[str, Any], places: list[Place] | None
 ) -> Iterator[Named]:
-    """What the code of a function names outside of it."""
+    """Objects outside a function that its code names."""
     table = function.__globals__
     tables: dict[str, dict[str, Any]] = {"global": table, "cell": cells, "import": sys.modules}
     names = []
@@ -280,7 +280,8 @@ def _named_by(
 def _in_file(
     path: str, module: types.ModuleType, read: tuple[str, ...], places: list[Place] | None
 ) -> Iterator[Named]:
-    """What the attributes ``read`` of a module lead to, through the modules of a package."""
+    """Objects that the attributes ``read`` of a module lead to, through the modules of a
+    package."""
     value: Any = module
     for number, name in enumerate(read):
         # What a library keeps is not restored: cgtool replaces functions of some while it
@@ -421,7 +422,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _in_class(path: str, kind: type, places: list[Place] | None) -> Iterator[Named]:
-    """What a class of the user's keeps for all its objects: a counter, a registry."""
+    """Values that a class of the user's keeps for all its objects: a counter, a registry."""
     if places is None or not _is_users(kind.__module__, sys.modules.get(kind.__module__)):
         return
     names = tuple(

@@ -45,7 +45,7 @@ def flatten_outputs(outputs: Any) -> list[Named]:
 
 @dataclass(frozen=True)
 class Backward:
-    """What a backward runs from and to: the arguments of ``torch.autograd.grad``."""
+    """The outputs and inputs of a backward: the arguments of ``torch.autograd.grad``."""
 
     outputs: tuple[Named, ...]
     inputs: tuple[Named, ...]
@@ -140,7 +140,7 @@ class Phase:
     part: WorkloadPart
     work: Callable[[], Any]
     result: Any = None
-    """What ``work`` returned; set by whoever runs it."""
+    """The result of ``work``; set by whoever runs it."""
 
 
 @dataclass

@@ -185,7 +185,7 @@ def frame_names(suspended: Any, names: set[str]) -> Place:
 
 
 def memory_file(file: io.StringIO | io.BytesIO) -> Place:
-    """What is in a file in memory, and where it is."""
+    """The contents of a file in memory, and its position."""
 
     def items() -> Items:
         return {} if file.closed else {"content": file.getvalue(), "at": file.tell()}

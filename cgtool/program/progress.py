@@ -26,7 +26,8 @@ Copies = dict[int, tuple[Any, Any]]
 
 
 def progress(value: Any) -> object | None:
-    """What differs once the object has gone on; None if it does not show, or can be restored."""
+    """A value that differs once the object has gone on; None if that does not show, or can be
+    restored."""
     if isinstance(value, SUSPENDED):
         frame = suspended_frame(value)
         return "ended" if frame is None else frame.f_lasti

@@ -1,4 +1,4 @@
-"""What the user's code can reach: two walks of steps (``program.inside``).
+"""Objects that the user's code can reach: two walks of steps (``program.inside``).
 
 ``reach`` walks a few steps and stops at modules, optimizers, tensors and generators: what a summary
 names, close to the function. ``Reachable`` walks as far as it goes, because a value that it misses
@@ -29,11 +29,11 @@ class Reachable:
 
     def __init__(self, roots: Iterable[Named]) -> None:
         self.places: list[Place] = []
-        """What holds objects, and can be restored."""
+        """Places that hold objects and can be restored."""
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """By identity: the first path to it."""
         self.random_sources: list[Any] = []
-        """Of PyTorch, Python and NumPy."""
+        """Random generators of PyTorch, Python and NumPy."""
         self.arrays: list[Any] = []
         self.objects: dict[int, Named] = {}
         """By identity: all of them, each with the first path to it."""
@@ -96,7 +96,7 @@ class Reached:
 
 
 def reach(function: Callable[..., Any]) -> Reached:
-    """What ``function`` can reach by name; an object with two names has the first."""
+    """Objects that ``function`` can reach by name; one with two names has the first."""
     if is_a(function, torch.nn.Module):
         return Reached(modules={"": cast(torch.nn.Module, function)})
     reached = Reached()

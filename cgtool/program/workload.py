@@ -78,7 +78,7 @@ class Workload:
     frame: Frame | None = None
     """Where the entry point is defined."""
     notes: tuple[str, ...] = ()
-    """What the reader must know: which globals were used, where inputs came from."""
+    """Notes for the reader: which globals were used, where inputs came from."""
     refusals: tuple[CgtoolError, ...] = ()
     """Why it cannot be captured as it is, though it can run: only ``check`` goes on."""
 
@@ -153,7 +153,7 @@ def _make_part(
 
 _NESTED_OBJECTS = 8
 _OWNERS = (torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
-"""What an object refers to and does not consist of."""
+"""Types of objects that another object refers to and does not consist of."""
 
 
 def tensors_in(tree: Any, objects: bool = False) -> list[Named]:
@@ -178,7 +178,7 @@ def _tensors_in(tree: Any, path: str, depth: int, objects: bool, seen: set[int])
 
 
 def _parts_of(leaf: Any, objects: bool) -> Iterator[tuple[str, Any]]:
-    """What a leaf of a pytree consists of, read without the methods of its own."""
+    """The parts of a leaf of a pytree, read without its own methods."""
     if is_a(leaf, dict):
         yield from ((f"[{key!r}]", value) for key, value in dict.items(leaf))
     elif is_a(leaf, list | tuple):

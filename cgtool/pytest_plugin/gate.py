@@ -37,8 +37,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+@\[\]-]")
 
 
 def root_of(config: pytest.Config) -> Path:
-    """What files are named from: pytest's root where a configuration file says which that is;
-    else its root depends on the arguments, and the folder that it was started in does not."""
+    """The folder that names of files begin from: pytest's root where a configuration file says
+    which that is; else its root depends on the arguments, and the folder that it was started in
+    does not."""
     return config.rootpath if config.inipath is not None else config.invocation_params.dir
 
 

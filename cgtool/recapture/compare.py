@@ -22,11 +22,11 @@ class Difference:
     at: int
     """The number of the op, of those on the device."""
     before: OpCall | None
-    """Of the first run; None where that has ended."""
+    """The op of the first run; None where that has ended."""
     after: OpCall | None
     old: Any = None
     new: Any = None
-    """What differs of the arguments; an ``OutsideTensor`` for another tensor."""
+    """The arguments that differ; an ``OutsideTensor`` for another tensor."""
     place: Place | None = None
     is_added: bool = False
     """The second run has this op in addition, and then goes on as the first."""

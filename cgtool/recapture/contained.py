@@ -33,7 +33,7 @@ from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
 
 _MOST_BYTES = 4 << 30
-"""Of what a run overwrites, which is copied before."""
+"""Limit of the memory that a run overwrites, which is copied before."""
 _MOST_OPS = 20
 """Times the ops of the run before: a loop whose length is a number that was set."""
 _FEW_OPS = 1000
@@ -179,7 +179,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restoring() -> Iterator[None]:
-    """What runs inside a contained run ends before that is stopped."""
+    """While entered, the contained run of this thread is not stopped: it is being undone."""
     run = _of_thread.run
     if run is None or run.is_restoring:
         yield
@@ -236,10 +236,10 @@ class UndoingRecorder(KeptOpRecorder):
         super().__init__(roots, annotations, inputs)
         self.most_ops = sys.maxsize
         self.draws: float | None = None
-        """What random ops on the host return: the lowest or the highest number."""
+        """The result of random ops on the host: the lowest or the highest number."""
         self.copies_device = True
-        """What is overwritten on the device is copied before, too; in a capture, which writes
-        nothing there, it is not."""
+        """Whether memory of the device is copied before it is overwritten: a capture writes
+        none."""
         self._saved: dict[int, tuple[torch.Tensor, torch.UntypedStorage | None]] = {}
         self._bytes = 0
 
@@ -291,7 +291,7 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time")
 
 
 def times_now() -> dict[str, float]:
-    """What each of these functions returns, by name."""
+    """The time that each of these functions returns, by name."""
     return {name: getattr(time, name)() for name in _CLOCKS}
 
 

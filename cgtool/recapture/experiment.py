@@ -45,11 +45,11 @@ _MOST_FINDINGS = 8
 _FURTHER = (50, 300, 1000, 20_000, 1_000_000)
 """By how many steps of an iteration numbers are moved further."""
 _MULTIPLE = 72_072_000
-"""Of all small numbers: what happens every so many steps happens at this one."""
+"""A multiple of all small numbers: what happens every so many steps happens at this one."""
 _POWERS = (10, 100, 1000, 10_000, 100_000)
 _MOST_CONSTANTS = 12
 _MOST_STEPS = 2000
-"""Of an iterator, and of iterations that follow each other."""
+"""Limit for the steps of an iterator, and for iterations that follow each other."""
 _SECONDS_OF_WALK = 1.0
 _LATER_DAY = 1.4321987
 """Days from now, at another time of the day."""
@@ -57,7 +57,7 @@ _SEEDS = 16
 _EXTREMES = (2**-40, 1 - 2**-24)
 """A number that is hardly ever drawn, at each end."""
 _MOST_DRAWS = 100_000
-"""Of one of these: code that draws until it has another one never ends."""
+"""Limit for the draws of one of these: code that draws until it has another one never ends."""
 _MOVABLE = frozenset(
     (
         *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -87,7 +87,7 @@ class Caused:
 
 @dataclass
 class Outcome:
-    """What running again has shown."""
+    """The result of an experiment."""
 
     first: Iteration
     second: Iteration
@@ -96,7 +96,7 @@ class Outcome:
     moved: list[tuple[Item, Item]] = field(default_factory=list)
     """Containers that have changed in both iterations, each with both changes."""
     codes: list[types.CodeType] = field(default_factory=list)
-    """Of the functions that the code can reach."""
+    """Code objects of the functions that the code can reach."""
     limits: list[str] = field(default_factory=list)
     """Why less was tried than could have been."""
 
@@ -438,7 +438,7 @@ def _is_movable(item: Item) -> bool:
 
 
 def _value_and_step(item: Item) -> tuple[Any, Any]:
-    """What it is, and by how much an iteration moves it; of an array as a tensor."""
+    """The value of an item, and by how much an iteration moves it; of an array as a tensor."""
     before, value = item.before, item.after
     if item.kind == "tensor" and not isinstance(value, torch.Tensor):
         before, value = map(torch.from_numpy, (before, value))

@@ -1,4 +1,4 @@
-"""What Python holds on the host: read, compared, changed item by item, and restored.
+"""The state that Python holds on the host: read, compared, changed item by item, and restored.
 
 An ``Item`` is one thing that two readings do not share: an attribute, an item of a container, the
 values of a small CPU tensor, the state of a random generator. Iterators of Python and NumPy arrays
@@ -61,7 +61,7 @@ class Item:
 
 @dataclass
 class Reading:
-    """What the host held at one time."""
+    """The state of the host at one time."""
 
     places: list[Items] = field(default_factory=list)
     iterators: dict[tuple[int, Any], Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Reading:
 
 
 class HostState:
-    """What can be reached from some objects, and the random generators of the host."""
+    """The host state that some objects lead to, and the random generators of the host."""
 
     def __init__(self, reach: Callable[[], Reachable]) -> None:
         self._reach = reach
@@ -147,12 +147,12 @@ class HostState:
         self._sources += _unknown(reachable.random_sources, self._sources, id)
 
     def codes(self) -> list[CodeType]:
-        """Of the functions that the code can reach."""
+        """Code objects of the functions that the code can reach."""
         found = (value for _, value in self._reach().objects.values())
         return [each.__code__ for each in found if isinstance(each, FunctionType)]
 
     def read(self) -> Reading:
-        """What it is now. A later reading has more, if more is reachable by then."""
+        """Reads the state as it is now. A later reading has more, if more is reachable by then."""
         self._look()
         reading = Reading()
         copies: Copies = {}
@@ -204,7 +204,7 @@ class HostState:
                     bits.state = type(bits)(number).state
 
     def differences(self, before: Reading, after: Reading) -> list[Item]:
-        """What two readings do not share, the later of which may have more."""
+        """The items that two readings do not share; the later one may have more."""
         items: list[Item] = []
         for number, place in enumerate(self.places[: len(before.places)]):
             old, new = before.places[number], after.places[number]
@@ -225,7 +225,7 @@ class HostState:
         return items
 
     def changed_since(self, values: Values, reading: Reading) -> list[Item]:
-        """What differs from ``plain_values`` of another time, as far as these say."""
+        """The items that differ from ``plain_values`` of another time, as far as these go."""
         items: list[Item] = []
         for number, (place, held) in enumerate(zip(self.places, reading.places, strict=False)):
             for key, value in held.items() if _holds_objects(place) else ():

@@ -32,7 +32,7 @@ from cgtool.torch_compat.storages import StorageRef
 
 @dataclass
 class Iteration:
-    """What one eager iteration did."""
+    """The ops and side effects of one eager iteration."""
 
     ops: list[Op]
     record: Record

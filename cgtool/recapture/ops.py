@@ -45,8 +45,8 @@ READS = frozenset(
 
 
 Place = tuple[int | str, int]
-"""Of a value among the arguments of an op: the position or name of the argument, and that of the
-value in it. That a list has grown moves no other argument."""
+"""The place of a value among the arguments of an op: the position or name of the argument, and that
+of the value in it. That a list has grown moves no other argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class KeptOpRecorder(OpRecorder):
         return result
 
     def _op(self, call: OpCall, func: Any, args: Any, kwargs: Any) -> Op:
-        """What is known of an op before it runs."""
+        """The record of an op before it runs."""
         # What is overwritten is not read.
         unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
         read_on_host: dict[Place, int] = {}

@@ -1,4 +1,4 @@
-"""What a script captures, run again as its replays begin.
+"""Runs captured code of a script again as replays of its graphs begin.
 
 A replay repeats what was captured, where eager code would run with what Python holds by then. So
 the captured statements run once more as some replays of a graph begin, and nothing of that stays.
@@ -39,7 +39,7 @@ _MOST_GRAPHS = 32
 _MOST_OF_LINE = 4
 """Graphs that one line captures."""
 _MOST_RUNS = 12
-"""Of the code of one graph."""
+"""Limit for the runs of the code of one graph."""
 _SECONDS_OF_RUN = 5.0
 _LEAST_SECONDS = 5.0
 """For all runs of a script; as much time as the script itself has taken, if that is more."""
@@ -49,7 +49,7 @@ _DUE = frozenset((0, 1, 2, 4, 8, 16, 64, 256, 1024))
 
 @dataclass
 class Rerun:
-    """What a graph's code does differently as a replay begins."""
+    """A difference between a graph and what its code does as a replay begins."""
 
     graph: WatchedGraph
     difference: Difference
@@ -245,7 +245,7 @@ class Regions:
     # --- the end
 
     def found(self) -> list[Rerun]:
-        """What is to be reported when the script has ended: one of the graphs that a line captures,
+        """The reruns to report when the script has ended: one of the graphs that a line captures,
         if none of them was right after one had differed."""
         right = {graph.frames for graph in self._right}
         places: dict[Frames, Rerun] = {}

@@ -28,12 +28,12 @@ from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.storages import Layout
 
 _MOST_BYTES = 4 << 30
-"""Of what a graph writes, which is copied."""
+"""Limit of the memory that a graph writes, which is copied."""
 
 
 @dataclass
 class Captured:
-    """What is known of a graph whose code can run again."""
+    """A graph whose code can run again."""
 
     graph: WatchedGraph
     region: Region
@@ -211,7 +211,7 @@ def _made(assigned: dict[str, Any]) -> list[torch.Tensor]:
 def _of_capture(
     captured: Iteration, again: Iteration, made: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What the same ops have made in the capture, if all of that is alive."""
+    """The tensors that the same ops have made in the capture, if all of them are alive."""
     before, after = ([op for op in run.ops if not op.host] for run in (captured, again))
     if [op.call.name for op in before] != [op.call.name for op in after]:
         return []
@@ -249,7 +249,7 @@ class _Memory:
 
     @contextlib.contextmanager
     def restored(self, values: _Values) -> Iterator[None]:
-        """What runs inside leaves nothing in them."""
+        """Restores these tensors after whatever runs inside."""
         try:
             yield
         finally:

@@ -55,12 +55,12 @@ _BATCHING = "transformers.generation.continuous_batching"
 def _padded(
     result: tuple[int, int], _runner: Any, num_q_tokens: int, max_kv_read: int, *_: Any, **__: Any
 ) -> dict[str, float] | None:
-    """Of ``maybe_pad_inputs``."""
+    """Sizes from the result of ``maybe_pad_inputs``."""
     return _padded_sizes((num_q_tokens, max_kv_read), result)
 
 
 def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> dict[str, float] | None:
-    """Of ``get_model_kwargs(padded_q_size, padded_kv_cache_size)``, before there was
+    """Sizes from ``get_model_kwargs(padded_q_size, padded_kv_cache_size)``, before there was
     ``maybe_pad_inputs``."""
     tokens = getattr(batch, "actual_query_length", None)
     read = getattr(batch, "actual_read_sizes", None)
@@ -80,7 +80,8 @@ def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> dict[str,
 
 
 def _filled(result: dict[str, Any], _model: Any, input_ids: Any, *_: Any, **__: Any) -> Any:
-    """Of ``prepare_inputs_for_generation``, whose ``input_ids`` are the whole text until now."""
+    """Sizes from ``prepare_inputs_for_generation``, whose ``input_ids`` are the whole text until
+    now."""
     cache: Any = result.get("past_key_values")
     if not getattr(cache, "is_compileable", False):
         return None

@@ -26,12 +26,12 @@ _warned: list[str] = []
 
 
 class Recording:
-    """What a block recorded."""
+    """The recording of a block."""
 
     path: Path | None = None
     """The file, once it is written; None if the block adds nothing to another recording."""
     sentence = ""
-    """What the ledger says first: ``6 graphs, 249 replays``; empty until there is a file."""
+    """The first sentence of the ledger: ``6 graphs, 249 replays``; empty until there is a file."""
     _state = "not finished"
 
     def __repr__(self) -> str:

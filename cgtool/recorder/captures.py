@@ -90,7 +90,7 @@ class Capture:
         self.free_bytes: int | None = None
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
-        """What it holds, as far as it must be read before its end."""
+        """Reads the part of its contents that must be read before its end."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
         self.collector_ns = 0
@@ -122,7 +122,7 @@ class Capture:
         self.contents = self._watch.read()
 
     def with_cause(self, finding: Finding) -> Finding:
-        """As of ``Watch``."""
+        """See ``Watch.with_cause``."""
         return self._watch.with_cause(finding)
 
     def stop(self) -> None:
@@ -509,8 +509,8 @@ def _diagnosis(
     phase: str = "capture",
     nested: Frames = (),
 ) -> Finding | None:
-    """What the error that ended a capture means, at the line that raised it, or that began another
-    capture inside it (``nested``); None if it is not about the capture."""
+    """The meaning of the error that ended a capture, at the line that raised it, or that began
+    another capture inside it (``nested``); None if it is not about the capture."""
     # Slow to import, and most programs never need it.
     from cgtool.detectors.capture_errors import API_ORDER_MISUSE, explain
 
@@ -531,7 +531,8 @@ def _has_unknown_cause(diagnosis: Finding) -> bool:
 
 
 def _own_exception(raised: BaseException) -> Finding | None:
-    """The same for an exception that has another cause; None if it asks the program to end."""
+    """The finding behind an exception that has another cause; None if it asks the program to
+    end."""
     from cgtool.detectors.capture_errors import own_exception
 
     if not isinstance(raised, Exception):

@@ -32,7 +32,7 @@ class Before(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What this thread is about to capture."""
+    """Times at which this thread began to prepare its next capture."""
 
     entered: int | None = None
     """When it entered ``torch.cuda.graph``."""

@@ -44,7 +44,7 @@ class _Ran:
 
 
 class _Counter:
-    """The same op, over all times that the program went from one graph to another."""
+    """Calls of the same op, over all times that the program went from one graph to another."""
 
     def __init__(self, chunk: Any, offset: int, kept: object) -> None:
         """``kept`` must not be freed, because the counter is found by its id."""

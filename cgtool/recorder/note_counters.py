@@ -83,7 +83,8 @@ class NoteCounters:
 
 
 def take_noted() -> dict[str, float] | None:
-    """What this thread noted last, or the one that waits in a backward for this one; only once."""
+    """The numbers that this thread noted last, or the one that waits in a backward for this one;
+    only once."""
     noted = pending.pop(get_ident(), None)
     if noted is None and (waiting := waiting_thread()) is not None:
         noted = pending.pop(waiting, None)

@@ -44,7 +44,7 @@ def note_alone(values: dict[str, float]) -> None:
 
 
 def key_of(values: dict[str, float]) -> str:
-    """What a graph that is captured after this note is called: ``tokens 16, cache 256``."""
+    """The name of a graph that is captured after this note: ``tokens 16, cache 256``."""
     return ", ".join(
         f"{name} {values.get(PADDED + name, value)}"
         for name, value in values.items()

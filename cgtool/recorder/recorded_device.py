@@ -1,4 +1,5 @@
-"""What the recorder needs of a device; ``recorded_device`` of cuda and of simulated have it."""
+"""The operations of a device that the recorder needs; ``recorded_device`` of cuda and of simulated
+implement them."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class RecordedDevice(Protocol):
     simulated: bool
 
     def environment(self) -> Callable[[], Environment]:
-        """That of the current device, to be asked for later, by any thread."""
+        """A function that returns the environment of the current device, later and on any
+        thread."""
 
     def notes_ops_in_python(self) -> bool:
         """Whether captures are noted in Python, and a faster recorder could be compiled. After

@@ -317,8 +317,8 @@ class Recorder(Subscriber[_Graph]):
 
 
 def _with_note(beginning: Beginning) -> Beginning:
-    """With what the program noted for it as its key."""
-    # Those of torch.compile have a name, or none: the note is for the replay that follows.
+    """The beginning with what the program noted for it as its key."""
+    # A note before a capture of torch.compile is for the replay that follows.
     if beginning.owner == COMPILE or not (noted := take_noted()):
         return beginning
     sizes = {name: size for name, size in noted.items() if is_number(size)}

@@ -20,7 +20,7 @@ from cgtool.recorder.note_counters import GraphNotes, NoteCounters, take_noted
 
 
 class LookedUp(NamedTuple):
-    """Of which replays of a graph the line is looked up: that takes longer than to count them.
+    """Replays of a graph whose line is looked up: that takes longer than to count them.
     Loops repeat their lines after other numbers than these."""
 
     first: int = 8

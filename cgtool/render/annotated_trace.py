@@ -119,7 +119,7 @@ def nodes(
 def _agreed(
     launches: Iterable[Launch], capture: Capture, key_of: Callable[[Record], Key | None]
 ) -> dict[Key, dict[str, str]]:
-    """What is known of each node, but for those of which two launches say different things."""
+    """The place of each node, except where two launches contradict each other."""
     annotator = Annotator(capture)
     known: dict[Key, dict[str, str] | None] = {}
     for launch in launches:
@@ -131,7 +131,7 @@ def _agreed(
 
 
 def for_pytorch(launches: Sequence[Launch], capture: Capture) -> dict[int, list[dict[str, str]]]:
-    """What ``cuda_graph_annotations=`` of PyTorch's ``export_chrome_trace`` takes: by the id of a
+    """The argument ``cuda_graph_annotations=`` of PyTorch's ``export_chrome_trace``: by the id of a
     node, as the process that was traced has them. Empty for a trace without ids."""
     known = _agreed(launches, capture, _id)
     return {number: [arguments] for number, arguments in known.items()}
@@ -170,7 +170,7 @@ def _bands(
             if each.how not in ("ambiguous", "none")
         ]
         device = launch.records[0].launch[0]
-        # Those with a name have negative numbers.
+        # Devices with a name have negative numbers.
         pid = BANDS_PID + (device if device >= 0 else _NAMED - device)
         if device not in devices:
             devices[device] = _Lanes()

@@ -121,7 +121,7 @@ VERDICTS: Sequence[Column[PhaseVerdict]] = (
 
 
 def _evidence(verdicts: Sequence[PhaseVerdict]) -> list[tuple[str, str]]:
-    """What the verdicts rest on, and what to do about those that could not be given."""
+    """Evidence for the verdicts, and the remedy for those that could not be given."""
     answers = [(verdict.phase, verdict.answer) for verdict in verdicts if verdict.answer]
     reasons = [("not compared", reason) for verdict in verdicts for reason in verdict.reasons]
     counts = [("measured by", answer.counted) for _, answer in answers]

@@ -157,7 +157,7 @@ def _section(name: str, target: Judged) -> str:
 
 _MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|#~$"} | {"&": "&amp;"})
 _BLOCK = re.compile(r"\A(?:[-+](?= |\Z)|-(?=[- ]*\Z)|\d{1,9}[.)](?= |\Z))")
-"""What makes a list or a rule of a line that begins with it."""
+"""The beginning of a line that Markdown takes for a list or a rule."""
 _LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 

@@ -121,7 +121,7 @@ def sentence(verdict: Verdict) -> str:
 
 
 def explained(target: Judged, *, reasons: bool = False) -> list[tuple[Verdict, tuple[str, ...]]]:
-    """What is behind every verdict that is not a pass, the same line of one figure once; with
+    """The evidence for every verdict that is not a pass, the same line of one figure once; with
     ``reasons``, also why something is undecided."""
     groups: list[tuple[Verdict, tuple[str, ...]]] = []
     shown: set[tuple[str, str]] = set()
@@ -164,7 +164,7 @@ def conclusion(report: GateReport) -> Text:
 
 
 def error_lines(error: Failure) -> tuple[str, ...]:
-    """What went wrong, where, why, how to fix it, and the codes of its causes, one line each."""
+    """An error as lines: what, where, why, how to fix it, and the codes of its causes."""
     # A round of a recursion that was left out has no file.
     frames = (
         f"at {shown_file(frame.file)}:{frame.line} in {frame.function}"

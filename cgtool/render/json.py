@@ -172,7 +172,7 @@ def _location(frame: Frame) -> dict[str, Any]:
 
 
 class ResolvedNode(msgspec.Struct, omit_defaults=True, gc=False):
-    """What a node's indices refer to."""
+    """A node with the things that its indices refer to."""
 
     id: int
     type: str

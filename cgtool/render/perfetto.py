@@ -67,7 +67,7 @@ class Slices:
         self._around: dict[tuple[int | None, str, int], tuple[str, Arguments | None]] = {}
 
     def around(self, span: Span) -> tuple[str, Arguments | None]:
-        """Of a slice around nodes."""
+        """Name and arguments of a slice around nodes."""
         key = (span.node.origin, span.kind, span.depth)
         if key not in self._around:
             self._around[key] = _around(span, self.nodes.places.of(span.node))

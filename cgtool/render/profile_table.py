@@ -287,7 +287,7 @@ ORDER: Sequence[Column[OrderRow]] = (
 
 
 def _legend(report: ProfileReport) -> Iterator[tuple[str, str]]:
-    """What the tables say that is not in a heading, as far as it is shown."""
+    """Headings that are shown, with their explanations."""
     route = {
         "cupti": "CUPTI's records, which name the node",
         "profiler": "PyTorch's profiler, whose kernels are matched to nodes by their order",

@@ -197,8 +197,8 @@ class Column(Generic[Row]):
         return self.format or _UNITS.get(re.split("[._]", self._field)[-1], value_text)
 
     def is_numeric(self, rows: Sequence[Row]) -> bool:
-        """What the column says; else whether every value of these rows is a number or None, and
-        some are not None."""
+        """Whether the column says so; else whether every value of these rows is a number or None,
+        and some are not None."""
         if self.numeric is not None:
             return self.numeric
         values = [value for row in rows[:_SAMPLE] if (value := self.cell(row)) is not None]
@@ -253,7 +253,7 @@ class Table(Generic[Row]):
     name: str = ""
     """The name for ``--table``; by default derived from the title."""
     part: tuple[str, str] | None = None
-    """What all rows have in common, where a screen has such a table for each graph: ``("graph",
+    """A value that all rows share, where a screen has such a table for each graph: ``("graph",
     "forward")``. In CSV, the first column."""
 
     def __post_init__(self) -> None:
@@ -382,7 +382,7 @@ def _fit(
 
 
 class Screen:
-    """What a command prints: tables, lines and notes, one below the other."""
+    """The output of a command: tables, lines and notes, one below the other."""
 
     def __init__(self, *, simulated: bool = False, explain: bool = False) -> None:
         self.simulated = simulated

@@ -21,7 +21,7 @@ _MOST_BYTES = 8 << 20
 
 
 class _Escapes(dict[int, str]):
-    """What is shown for each character, for ``str.translate``."""
+    """The text shown for each character, for ``str.translate``."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

@@ -1,4 +1,4 @@
-"""What PyTorch's allocators can list, and what a capture permits them."""
+"""Queries to PyTorch's allocators, as far as a capture permits them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pins_in_captures() -> bool:
 
 
 def pool_sizes(pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-    """What these pools have from each device, by stream."""
+    """Bytes that these pools have reserved on each device, by stream."""
     sums: dict[tuple[tuple[int, int], int, int], list[int]] = {}
     for segment in memory_segments():
         first, second = segment["segment_pool_id"]

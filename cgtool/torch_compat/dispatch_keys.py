@@ -51,7 +51,7 @@ class Kernels:
         self._own_libraries: dict[str, Any] = {}
         """The libraries that hold the kernels of single ops, by namespace."""
         self._installed: Callable[[int], Any] | None = None
-        """What installed the kernel for all ops, if it is not that in Python."""
+        """The function that installed the kernel for all ops, if it is not the one in Python."""
         self._passed: set[str] = set()
         """Ops that pass."""
         self._owners: set[str] = set()

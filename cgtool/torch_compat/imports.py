@@ -45,7 +45,7 @@ class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
         if name != self._name or self not in sys.meta_path:
             return None
-        # Those before this one have been asked; another may wait for the same module.
+        # The finders before this one were asked; another may wait for the same module.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)

@@ -25,7 +25,7 @@ _WITHOUT = {
     "torch._dynamo.eval_frame._maybe_set_eval_frame": _NO_OPS,
     "torch._dynamo.eval_frame.set_skip_guard_eval_unsafe": _NO_OPS,
 }
-"""What is lost without a name. Those that are replaced follow."""
+"""The loss without each name. The names that are replaced follow below."""
 
 
 def _point(module: str, path: str, without: str) -> LatePoint:
@@ -72,7 +72,7 @@ COMPILERS = (
     LatePoint(_HEURISTICS, "CachingAutotuner.precompile"),
     LatePoint(_HEURISTICS, "CachingAutotuner.autotune_to_one_config"),
 )
-"""What compiles, tunes or loads kernels."""
+"""Functions that compile, tune or load kernels."""
 
 
 def private_names() -> list[PrivateName]:
@@ -106,7 +106,8 @@ def kernel_launch() -> PatchPoint | None:
 
 
 def compilation() -> Hashable:
-    """What is being compiled on this thread: ``0/1`` for the second time that a function is."""
+    """The compilation in progress on this thread: ``0/1`` for the second time that a function
+    is."""
     context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
     current = getattr(context, "current_compile_id", None)
     return None if current is None else current()
@@ -119,7 +120,7 @@ class TracedNode(NamedTuple):
     op: str
     """The name of the function or of the method."""
     stack: str
-    """As in a traceback: innermost last."""
+    """Frames in the order of a traceback: innermost last."""
     module: tuple[str, str] | None
     """Path and type of the innermost module, from the variable on that holds the outermost one:
     ``L['self'].layers.0``."""
@@ -155,13 +156,13 @@ class LoweredCode(NamedTuple):
     """The name of the file."""
     file: str
     code: tuple[CodeType, ...]
-    """Of its functions."""
+    """Code objects of its functions."""
     graph: str
     """The graph that it was made from, as text."""
 
 
 def lowered_code(graph: Any) -> LoweredCode | None:
-    """What a ``CompiledFxGraph`` knows of its code; None where it is not Python."""
+    """The generated code of a ``CompiledFxGraph``; None where it is not Python."""
     call = getattr(graph, "current_callable", None)
     code = getattr(call, "__code__", None)
     names = getattr(getattr(call, "__func__", call), "__globals__", None)

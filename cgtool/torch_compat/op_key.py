@@ -216,8 +216,8 @@ _unseen: set[str] = set()
 
 
 def run_inspected(op_name: str, inspector: Inspector, run: Callable[[], Result]) -> Result:
-    """What ``run`` returns, which runs an observed op: inspect what its kernel calls, down to ops
-    whose kernel is another one on a GPU."""
+    """Calls ``run``, which runs an observed op, and returns its result: inspects what its kernel
+    calls, down to ops whose kernel is another one on a GPU."""
     if op_name in _unseen:
         return run()
     _inside.inspector = inspector
@@ -236,8 +236,8 @@ def run_inspected(op_name: str, inspector: Inspector, run: Callable[[], Result])
 
 
 def run_python_kernel(op_name: str, run: Callable[[], Result]) -> Result:
-    """What ``run`` returns, which runs an op in a placer: the placer stands before what a custom
-    op's Python code calls, too."""
+    """Calls ``run``, which runs an op in a placer, and returns its result: the placer stands before
+    what a custom op's Python code calls, too."""
     if _inside.inspector is not None or not may_have_python_kernel(op_name):
         return run()
     return run_inspected(op_name, lambda *_: None, run)
@@ -312,7 +312,7 @@ def _is_subclass(leaf: Any) -> bool:
 
 
 KERNEL_CODES = (_kernel.__code__, OP_KERNEL_CODE, _higher_order_kernel.__code__)
-"""Of the frames between an op's caller and the observer."""
+"""Code of the frames between an op's caller and the observer."""
 _passed_over = {id(code): code for code in (*KERNEL_CODES, RUN_CODE, run_observed.__code__)}
 """By id, because comparing code objects takes longer than everything else that is done for a
 frame."""

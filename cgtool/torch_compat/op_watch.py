@@ -40,7 +40,7 @@ class BuildError(Exception):
 
 @functools.cache
 def _digest() -> str:
-    """Of this PyTorch, this Python and this source."""
+    """A hash of this PyTorch, this Python and this source."""
     build = f"{torch.__version__} {torch.version.git_version} {sysconfig.get_config_var('SOABI')}"
     return hashlib.sha256(SOURCE.read_bytes() + build.encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What belongs to other modules, changed for a while: attributes, and Python's collector."""
+"""Temporary changes to other modules: replaced attributes, and Python's collector switched off."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Patches(contextlib.ExitStack):
         self._changes: list[tuple[Any, str, Any, Any]] = []
         """Owner, name, the value before and the one set."""
         self._hooks: list[tuple[Callable[[], Any], list[Any]]] = []
-        """What registers each hook, and its handle."""
+        """The function that registers each hook, and its handle."""
         self._suspensions = 0
         self._lock = threading.RLock()
         self.callback(self._forget)
@@ -146,14 +146,12 @@ class SwitchedPatches:
         self._waits.callback(end)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """As of ``Patches``."""
         wrapped = _Wrapped(owner, name, wrapper)
         self._wrapped.append(wrapped)
         if self._is_on:
             wrapped.set()
 
     def wrap_later(self, module: str, path: str, wrapper: Callable[..., Any]) -> None:
-        """As of ``Patches``."""
         self.callback(
             _once_there(module, path, lambda owner, name: self.wrap(owner, name, wrapper))
         )

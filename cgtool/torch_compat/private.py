@@ -33,7 +33,7 @@ class PrivateName(NamedTuple):
     part: str
     """The part of cgtool that needs it."""
     without: str
-    """What is lost where it is missing."""
+    """The loss where it is missing, for ``cgtool doctor``."""
     present: bool
     gpu: bool
     """Builds of PyTorch without CUDA do not have it."""
@@ -94,7 +94,7 @@ class PatchPoint(NamedTuple):
 
 
 class LatePoint(NamedTuple):
-    """The same in a module that not every program imports:
+    """A private name in a module that not every program imports:
     ``patches.wrap_later(*point, wrapper)``."""
 
     module: str
@@ -155,7 +155,7 @@ def _stage(scaler: Any, optimizer: torch.optim.Optimizer) -> str | None:
 scaler_stage: Callable[[Any, torch.optim.Optimizer], str | None] = _private(
     "check", "torch.amp.grad_scaler.OptState", "gradients are unscaled twice, unseen", value=_stage
 )
-"""What a ``GradScaler`` has noted of an optimizer since its last ``update()``: ``READY``,
+"""The stage that a ``GradScaler`` has noted of an optimizer since its last ``update()``: ``READY``,
 ``UNSCALED``, ``STEPPED``; None if it is disabled."""
 
 
@@ -429,7 +429,7 @@ MODULE_TENSORS = ("_parameters", "_buffers")
 MODULE_TABLES = (*MODULE_TENSORS, "_modules")
 """Attributes of a module that hold what ``__getattr__`` finds."""
 TABLES_OF = parameters_of, buffers_of, children_of
-"""What they hold, by module."""
+"""Functions that return these tables of a module."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -519,7 +519,8 @@ CAPTURING_QUERIES = tuple(
     _simulated(f"{owner}._cuda_isCurrentStreamCapturing", _UNSIMULATED)
     for owner in ("torch.cuda.graphs", "torch._C")
 )
-"""What ``torch.cuda.is_current_stream_capturing`` calls, by whatever name the code knows it."""
+"""The functions behind ``torch.cuda.is_current_stream_capturing``, by whatever name the code knows
+it."""
 GROUP_TENSORS = _simulated(
     "torch._C._group_tensors_by_device_and_dtype", "foreach optimizers fail there"
 )

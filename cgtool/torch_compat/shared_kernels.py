@@ -1,4 +1,4 @@
-"""What PyTorch's table of ops says of their kernels on a GPU.
+"""Kernels of ops on a GPU, by PyTorch's own table of ops.
 
 ``native_functions.yaml``, which is installed with PyTorch (``torchgen``), names the C++ function
 behind an op for each backend: ``CPU, CUDA: linalg_eig`` or ``CompositeExplicitAutograd: linspace``.
@@ -46,7 +46,7 @@ _TAKES_HOST_TENSORS = ("copy_", "index.", "index_put", "_index_put_impl_", "_to_
 
 @functools.cache
 def _stanzas() -> dict[str, str]:
-    """What the file says of each op; empty if it is not installed."""
+    """The entry of each op in the file; empty if it is not installed."""
     torchgen = importlib.util.find_spec("torchgen")
     for folder in (torchgen and torchgen.submodule_search_locations) or ():
         file = Path(folder) / _FILE
@@ -73,7 +73,7 @@ def shares_kernel(name: str) -> bool:
 
 @functools.cache
 def device_check(name: str) -> str | None:
-    """What an op on a GPU does with tensors of the host: it takes none of them (``all``), or only
+    """The tensors of the host that an op on a GPU refuses: it takes none of them (``all``), or only
     those without dimensions (``iterator``); None if it takes them, or if that is unknown.
 
     torchgen/dest/register_dispatch_key.py (gen_device_check) and TensorIterator.cpp

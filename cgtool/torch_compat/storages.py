@@ -9,7 +9,7 @@ program run other ops. So an object of cgtool's own is pointed at the storage fo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -62,14 +62,14 @@ _unused = [_storage_object()]
 
 
 def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
-    """What ``look`` returns of a tensor's storage, which it must not keep."""
+    """The result of ``look`` for a tensor's storage, which it must not keep."""
     if not OBJECTS_ARE_OWNERS:
         return look(tensor.untyped_storage())
     return _look_at(storage_address(tensor), look)
 
 
 def _look_at(key: int, look: Callable[[torch.UntypedStorage], T]) -> T:
-    """What ``look`` returns of a living storage by its ``storage_key``."""
+    """The result of ``look`` for a living storage by its ``storage_key``."""
     if not OBJECTS_ARE_OWNERS:
         return look(storage_of_weak(key))  # there, an object that is directed frees a storage twice
     try:
@@ -97,6 +97,13 @@ def storage_bytes(tensor: torch.Tensor) -> int:
     return _look(tensor, _nbytes)
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of memory from the first to the last one of a strided tensor, gaps included."""
+    if not all(shape):
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where in its storage a tensor is."""
@@ -114,17 +121,14 @@ class Layout:
 
     def overlaps(self, other: Layout) -> bool:
         """Whether the bytes from the first to the last one of two tensors in one storage do."""
-        (first, end), (first_of_other, end_of_other) = self._bytes, other._bytes
+        (first, end), (first_of_other, end_of_other) = self.span, other.span
         return first < end_of_other and first_of_other < end
 
     @property
-    def _bytes(self) -> tuple[int, int]:
-        """Where its first byte is, and the byte behind its last one."""
-        sizes = zip(self.shape, self.stride, strict=True)
-        last = sum((size - 1) * stride for size, stride in sizes)
-        elements = last + 1 if all(self.shape) else 0
+    def span(self) -> tuple[int, int]:
+        """Offsets in the storage, in bytes: of its first byte, and of the byte behind its last."""
         size = self.dtype.itemsize
-        return self.offset * size, (self.offset + elements) * size
+        return self.offset * size, (self.offset + extent(self.shape, self.stride)) * size
 
 
 class StorageRef:

@@ -42,7 +42,7 @@ _AHEAD = (
     "cgtool.devices.cuda.bench",
     "torch.fx.experimental.symbolic_shapes",
 )
-"""What every run imports in the end; ``torch.autograd.grad`` the last one, and with it sympy."""
+"""Modules that every run imports in the end; ``torch.autograd.grad`` last, and with it sympy."""
 _MUST_BE_REAL = sys.stdlib_module_names - {"test"} | {"torch", "numpy"}
 """Modules that the user's files must not replace in a worker; nothing imports ``test``."""
 

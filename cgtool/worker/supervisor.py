@@ -207,8 +207,8 @@ class Worker:
                 yield message
 
     def _read(self, deadline: float | None) -> bytes:
-        """What the worker wrote to the pipe; empty if the pipe was closed or the worker ended.
-        Raises TimeoutError."""
+        """Reads what the worker wrote to the pipe; empty if the pipe was closed or the worker
+        ended. Raises TimeoutError."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pipe, selectors.EVENT_READ)
             while True:

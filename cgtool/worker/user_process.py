@@ -1,4 +1,4 @@
-"""What the user's code may do to the worker process: end it, patch it, warn in it.
+"""Guards the worker process against the user's code, which may end it, patch it, or warn in it.
 
 A process that has ended leaves an exit code or a signal, and no line. So the calls that end it from
 Python are wrapped and announce their line first, and faulthandler writes the stack for signals.

@@ -1,4 +1,4 @@
-"""What is true of a graph, computed the plain way: a path from one node to another."""
+"""Properties of a graph, computed the plain way: a path from one node to another."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_finding_has_the_calls_of_its_graphs() -> None:
 
 
 def test_a_helper_that_replays_is_named_by_the_lines_that_call_it() -> None:
-    """As one that captures is."""
+    """The lines of a helper that captures are found in the same way."""
 
     def replayed_at(*calls: tuple[int, ...]) -> list[str | None]:
         capture = captured(*((3,) for _ in calls))

@@ -100,6 +100,22 @@ def views():
     print((first + second).tolist())
 
 
+def batches_beside_rows_of_their_own_number():
+    runner = Runner()
+
+    def run(batch):
+        runner.x[: len(batch)].copy_(batch)
+        runner.graph.replay()  # <- `results[0][1]`
+        return runner.y[: len(batch)]
+
+    results = []
+    for rows in (3, 4):
+        batch = torch.ones(rows, device="cuda")
+        results.append((batch, run(batch)))
+    for batch, result in results:
+        print((batch * 2 - result).abs().max().item())
+
+
 def callables():
     x = torch.ones(4, device="cuda")
     graphed = torch.cuda.make_graphed_callables(lambda x: x * 3, (x,))
@@ -132,7 +148,8 @@ def an_output_of_the_script():
 
 
 for each in (a_list, a_dict_of_records, a_deque_of_an_object, a_comprehension,
-             a_list_without_a_name, views, callables, a_difference, an_output_of_the_script):
+             a_list_without_a_name, views, batches_beside_rows_of_their_own_number,
+             callables, a_difference, an_output_of_the_script):
     each()
 """
 )
@@ -204,6 +221,20 @@ def a_view_made_once():
         print(head.sum().item(), runner.y[2:].sum().item())
 
 
+def views_of_each_size_made_once():
+    runner, views = Runner(), {}
+
+    def run(rows):
+        runner.x.fill_(rows)
+        runner.graph.replay()
+        if rows not in views:
+            views[rows] = runner.y[:rows]
+        return views[rows]
+
+    for rows in (3, 4, 3, 2, 4, 3):
+        print(run(rows).sum().item())
+
+
 def weights_of_themselves():
     runner = Runner()
     for value in range(4):
@@ -232,7 +263,8 @@ def callables():
 
 
 for each in (read_after_each_replay, one_name_after_another, copies, one_output_twice,
-             emptied_before_the_next, a_view_made_once, weights_of_themselves, graphs_by_size,
+             emptied_before_the_next, a_view_made_once, views_of_each_size_made_once,
+             weights_of_themselves, graphs_by_size,
              callables):
     each()
 """

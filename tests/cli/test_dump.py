@@ -21,7 +21,7 @@ RAW = "digraph dot {\n  graph_1_node_0 -> graph_1_node_1;\n}\n"
 
 
 class Done:
-    """What one run left."""
+    """The output and files of one run."""
 
     def __init__(self, code: int, out: bytes, err: str) -> None:
         self.code, self.bytes, self.out, self.err = code, out, out.decode(errors="replace"), err

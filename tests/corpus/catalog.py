@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 CONFIRMS_RULES = "refused_ops"
 """The family with an entry for each rule of ``detectors/op_rules.py``. None of it is held out."""
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-"""What a statement can be inside of."""
+"""Types of statements that contain others."""
 _MARK = re.compile(r"# <- ([a-z0-9-]+)(?: if ([a-z-]+))?( \(not shown\))?")
 
 
@@ -99,7 +99,7 @@ class Program:
 
     @property
     def spec(self) -> str:
-        """What the command line calls it."""
+        """Its name on the command line."""
         return str(self.file) if self.is_script else f"{self.file}:{self.name}"
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""What `check` and `verify` say of a program of the corpus, and whether that is right."""
+"""Compares `check` and `verify` with the marks of a program of the corpus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_LINE, ELSEWHERE, MISSED = "at the line", "elsewhere", "missed"
 CLEAN, ALARM, UNDECIDED = "clean", "false alarm", "cannot tell"
 GOOD = (ELSEWHERE, AT_LINE, CLEAN)
 WRONG = HERE / "wrong.txt"
-"""What is known to be judged wrongly, a line ``NAME: OUTCOME`` each.
+"""Programs that are known to be judged wrongly, a line ``NAME: OUTCOME`` each.
 
 `benchmarks/corpus.py --record` writes it.
 """
@@ -32,7 +32,7 @@ WRONG = HERE / "wrong.txt"
 
 @dataclass
 class Answer:
-    """What one command said of one program."""
+    """The findings of one command on one program."""
 
     exit: int
     hazards: list[tuple[str, int | None, str]]
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass
 class Verdict:
-    """What ``check`` and ``verify`` said of one program, and what that is worth."""
+    """The findings of ``check`` and ``verify`` on one program, and the outcome."""
 
     program: Program
     check: Answer

@@ -1,4 +1,4 @@
-"""What a GPU does to a program: plain PyTorch written by hand, nothing of cgtool.
+"""The behavior of a program on a GPU: plain PyTorch written by hand, nothing of cgtool.
 
 Of each entry there are two: one runs eagerly, the other is captured with ``torch.cuda.graph`` after
 three warm-up iterations on a side stream. Both then take part in the same loop: fresh values are
@@ -173,12 +173,12 @@ class Twin:
                 tensor.copy_(fresh * scale if floating else fresh)
 
     def between(self) -> None:
-        """What the loop around the code does after an iteration."""
+        """Runs the loop around the code after an iteration."""
         if hasattr(self.call, "scheduler"):
             self.call.scheduler.step()
 
     def state(self) -> list[Any]:
-        """What the code keeps, and the gradients of it."""
+        """Tensors that the code keeps, and their gradients."""
         found: list[Any] = []
         _collect(self.call, found, {}, 0)
         leaves = [each for each in found if each.is_leaf and each.requires_grad]
@@ -277,7 +277,7 @@ class _Race:
                 raise Differs(f"{where} is {_short(value)} for {_short(wanted)}")
 
     def _compare_many(self, count: int) -> None:
-        """As many iterations, without a wait for the device after each."""
+        """Runs as many iterations, without a wait for the device after each."""
         import torch
 
         found: list[Any] = []

@@ -36,7 +36,7 @@ def functions(callbacks: Any) -> tuple[Any, Any]:
 
 
 class Cupti:
-    """What the code calls of it."""
+    """The functions of it that the code calls."""
 
     def __init__(self) -> None:
         self.callbacks: Any = None

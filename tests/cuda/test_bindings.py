@@ -45,7 +45,7 @@ def results(name: str) -> list[str]:
 
 
 class Uses(ast.NodeVisitor):
-    """What a file uses of the bindings."""
+    """The names of the bindings that a file uses."""
 
     def __init__(self, file: Path) -> None:
         self.required: set[str] = set()

@@ -34,7 +34,7 @@ def captured(**fields):
 
 
 def called_back(log):
-    """As CUPTI's callback: a frame between the launch and the log."""
+    """Stands for CUPTI's callback: a frame between the launch and the log."""
     log.launched()
 
 

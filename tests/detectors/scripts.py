@@ -1,4 +1,4 @@
-"""What ``cgtool check`` says of a script on the simulated device."""
+"""Runs ``cgtool check`` on scripts, on the simulated device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import forked_workers
 
 @dataclass(frozen=True)
 class Outcome:
-    """What ``cgtool check`` says of one script."""
+    """The report of ``cgtool check`` on one script."""
 
     findings: frozenset[tuple[str, int | None]]
     """Code and line."""

@@ -24,7 +24,7 @@ _SETTING = re.compile(r"[A-Z_]+=\S+")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one example."""
+    """The outcome of one example."""
 
     code: str
     example: str
@@ -33,7 +33,7 @@ class Outcome:
     findings: tuple[tuple[str, int | None], ...]
     """All that was found: (code, line)."""
     unmarked: tuple[tuple[str, int | None], ...] = ()
-    """What was found in a wrong script, and has no mark."""
+    """Findings in a wrong script that have no mark."""
     error: str = ""
     """Why there is no answer."""
 

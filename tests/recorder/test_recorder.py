@@ -36,13 +36,13 @@ def driver_raises(text: str) -> None:
 
 
 class GraphInC:
-    """As ``torch._C._CUDAGraph``."""
+    """Stands for ``torch._C._CUDAGraph``."""
 
     def replay(self) -> None: ...
 
 
 class Graph(GraphInC):
-    """As ``torch.cuda.CUDAGraph``."""
+    """Stands for ``torch.cuda.CUDAGraph``."""
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         if pool is not None:

@@ -21,7 +21,7 @@ def trace(recorded):
 
 
 def ns(event, name="ts"):
-    """As Perfetto reads a time: the nearest nanosecond."""
+    """A time as Perfetto reads it: the nearest nanosecond."""
     return round(event[name] * 1000)
 
 

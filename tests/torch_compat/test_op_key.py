@@ -445,7 +445,7 @@ def test_a_thread_that_started_before_is_watched_on_request():
 
 
 def test_a_thread_that_worked_between_two_watches():
-    """As that of a pool, which an iteration before the watched one started."""
+    """For example a thread of a pool that an iteration before the watched one started."""
     with op_key.watch_new_threads(), ThreadPoolExecutor(1) as pool:
         log, _ = watched(X.cos)
         pool.submit(X.tan).result()

@@ -130,7 +130,7 @@ CHANCE = random.SystemRandom()
 
 @torch.library.custom_op("cgtool_tests::jitter", mutates_args=())
 def jitter(x: torch.Tensor) -> torch.Tensor:
-    """As atomics do: the sum of other terms, in another order each time."""
+    """Adds as atomics do: the sum of other terms, in another order each time."""
     return x + torch.tensor([CHANCE.gauss(0, 1e-7) for _ in range(x.numel())]).reshape(x.shape)
 
 
@@ -182,7 +182,7 @@ def custom_op_in_place(device):
 
 
 def kernel(x):
-    """As one of Triton: no op, and it writes to the memory itself."""
+    """A kernel like one of Triton: no op, and it writes to the memory itself."""
     numbers = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
     for place, number in enumerate(numbers):
         numbers[place] = 3 * number + 1

@@ -3,7 +3,7 @@
 import torch
 
 FREE = torch.arange(3)
-"""What free memory holds."""
+"""The contents of free memory."""
 
 
 @torch.library.custom_op("cgtool_tests::with_scratch", mutates_args=())

@@ -16,7 +16,7 @@ from cgtool.jobs.verify.differences import difference, nearest, spread
 from cgtool.jobs.verify.evidence import EagerFacts, Evidence, Iteration, Run, Trial
 from cgtool.jobs.verify.judge import judge
 from cgtool.jobs.verify.procedure import verify
-from cgtool.jobs.verify.runner import TrialRunner, static_inputs
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.options import VerifyOptions
@@ -366,8 +366,7 @@ def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
 
 def test_incoming_gradients_are_inputs(target):
     subject = target("innocent.py:two_callables")
-    staged(subject)
-    names = [name for name, _ in static_inputs(subject)]
+    names = [name for name, _ in staged(subject).inputs]
     assert "second: incoming gradient of output" in names
 
 

@@ -222,6 +222,39 @@ def test_what_warm_up_changed_is_a_note(verified):
     )
 
 
+CACHED = """\
+import torch
+
+
+def build(device):
+    kept = {{}}
+    weight = torch.ones(4, device=device)
+
+    def forward(x):
+        {use}
+
+    return forward, (torch.arange(4.0, device=device),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "noted"),
+    [
+        ("return kept.setdefault('hidden', x * 2) * weight", True),
+        ("return x * 0.0 + weight", True),
+        ("return x * weight", False),
+        ("kept['hidden'] = x * 2; return kept['hidden'] * weight", False),
+    ],
+)
+def test_an_output_that_no_input_changes_is_said(verified, tmp_path, use, noted):
+    file = tmp_path / "entry.py"
+    file.write_text(CACHED.format(use=use))
+    outcome = verified(f"{file}:build")
+    texts = [note.text for note in outcome.notes if note.code == "unused-inputs"]
+    assert len(texts) == noted
+    assert all("input 0 change no bit of the output" in text for text in texts)
+
+
 def test_replays_and_trials_are_as_many_as_requested(verified):
     outcome = verified("innocent.py:two_callables", replays=2, trials=2)
     trials = list(dict.fromkeys(comparison.trial for comparison in outcome.comparisons))

@@ -1,4 +1,4 @@
-"""What differs between two captures.
+"""The differences between two captures.
 
 A difference is what a replay would do differently: nodes, kernels, sizes, streams, dependencies,
 and the bytes of the pools. Where the same work comes from (line, function, module) is none; nor are
@@ -182,7 +182,7 @@ def _notes(
     changes: Iterable[Change],
     memory: Iterable[Figure],
 ) -> Iterator[str]:
-    """What the reader has to know, and what differs without counting as a difference: a sentence
+    """Notes that the reader needs, and differences that do not count: a sentence
     each."""
     settings = []
     for field, name in _SETTINGS.items():

@@ -19,44 +19,45 @@ from cgtool.model.capture import Call, Capture, Edge, Graph
 from cgtool.model.ledger import COMPILE
 
 _Streams = tuple[int | None, int | None]
-"""Indices into ``Capture.streams``."""
+"""A stream of ``a`` and one of ``b``: indices into ``Capture.streams``."""
 
 NO_FACTS = Facts((), ())
 Which = tuple[int | None, int | None]
-"""Indices into ``Capture.graphs``; None if this capture has no such graph."""
+"""A graph of ``a`` and the same one of ``b``: indices into ``Capture.graphs``, None where one has
+no such graph."""
 
 
 _Source = int | str | None
-"""The id of the first node of the call that wrote a tensor; or the tensor's name; None if neither
-is known."""
+"""The origin of a tensor: the id of the first node of the call that wrote it, or its name; None if
+neither is known."""
 
 EdgeTuple = tuple[int, int, int, int, int]
-"""An ``Edge``; a result uses ids of the left graph."""
+"""The fields of an ``Edge``; in results, the ids are those of the left graph."""
 
 
 class OperandChange(NamedTuple):
-    """An operand that is another tensor than before: ids of nodes, or names."""
+    """An operand that is another tensor in ``b`` than in ``a``, each as a ``_Source``."""
 
     name: str
-    """The argument."""
+    """The name of the argument."""
     a: int | str
     b: int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Rewired:
-    """Dependencies between nodes of both graphs, by ids of the left one."""
+    """Edges that only one of two graphs has, between nodes that both have."""
 
     gone: list[EdgeTuple] = field(default_factory=list)
     new: list[EdgeTuple] = field(default_factory=list)
     moved: list[Pair] = field(default_factory=list)
-    """The nodes that moved and wait for others, or that others wait for: without any,
-    only the order of creation is another, and the two graphs are one."""
+    """Moved nodes that wait for other nodes than before, or that others wait for. Without any, only
+    the order of creation differs, and the graphs are equal."""
 
 
 @dataclass(slots=True)
 class Matched:
-    """A graph of both captures, or of only one."""
+    """A graph of ``a`` and the same one of ``b``, or a graph that only one of them has."""
 
     a: Graph | None
     b: Graph | None
@@ -67,11 +68,11 @@ class Matched:
     changed: list[Pair] = field(default_factory=list)
     """Matched nodes whose work differs."""
     operands: dict[Pair, list[OperandChange]] = field(default_factory=dict)
-    """The nodes among those whose op reads other tensors than before."""
+    """The changed operands of matched nodes whose op reads other tensors than before."""
     elsewhere: list[Pair] = field(default_factory=list)
     """Matched nodes that do the same work, from another module or function."""
     streams: set[_Streams] = field(default_factory=set)
-    """Which stream of ``a`` is which of ``b``; empty if no number of one has changed."""
+    """Pairs of equal streams; empty if every stream has the same number in both."""
     edges: Rewired = field(default_factory=Rewired)
 
     @property
@@ -89,7 +90,7 @@ class Matched:
 
     @property
     def moved(self) -> list[Pair]:
-        """Nodes in another order; none, where only the order of their creation is another."""
+        """Nodes at another place in the order; none if only the order of creation differs."""
         return self.nodes.moved if self.edges.moved else []
 
     @property
@@ -101,7 +102,7 @@ class Matched:
 
 
 def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Matched]:
-    """Every graph of both, those of ``b`` in its order, each before the bodies in it."""
+    """All graphs of both captures, in the order of ``b``, each followed by the bodies in it."""
     waiting = deque(_roots(a, b, reader_a, reader_b))
     result: list[Matched] = []
     while waiting:
@@ -122,7 +123,7 @@ def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Ma
 
 
 def _roots(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Which]:
-    """Graphs that no node runs, with those that they are in the other capture."""
+    """Graphs that are no body of a node, each with its partner in the other capture."""
     if a.ledger is not None and b.ledger is not None:
         ours, theirs = _by_owner(a, reader_a), _by_owner(b, reader_b)
     else:
@@ -136,11 +137,11 @@ def _roots(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[W
 
 
 _Keys = dict[int, tuple[Hashable, ...]]
-"""By graph, what must be equal, each key less than the one before."""
+"""Keys of each graph. Partners have an equal key; each key asks for less than the one before."""
 
 
 def _by_phase(capture: Capture) -> _Keys:
-    """Phase and callable; the phase alone if the callables have other names."""
+    """Keys of the graphs of an ENTRY: phase and callable; then the phase alone."""
     return {
         at: ((graph.phase, part_of(capture, graph)), graph.phase)
         for at, graph in enumerate(capture.graphs)
@@ -149,9 +150,8 @@ def _by_phase(capture: Capture) -> _Keys:
 
 
 def _by_owner(capture: Capture, reader: Reader) -> _Keys:
-    """Of a program, which captures its graphs in any order: owner, key, file, function and nodes,
-    in the same process; the same in another; the same with other nodes; the same nodes from a file
-    or a function with another name."""
+    """Keys of the graphs of a program, which captures in any order: process, owner, key, place and
+    nodes; without the process; without the nodes; only key and nodes."""
     assert capture.ledger is not None
     # Graphs that only hold a pool are alike.
     keys: _Keys = {
@@ -172,8 +172,8 @@ def _by_owner(capture: Capture, reader: Reader) -> _Keys:
 
 
 def _partners(ours: _Keys, theirs: _Keys) -> dict[int, int]:
-    """The graphs of ``a`` by those of ``b`` that they are: in order by the first of their keys, the
-    rest by the second, by a third key only where one graph on each side has it, and by a fourth."""
+    """The partner in ``a`` of each graph of ``b``: by the first key, in order; the rest by the
+    second; then by the third, where only one graph on each side has it; then by the fourth."""
     partner: dict[int, int] = {}
     for level in range(max(map(len, theirs.values()), default=0)):
         taken = set(partner.values())
@@ -191,7 +191,7 @@ def _partners(ours: _Keys, theirs: _Keys) -> dict[int, int]:
 
 
 def _bodies(matched: Matched) -> Iterator[Which]:
-    """The graphs that its child and conditional nodes run."""
+    """Pairs of the graphs that child and conditional nodes run."""
     nodes = matched.nodes
     ours = {node.id: node.body for node in matched.a.nodes if node.body} if matched.a else {}
     theirs = {node.id: node.body for node in matched.b.nodes if node.body} if matched.b else {}
@@ -219,8 +219,8 @@ def _judge(matched: Matched) -> None:
 
 
 def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
-    """Which stream is which, as most nodes have it: numbers shift when a stream is added. The
-    first is the capturing stream in both."""
+    """Pairs of equal streams, by the streams of most matched nodes: numbers shift when a stream is
+    added. Stream 0 is the capturing stream in both."""
     chosen: set[_Streams] = {(None, None), (0, 0)}
     used_in_a, used_in_b = {None, 0}, {None, 0}
 
@@ -275,7 +275,7 @@ def rewired(
 
 
 class _Bridges:
-    """What the nodes that only one graph has, or has elsewhere, connect.
+    """Groups of nodes that only one graph has, or has elsewhere, and the nodes that each connects.
 
     Those that hang together are one bridge; direction inside it is left out of account.
     """
@@ -305,7 +305,7 @@ class _Bridges:
         return node
 
     def join(self, source: int, target: int) -> bool:
-        """Whether a path through such nodes may lead from one node to the other."""
+        """Whether a path through the nodes of a bridge may lead from ``source`` to ``target``."""
         entered = self._entering.get(source, set())
         return not entered.isdisjoint(self._leaving.get(target, ()))
 
@@ -324,7 +324,7 @@ class _Operands:
         self._calls = graph.calls
         self.names = {tensor.name for tensor in capture.memory.tensors}
         self.first_node: dict[int, int] = {}
-        """By number of the call."""
+        """Id of the first node of each call, by the number of the call."""
         for node in graph.nodes:
             if node.call is not None:
                 self.first_node.setdefault(node.call, node.id)

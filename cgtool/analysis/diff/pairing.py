@@ -1,4 +1,4 @@
-"""Which node of one graph is which node of another.
+"""Matches the nodes of one graph with those of another.
 
 A node is known by what it does (type, kernel, sizes, stream, arguments) and where it comes from
 (module, op, function), and by its place in the order of creation: never by its id, an address or a
@@ -56,7 +56,7 @@ Pair = tuple[int, int]
 
 
 class Fact(NamedTuple):
-    """What identifies a node in every capture of the same code: no id, address, handle or folder,
+    """The identity of a node in every capture of the same code: no id, address, handle or folder,
     which differ between processes, and no line, which a comment above shifts.
     """
 
@@ -107,7 +107,7 @@ _OWN_NAMES = [field.name for field in _OWN]
 
 
 def size_fields(type_: str) -> list[Field]:
-    """What ``Fact.sizes`` holds for nodes of this type."""
+    """The fields of ``Fact.sizes`` for nodes of this type."""
     return [*(_PARTS[type_][1] if type_ in _PARTS else ()), *_OWN]
 
 
@@ -187,7 +187,7 @@ _LESS_AND_LESS: tuple[tuple[Callable[[Fact], Hashable], str | None], ...] = (
     # An output shape alone is not enough to match two different ops.
     (_part("module", "function", "name", "sizes"), "kernel"),
 )
-"""What must be equal, and the type of node to which this applies."""
+"""Properties that must be equal, the most first, and the type of node to which they apply."""
 
 
 def pair(left: Facts, right: Facts) -> Pairing:

@@ -1,4 +1,4 @@
-"""What differs, as rows: nodes by line and by module, edges, and figures.
+"""Differences as rows: nodes by line and by module, edges, and figures.
 
 ``a`` and ``b`` are the two captures everywhere; None means that this side has no such thing.
 """
@@ -157,7 +157,7 @@ class Change(NamedTuple):
     before: Fact | None
     after: Fact | None
     line: Frame | None
-    """That of the node in ``b`` if it is there, else in ``a``."""
+    """Taken from the node in ``b`` if it is there, else from that in ``a``."""
 
     @property
     def operands(self) -> list[OperandChange]:
@@ -168,7 +168,7 @@ class Change(NamedTuple):
 
     @property
     def fact(self) -> Fact:
-        """That of the node in ``b`` if it is there, else in ``a``."""
+        """Taken from the node in ``b`` if it is there, else from that in ``a``."""
         fact = self.after or self.before
         assert fact is not None
         return fact
@@ -249,7 +249,8 @@ class Lines:
         )
 
     def _attributes(self, change: Change) -> Iterator[ChangedAttribute]:
-        """What differs; for a node that only one side has, what it does."""
+        """The attributes that differ; for a node that only one side has, all that describe its
+        work."""
         if change.change == MOVED:
             return
         before, after = change.before, change.after

@@ -40,7 +40,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> tuple[str | None, ...]:
-        """What a second one would contradict."""
+        """The key of a limit: a second one for the same subject would contradict it."""
         return self.metric, self.phase, self.bound
 
 
@@ -57,7 +57,7 @@ class Increase(msgspec.Struct, frozen=True):
 
     @property
     def subject(self) -> tuple[str | None, ...]:
-        """What a second one would contradict."""
+        """The key of a limit: a second one for the same subject would contradict it."""
         return self.metric, self.phase
 
 
@@ -91,8 +91,8 @@ class Budgets(msgspec.Struct, frozen=True):
 
 
 def checked(budgets: Budgets) -> Budgets:
-    """The same. Raises CgtoolError (exit 2) where one figure has two limits or tolerances, and
-    where a minimum is above its maximum."""
+    """Returns the budgets. Raises CgtoolError (exit 2) where one figure has two limits or
+    tolerances, and where a minimum is above its maximum."""
     limits = _by_subject(budgets.limits)
     _by_subject(budgets.increases)
     for limit in budgets.limits:

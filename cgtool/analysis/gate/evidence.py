@@ -33,11 +33,11 @@ class Measured(msgspec.Struct, frozen=True):
     capture: Capture | None = None
     reports: tuple[Report, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the reader must know to judge the figures, one sentence each."""
+    """Notes that the reader needs to judge the figures, one sentence each."""
 
 
 class EvidenceContext(NamedTuple):
-    """What a figure is explained from."""
+    """The data from which a figure is explained."""
 
     measured: Measured
     phase: str | None
@@ -138,7 +138,7 @@ def of_replay_time(context: EvidenceContext) -> Evidence:
 
 
 def _by_op(counted: Counter[_Group], places: _Lines) -> tuple[Counter[_Group], _Lines]:
-    """The same, whatever the module."""
+    """Counts and lines by op, whatever the module."""
     ops: Counter[_Group] = Counter()
     lines: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
     for (op, module), nodes in counted.items():

@@ -1,4 +1,4 @@
-"""What a gate reports: the verdicts of each target with their evidence, and the worst of them.
+"""The report of a gate: the verdicts of each target with their evidence, and the worst of them.
 
 A verdict is "cannot tell" for a time that is undecided (``cgtool.analysis.gate.verdict``), and for
 whatever was not measured or must not be compared.
@@ -99,8 +99,8 @@ def not_measured(spec: str, error: Failure, files: tuple[str, ...]) -> Judged:
 
 
 def exit_code(report: GateReport) -> int:
-    """That of the first target that could not be measured; else 1 when anything failed, 5 when
-    nothing failed and something cannot be decided."""
+    """The exit code: that of the first target that could not be measured; else 1 when anything
+    failed, 5 when nothing failed and something cannot be decided."""
     errors = [target.error.exit_code for target in report.targets if target.error is not None]
     if errors:
         return errors[0]

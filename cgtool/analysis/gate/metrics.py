@@ -39,7 +39,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     """``MiB``, ``ms``, ``us``, ``x``; empty for a count."""
     source: str = "capture"
-    """What measures it: ``capture``, ``bench``, ``check`` or ``verify``."""
+    """The command that measures it: ``capture``, ``bench``, ``check`` or ``verify``."""
     counted: Callable[[Capture, Sequence[Graph]], int | float | None] | None = None
     """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
     of the metric; None if the capture does not have it."""

@@ -79,7 +79,7 @@ class Verdict(msgspec.Struct, frozen=True):
     open: bool = False
     """Whether more runs may decide it."""
     evidence: tuple[str, ...] = ()
-    """What caused it, one line each."""
+    """The causes, one line each."""
     frame: Frame | None = None
     """The user's line that causes most of it."""
 

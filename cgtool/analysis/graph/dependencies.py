@@ -1,6 +1,6 @@
-"""What each node of a graph has to wait for, by the memory that it reads and writes.
+"""The nodes that each node of a graph must wait for, by the memory that it reads and writes.
 
-Its edges say what it does wait for.
+(Its edges are the nodes that it does wait for.)
 
 An op call's record (``Graph.calls``) says which storages it read and which it wrote. What was
 launched outside any op (a Triton kernel, a custom extension) has the pointers among its arguments
@@ -36,7 +36,7 @@ example behind a table of pointers in device memory."""
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the nodes of one graph wait for because of memory."""
+    """The dependencies among the nodes of one graph that follow from memory."""
 
     order: list[int]
     """All nodes, topologically."""
@@ -162,9 +162,9 @@ def _runs(graph: Graph, order: Sequence[int]) -> list[_Run]:
 
 
 def _touched(run: _Run, any_unseen: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """What a run reads and writes. Op calls meet each other in storages; they meet what is guessed
-    in the places that pointers lead to, where they count as readers: so they do not wait for each
-    other there."""
+    """The places that a run reads and writes. Op calls meet each other in storages; they meet what
+    is guessed in the places that pointers lead to, where they count as readers: so they do not wait
+    for each other there."""
     if run.call is None:
         return (), (*run.places, _UNSEEN) if any_unseen else run.places
     if not run.places and not run.unseen:

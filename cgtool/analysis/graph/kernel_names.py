@@ -172,7 +172,7 @@ _DTYPE = r"(?:f64|f32|f16|bf16|tf32|i8|i32|u8|e4m3|e5m2|c32|c64|f8|s8)"
 
 
 def words_of(kernel: str) -> frozenset[str]:
-    """What a name has in common with itself as another demangler writes it: the words before its
+    """The part of a name that all demanglers write alike: the words before its
     parameters, in no order.
 
     GNU's writes ``f(int)::{lambda(float)#2}``, LLVM's ``void f(int)::'lambda0'(float)``, and they

@@ -1,4 +1,4 @@
-"""What could run at the same time: nodes that the edges order although they are independent.
+"""Nodes that could run at the same time: those that the edges order although they are independent.
 
 A capture on one stream is a chain, even if its ops do not depend on each other. Compared with what
 the ops read and write, this says how much shorter a replay could be at most, which lines to put on
@@ -61,8 +61,9 @@ class IndependentPair(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """What overlapping could gain in one graph. An upper bound: launching on several streams costs
-    nodes that wait, and kernels that run at once take memory bandwidth from each other."""
+    """The time that overlapping could gain in one graph. An upper bound: launching on several
+    streams costs nodes that wait, and kernels that run at once take memory bandwidth from each
+    other."""
 
     graph: int
     """Index into ``Capture.graphs``."""
@@ -104,7 +105,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
     @property
     def gain_ns(self) -> int:
-        """What overlapping could gain at most."""
+        """The most that overlapping could gain."""
         return self.length_ns - self.bound_ns
 
     @property
@@ -114,7 +115,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 def find_overlap(capture: Capture, index: int) -> Overlap:
-    """What overlapping could gain in ``capture.graphs[index]``."""
+    """Computes what overlapping could gain in ``capture.graphs[index]``."""
     graph = capture.graphs[index]
     needs, edges = find_dependencies(capture, index), waits(graph)
     times, counts = durations(capture, graph), weights(graph)

@@ -1,4 +1,4 @@
-"""What a reader looks for behind a node: its line, module and op, its name and its attributes.
+"""The line, module and op behind a node, its name and its attributes.
 
 An attribute is a field of the node, of its launch, copy or fill, or of its kernel function. A new
 field is one without any change here: its type says its label and where it is shown
@@ -172,7 +172,8 @@ class NodeDescriber:
         return known
 
     def arguments(self, node: Node) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """What a kernel's arguments point into: indices of allocations, names of tensors."""
+        """The memory that a kernel's arguments point into: indices of allocations, names of
+        tensors."""
         pointers = node.kernel.pointers if node.kernel is not None else ()
         allocations = [pointer.allocation for pointer in pointers if pointer.allocation is not None]
         tensors = self.capture.memory.tensors

@@ -142,7 +142,7 @@ def _test(capture: Capture, graph: Graph, field: str, pattern: str) -> Callable[
 
 
 def _texts(capture: Capture, graph: Graph, places: Places, field: str, node: Node) -> Sequence[str]:
-    """What a pattern of a field is compared with: one of these has to match."""
+    """The texts that a pattern of a field is compared with: one of them has to match."""
     match field:
         case "op":
             op = places.of(node).op

@@ -91,7 +91,7 @@ class Coverage(msgspec.Struct, frozen=True):
     line: int
     backward: int
     forward_line: int
-    """The same for the nodes in backward."""
+    """Nodes in backward whose forward line is known."""
 
 
 class Summary(msgspec.Struct, frozen=True):

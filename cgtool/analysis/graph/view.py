@@ -1,4 +1,4 @@
-"""What is shown of a graph: nodes, groups of nodes, and the links between them.
+"""The part of a graph that is shown: nodes, groups of nodes, and the links between them.
 
 A view has a path between two shown nodes exactly when the graph has one (a group counts as all of
 its nodes).
@@ -161,7 +161,7 @@ def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[
 
 
 Kind = tuple[Hashable, str, str | None]
-"""What nodes have in common, the title of their group, and its module."""
+"""A key that the nodes of a group share, the title of the group, and its module."""
 
 
 def by_module(capture: Capture, view: View, depth: int, *, functions: bool = False) -> View:

@@ -79,7 +79,7 @@ class BenchReport(msgspec.Struct, frozen=True):
     verdicts: tuple[PhaseVerdict, ...] = ()
     notes: tuple[str, ...] = ()
     levels: tuple[TwoLevels, ...] = ()
-    """Of each run whose rounds took one of two times: its figure is one of the two, or between."""
+    """Runs whose rounds took one of two times: a figure is then one of the two, or between."""
 
 
 def bench_report(capture: Capture) -> BenchReport:

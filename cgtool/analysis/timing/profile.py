@@ -81,7 +81,7 @@ class ReplayRow(msgspec.Struct, frozen=True):
 
 
 class OrderRow(msgspec.Struct, frozen=True):
-    """What the order of one graph's nodes costs, and what overlapping could gain at most."""
+    """The critical path of one graph, and the most that overlapping could gain."""
 
     name: str
     length_ns: int

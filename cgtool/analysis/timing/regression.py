@@ -91,7 +91,7 @@ class Answer(msgspec.Struct, frozen=True):
     counted: str
     """``10 and 5 runs``."""
     remedy: str
-    """What would decide it; empty if it is decided."""
+    """A sentence on how to decide it; empty if it is decided."""
     text: str
     """The answer in one sentence."""
 
@@ -144,7 +144,7 @@ def judge_runs(
 
 
 class _Noise(NamedTuple):
-    """What the runs of one side say of its noise, on the log scale."""
+    """The noise of one side, estimated from its runs, on the log scale."""
 
     number: int
     """How many runs."""

@@ -64,7 +64,7 @@ class Utilization(msgspec.Struct, frozen=True, gc=False):
 
 
 class GraphBound(msgspec.Struct, frozen=True):
-    """What limits a graph."""
+    """The limit of a graph's speed."""
 
     graph: int
     kind: str | None
@@ -73,7 +73,7 @@ class GraphBound(msgspec.Struct, frozen=True):
     shares: dict[str, float]
     """Shares of the replay by bound, with ``gaps`` (no node ran) and ``unknown``."""
     at_roofs_ns: float | None
-    """What the nodes that are known would take at their roofs; the others count in full."""
+    """Time of a replay whose known nodes run at their roofs; the others count in full."""
     filled: float | None
     """Mean share of the device's room for blocks that is taken while a kernel runs."""
 
@@ -193,7 +193,7 @@ def judge(capture: Capture, line: Timeline, used: Sequence[Utilization]) -> Grap
 def _sentence(
     capture: Capture, line: Timeline, shares: dict[str, float], filled: float | None
 ) -> tuple[str | None, str]:
-    """What limits a graph (None: cannot tell), and the sentence about it without its last dot."""
+    """The limit of a graph (None: cannot tell), and the sentence about it without its last dot."""
     graph = capture.graphs[line.graph]
     name = f"{line.name[:1].upper()}{line.name[1:]}"
     total = time_text(line.total_ns)

@@ -79,7 +79,7 @@ def why_incomparable(
 def disturbances(
     clock: Clock | None, where: str, *, ignored: frozenset[str] = frozenset()
 ) -> list[str]:
-    """What slowed the GPU down, other than the code: one sentence each."""
+    """Reasons other than the code that slowed the GPU down, one sentence each."""
     if clock is None:
         return []
     sentences = []
@@ -95,7 +95,7 @@ def disturbances(
 
 
 def disturbances_of(capture: Capture) -> list[str]:
-    """What slowed the GPU down during a bench, other than the code: one sentence each."""
+    """``disturbances`` during the bench of a capture."""
     return disturbances(capture.bench.clock if capture.bench else None, "meanwhile")
 
 

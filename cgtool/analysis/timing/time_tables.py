@@ -38,7 +38,7 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Share of the replays. If nodes ran at the same time, shares add up to more than 1."""
     backward_ns: int = 0
     bound: str | None = None
-    """What limits most of its time: see ``roofline.MEANS``; ``mixed``; None: unknown."""
+    """The limit of most of its time: see ``roofline.MEANS``; ``mixed``; None: unknown."""
     bytes_per_s: float | None = None
     """Over its nodes whose bytes are known."""
     flops_per_s: float | None = None
@@ -116,7 +116,7 @@ class TimeTables:
         files = {frame.file: frame.file.rpartition("/")[2] for frame in capture.frames}
         often = Counter(files.values())
         self._files = {file: file if often[name] > 1 else name for file, name in files.items()}
-        """As they are shown: by their whole path where two share a name."""
+        """Names for display: the whole path where two share a name."""
         self._types: dict[str, str] = {}
         """The types of modules by their path, filled by their table."""
         backwards = {

@@ -1,4 +1,4 @@
-"""What only a graph computes, and something else reads, although the graph was not replayed."""
+"""Values that only a graph computes, and that are read although the graph was not replayed."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ class NotRun(Detector):
         graph, op = event.graph, event.op
         for tensor in _reads(op):
             buffer = self._computed_elsewhere(tensor, graph)
-            if buffer is not None and not _covers(self._written[buffer.key], _span(tensor)):
+            if buffer is not None and not _covers(
+                self._written[buffer.key], Layout.of(tensor).span
+            ):
                 self._reads[graph].setdefault(buffer.key, (buffer, op.call))
         for tensor in op.written:
             buffer = self._computed_elsewhere(tensor, graph)
             if buffer is not None:
-                self._written[buffer.key].append(_span(tensor))
+                self._written[buffer.key].append(Layout.of(tensor).span)
 
     def _computed_elsewhere(self, tensor: torch.Tensor, graph: WatchedGraph) -> Buffer | None:
         buffer = self.script.buffers.find(tensor)
@@ -176,14 +178,6 @@ def _not_run(buffer: Buffer) -> Buffer | None:
 
 def _place(call: OpCall | None) -> Frames:
     return () if call is None else frames_of(call.chain)
-
-
-def _span(tensor: torch.Tensor) -> _Span:
-    if not tensor.numel():
-        return 0, 0
-    layout, size = Layout.of(tensor), tensor.element_size()
-    last = sum((count - 1) * step for count, step in zip(layout.shape, layout.stride, strict=True))
-    return layout.offset * size, (layout.offset + last + 1) * size
 
 
 def _covers(written: list[_Span], span: _Span) -> bool:

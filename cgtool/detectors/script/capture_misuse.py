@@ -92,8 +92,8 @@ def other_thread(name: str) -> str:
 
 
 class Disturbances(Detector):
-    """What disturbs a capture, or does not belong in one: a graph that dies, another thread, a host
-    callback, compilation."""
+    """Events that disturb a capture, or do not belong in one: a graph that dies, another thread, a
+    host callback, compilation."""
 
     phase = "capture"
 

@@ -30,9 +30,9 @@ class _Line:
     """The copies of one line into static inputs."""
 
     frames: Frames = ()
-    """Of the first one that broadcasts."""
+    """Line of the first copy that broadcasts."""
     shapes: tuple[list[int], list[int]] = ([], [])
-    """Of its source, and of what it fills."""
+    """Shapes of its source and of the tensor that it fills."""
     broadcasts: int = 0
     full: int = 0
     """Copies between equal shapes."""

@@ -32,7 +32,7 @@ class _Gradient:
     graph: WatchedGraph
     leaf: Weak[torch.Tensor]
     key: int
-    """Of its storage."""
+    """The key of its storage."""
     adds: bool
     """The graph adds to it; else each replay overwrites it."""
     updates: bool

@@ -1,4 +1,4 @@
-"""What a graph reads from outside: rebound, freed, resized, or cast before the capture."""
+"""Inputs of a graph that are rebound, freed or resized, or were cast before the capture."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Inputs(Detector):
         self._given_back: dict[int, list[tuple[int, Frames]]] = {}
         """By key of a storage: when and where its memory was given back."""
         self._values: dict[ExternalUse, Any] = {}
-        """Of host tensors that a kernel took as a number."""
+        """Values of host tensors that a kernel took as a number."""
         self._moved = ModuleChanges()
         """Modules whose tensors were exchanged."""
         self._autocasts: list[Frames] = []
@@ -96,10 +96,10 @@ class Inputs(Detector):
         self._compared: dict[ExternalUse, int] = {}
         """How often its values were compared."""
         self._shapes: set[tuple[int, ...]] = set()
-        """Of all that graphs read from outside."""
+        """Shapes of all tensors that graphs read from outside."""
         self._made = _Places()
-        """Of tensors with such a shape: when and where an op made them, or a call gave them to what
-        had another one: an optimizer, or a tensor that got its memory in exchange."""
+        """For tensors with such a shape: when and where an op made them, or a call gave them to
+        what had another one: an optimizer, or a tensor that got its memory in exchange."""
 
     def on_module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:

@@ -23,7 +23,7 @@ class Abandoned(Detector):
 
     def start(self) -> None:
         self._replays = 0
-        """Of all graphs, so far."""
+        """Replays of all graphs so far."""
         self._read_after: dict[int, int] = {}
         """By key of an output: how many replays there were when it was last read."""
         self._readers: defaultdict[int, set[Frames]] = defaultdict(set)

@@ -64,14 +64,14 @@ class _Made:
     tensor: Weak[torch.Tensor]
     memory: _Memory
     replays: int
-    """Of the graph, when it was made or first seen."""
+    """Replays of the graph until the tensor was made or first seen."""
     maker: Hashable
     """The call, or the graphed callable, that has made it; None if that was not seen."""
 
 
 @dataclass(eq=False)
 class _Outputs:
-    """What is known of the outputs of one graph."""
+    """The outputs of one graph, and where the script keeps them."""
 
     counts: dict[tuple[str, _Memory], int] = field(default_factory=dict)
     """How many items of each container held them when the last replay began."""
@@ -113,10 +113,12 @@ class _Outputs:
         return made is not None and made.tensor() is tensor and made.replays < replays
 
     def has_newer(self, tensor: torch.Tensor, replays: int) -> bool:
-        """Whether the same call has made another tensor of that memory after the last replay."""
+        """Whether the same call has made another tensor at its address after the last replay, of
+        as many rows or of others."""
         older = self.made[id(tensor)]
         return older.maker is not None and any(
-            (made.memory, made.maker, made.replays) == (older.memory, older.maker, replays)
+            (made.maker, made.replays) == (older.maker, replays)
+            and made.memory.address == older.memory.address
             and made.tensor() is not None
             for made in list(self.made.values())
         )
@@ -130,7 +132,7 @@ class KeptOutputs(Detector):
     def start(self) -> None:
         self._outputs: defaultdict[WatchedGraph, _Outputs] = defaultdict(_Outputs)
         self._captured: list[Weak[torch.Tensor]] = []
-        """What the ops of the capture in progress have returned."""
+        """Results of the ops of the capture in progress."""
 
     def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._captured.clear()
@@ -302,7 +304,7 @@ class KeptOutputs(Detector):
     def _names(
         self, graph: WatchedGraph, memory: _Memory, tensor: torch.Tensor | None = None
     ) -> str:
-        """What the script calls the tensors of a memory, or one of them."""
+        """The script's names for the tensors of a memory."""
         texts = [
             f"`{holder.text}`"
             for holder, own in self._holders(graph)
@@ -312,7 +314,7 @@ class KeptOutputs(Detector):
         return ", ".join(texts)
 
     def _holders(self, graph: WatchedGraph) -> list[tuple[Named, _Memory]]:
-        """What holds outputs of a graph now."""
+        """Containers and names that hold outputs of a graph now."""
         holders: list[tuple[Named, _Memory]] = []
         for named in everything_named(stack_of(self.script.frame())):
             if isinstance(named.value, torch.Tensor):

@@ -18,7 +18,7 @@ from cgtool.observe.raw_tensors import raw
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.storages import Layout
+from cgtool.torch_compat.storages import Layout, extent
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 PADDING_WASTE = code("padding-waste")
@@ -40,7 +40,7 @@ class _Batch:
     start: int = 0
     """Address of the first one."""
     rows: int = 0
-    """Of the current batch; 0 if nothing was copied to the first ones."""
+    """Rows of the current batch; 0 if nothing was copied to the first ones."""
     stale: int = 0
     """So many hold an earlier batch unless the current one fills them."""
     rest_is_written: bool = False
@@ -194,8 +194,8 @@ class Padding(Detector):
             restore()
 
     def _written_by(self, graph: WatchedGraph) -> list[tuple[torch.Tensor, Buffer]]:
-        """What a graph writes and the script still holds; nothing if a replay may change more than
-        that, or wait for others."""
+        """Tensors that a graph writes and the script still holds; none if a replay may change more
+        than that, or wait for others."""
         is_joint = torch.distributed.is_available() and torch.distributed.is_initialized()
         has_others = is_joint or len(self.script.threads) > 1
         if has_others or graph.number in self._untried or not graph.only_ops:
@@ -215,10 +215,9 @@ def _rows_to(tensor: torch.Tensor, use: ExternalUse) -> int:
     row = next(iter(use.layout.stride), 0)
     if not row or not tensor.numel():
         return 0
-    spans = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in spans)
-    end = tensor.data_ptr() - use.data_ptr + (last + 1) * tensor.element_size()
-    return -(-end // (row * tensor.element_size()))
+    size = tensor.element_size()
+    end = tensor.data_ptr() - use.data_ptr + extent(tensor.shape, tensor.stride()) * size
+    return -(-end // (row * size))
 
 
 def _rows_of(target: torch.Tensor, use: ExternalUse) -> int:

@@ -39,7 +39,7 @@ class _Upload:
     stream: int
     tick: int
     content: bytes | None = None
-    """Of the memory, when the work was submitted; None if it is not compared."""
+    """Bytes of the memory when the work was submitted; None if they are not compared."""
 
     @property
     def size(self) -> int:
@@ -54,7 +54,7 @@ class _Upload:
 
 
 class PinnedSources(Detector):
-    """What replays and copies read of pinned memory, and who writes it."""
+    """Pinned memory that replays and copies read, and its writers."""
 
     def start(self) -> None:
         self._read: defaultdict[int, set[_Part]] = defaultdict(set)
@@ -62,7 +62,7 @@ class PinnedSources(Detector):
         self._uploads: dict[_Part, _Upload] = {}
         """The last one of each part, until the host knows that it is over."""
         self._waits = 0
-        """Of the host, when the contents were last compared."""
+        """Waits of the host until the contents were last compared."""
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         # The simulated device runs what it captures.

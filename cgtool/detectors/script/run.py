@@ -31,6 +31,7 @@ from cgtool.detectors.script import (
     frozen_regions,
     gradients,
     gradients_unscaled_twice,
+    input_never_written,
     inputs,
     memory,
     output_of_dropped_graph,
@@ -78,9 +79,10 @@ _DETECTORS: tuple[type[Detector], ...] = (
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
-    speed.Compiled, frozen_regions.FrozenRegions,
+    speed.Compiled, frozen_regions.FrozenRegions, input_never_written.NeverWritten,
 )  # fmt: skip
-"""In the order in which they are called: what runs captured code again is the last."""
+"""In the order in which they are called: what runs captured code again, and what is reported only
+if nothing else is wrong, are the last."""
 
 
 _USAGE_ERROR = 2
@@ -88,7 +90,7 @@ _USAGE_ERROR = 2
 
 
 class Errors(Detector):
-    """What the exceptions of ``CUDAGraph`` and of captured code mean."""
+    """Findings behind the exceptions of ``CUDAGraph`` and of captured code."""
 
     def on_call_raised(self, event: events.CallRaised) -> None:
         if self.explain(event.error, event.phase, self.script.place()):
@@ -225,7 +227,7 @@ def run(
 
 
 def _not_run_again(script: ObservedScript) -> Iterator[str]:
-    """What to say of graphs whose code was to run again and did not, by reason."""
+    """Sentences on graphs whose code was to run again and did not, one for each reason."""
     replayed = {graph.number for graph in script.graphs if graph.replays} - script.run_again
     reasons = Counter(why for number, why in script.not_run_again.items() if number in replayed)
     for why, count in reasons.items():
@@ -269,7 +271,7 @@ def _nothing_captured(path: str) -> CgtoolError:
 
 
 def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
-    """What to say of a script that ended with an exit status because of what findings explain."""
+    """The sentence on a script whose exit status findings explain."""
     if error.__context__ is not None and is_reported(innermost(error.__context__)):
         return f"it ended with sys.exit({error.code!r})"
     raise user_code(
@@ -284,13 +286,13 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
 
 
 def _thread_ended(name: str, error: str, frames: Frames) -> str:
-    """What to say of a thread that an exception has ended."""
+    """The sentence on a thread that an exception has ended."""
     at = "".join(f", raised at {each.short}" for each in frames[:1])
     return f"thread `{name}` ended with {error}{at}"
 
 
 def _ended(path: str, error: BaseException, errors: Errors) -> str:
-    """What to say of a script that raised, when findings explain it."""
+    """The sentence on a script that raised an exception which findings explain."""
     root = innermost(error)
     if is_reported(error) or is_reported(root) or errors.explain(root, "script"):
         return f"it ended with {type(error).__name__}: {first_line(error)}"

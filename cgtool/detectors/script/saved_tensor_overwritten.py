@@ -42,15 +42,15 @@ class _Saved:
     buffer: Buffer
     layout: Layout
     chain: Chain
-    """Of the op of the backward."""
+    """Call chain of the op of the backward."""
     is_suspect: bool = False
     """Something has written it between two replays."""
     copy: torch.Tensor | None = None
-    """Of a suspect: as the last replay of the forward has left it."""
+    """For a suspect: its values after the last replay of the forward."""
 
 
 class SavedBetweenReplays(Detector):
-    """What is written between the replay of a forward and that of its backward."""
+    """Saved tensors that are written between the replay of a forward and that of its backward."""
 
     phase = "replay"
 

@@ -59,7 +59,7 @@ class SavedTensors(Detector):
         self._of_callables: list[tuple[GraphedCallable, Frames]] = []
         """Findings about the outputs of graphed callables."""
         self._thread = self.script.home_thread
-        """That of the first capture, or of the script."""
+        """The thread of the first capture, or of the script."""
         self._of_others: defaultdict[int, tuple[list[int], list[_Made]]] = defaultdict(
             lambda: ([], [])
         )

@@ -72,7 +72,7 @@ class _Kept(NamedTuple):
     """Equal for the same thing in other captures."""
     before: Hashable
     read: Callable[[], Hashable]
-    """What it is now; ``_GONE`` where it is gone."""
+    """Reads its value; ``_GONE`` if it is gone."""
     frames: Callable[[], Frames] = tuple
     """The line of the finding; () for the replay's."""
     fix: str | None = None
@@ -82,7 +82,7 @@ class _Kept(NamedTuple):
 
 
 class Settings(Detector):
-    """What is read on the host in a capture, and compared before each replay."""
+    """Settings that a capture reads on the host, compared before each replay."""
 
     phase = "replay"
 

@@ -46,7 +46,7 @@ class SharedPools(Detector):
         ]
 
     def _overlap(self, graph: WatchedGraph, other: WatchedGraph) -> list[Buffer]:
-        """What the other graph allocated at addresses where this one writes."""
+        """Buffers that the other graph allocated at addresses where this one writes."""
         key = graph.number, other.number
         if key not in self._overlaps:
             starts, ends = _spans(graph)

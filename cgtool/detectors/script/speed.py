@@ -111,7 +111,7 @@ class Launches(Detector):
 
 
 class Captures(Detector):
-    """The same capture again for each use."""
+    """Reports graphs that are captured again for each use."""
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         for frames, graphs in self.script.graphs_by_place().items():
@@ -138,7 +138,7 @@ class Captures(Detector):
 
 
 class Compiled(Detector):
-    """What ``torch.compile`` says of the graphs that it captures itself, or does not capture."""
+    """Reports of ``torch.compile`` on graphs that it captures itself, or does not capture."""
 
     def on_script_ended(self, _event: events.ScriptEnded) -> None:
         for finding in compiled_findings(self.script.compiled, self.script.skips):

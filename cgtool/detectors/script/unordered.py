@@ -1,4 +1,4 @@
-"""What one stream, or the host, reads or writes while another stream may still use it."""
+"""Memory that one stream, or the host, uses while another stream may still use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
-from cgtool.torch_compat.storages import StorageRef, storage_bytes
+from cgtool.torch_compat.storages import StorageRef, extent, storage_bytes
 from cgtool.torch_compat.streams import handle_of
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
@@ -63,7 +63,7 @@ class Unordered(Detector):
         )
 
     def _own_waits(self, work: Access | EagerResult) -> Iterator[str]:
-        """What was meant to order the two streams."""
+        """Evidence of waits that were meant to order the two streams."""
         for stream in (work.stream, self.script.device.stream()):
             time, frames = self.script.order.own_waits.get(stream, (-1, ()))
             if time >= work.time and frames:
@@ -201,7 +201,7 @@ class _Copy:
     first: int
     """Address of its first byte."""
     end: int
-    """Of the byte behind its last one."""
+    """Address of the byte behind its last one."""
     stream: int
     tick: int
     other_wait: str | None = None
@@ -257,7 +257,7 @@ class PinnedReads(Detector):
             self._arrays[number] = weakref.ref(event.array, is_gone)
 
     def _array_is_gone(self, copies: list[_Copy], number: int, _: weakref.ref[Any]) -> None:
-        """What an array was made for, while these copies were under way, has read it by now."""
+        """Reports copies into an array that is gone: whatever read it did not wait for them."""
         self._arrays.pop(number, None)
         if not self.script.closed:
             done = self.script.order.done
@@ -326,8 +326,4 @@ def _is_numpy(frame: Frame) -> bool:
 def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
     """The address of its first byte, and of the byte behind its last one."""
     first = tensor.data_ptr()
-    if not tensor.numel():
-        return first, first
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in sizes)
-    return first, first + (last + 1) * tensor.element_size()
+    return first, first + extent(tensor.shape, tensor.stride()) * tensor.element_size()

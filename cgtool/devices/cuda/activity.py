@@ -31,7 +31,7 @@ _KIND = struct.Struct("<I")
 _SPAN = struct.Struct("<QQ")
 _SPAN_OFFSET = 16
 _LAUNCH = struct.Struct("<8xQQ4xI")
-"""Of a graph: start, end, and the number of the executable graph."""
+"""Fields of a graph launch: start, end, and the number of the executable graph."""
 _READ_EVERY_S = 0.25
 _COMPLETED_ONLY, _FORCED = 0, 1
 _SUCCESS, _END_OF_BUFFER = 0, 12
@@ -50,7 +50,7 @@ class GpuTimes:
         self._launches: dict[int, list[int]] = defaultdict(lambda: [0, 0])
         """By capture: how many launches, and their time."""
         self._unknown: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-        """The same of executable graphs that no capture is known for."""
+        """Counts for executable graphs whose capture is not known."""
         self._inside_ns = self._outside_ns = 0
         self._sizes: dict[int, int] = {}
         self._buffers = process_buffers()
@@ -85,7 +85,7 @@ class GpuTimes:
         return True
 
     def finish(self) -> None:
-        """What has ended is counted; nothing is recorded anymore."""
+        """Stops recording, and counts what has ended."""
         self.pause()
         self._is_over = True
 

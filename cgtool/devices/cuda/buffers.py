@@ -20,8 +20,9 @@ from functools import cache
 from cgtool.devices.cuda.cupti import CuptiUnavailable
 
 BYTES = 258_040
-"""Of a buffer; behind it are the address of the next one of the list, and its valid bytes. No other
-tool's buffers have this size: CUPTI may hand over one that a profiler of the program requested."""
+"""Size of a buffer; behind it are the address of the next one of the list, and its valid bytes. No
+other tool's buffers have this size: CUPTI may hand over one that a profiler of the program
+requested."""
 _BEHIND = struct.Struct("<QQ")
 
 _REQUESTED = """

@@ -62,7 +62,7 @@ Position = int | tuple[int, ...]
 """The nodes that the next one of a stream will wait for: the handle of a single one, or all of
 them; () if there is none, or the stream is not capturing."""
 INVALIDATED: Position = (0,)
-"""Of a stream whose capture was ended by a call that is not permitted."""
+"""Position of a stream whose capture was ended by a call that is not permitted."""
 
 
 def capture_query() -> Callable[[int], Position]:
@@ -144,7 +144,7 @@ BINARY_VERSION: in the order of the fields of ``Function``."""
 
 
 def native_reader(native: Any) -> Any:
-    """What reads graphs in C++. ``native``: the module of ``torch_compat.op_watch``."""
+    """The reader of graphs in C++. ``native`` is the module of ``torch_compat.op_watch``."""
     library = _library()
 
     def address(name: str, version: str = "") -> int:

@@ -1,4 +1,4 @@
-"""What a GPU and its machine are, as plain data."""
+"""The properties of a GPU and its machine, as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgtool.model.capture import Environment
 
 
 def environment(index: int) -> Environment:
-    """Of the device with this index. Initializes CUDA."""
+    """The environment of the device with this index. Initializes CUDA."""
     properties: Any = torch.cuda.get_device_properties(index)
     code, number = cu.cuDriverGetVersion()
     return Environment(

@@ -257,7 +257,7 @@ CUPTI, PROFILER = "cupti", "profiler"
 
 
 class NodeTimes(msgspec.Struct, frozen=True):
-    """What was recorded for the graphs of a session, in the order of capture."""
+    """Times of the nodes of a session's graphs, in the order of capture."""
 
     route: str
     """``cupti`` or ``profiler``, as in ``Profile``."""

@@ -62,7 +62,7 @@ def type_of(node: int) -> str:
 
 
 def read_node(getter: str, node: int) -> Any:
-    """What a getter of the driver returns for a node, by its handle. Raises DriverError."""
+    """Calls a getter of the driver for a node, by its handle. Raises DriverError."""
     return check(getter, getattr(cu, getter)(cu.CUgraphNode(node)))
 
 
@@ -81,10 +81,10 @@ class GraphContents:
     """A graph as read."""
 
     handles: list[int]
-    """Of each node, in order of creation."""
+    """Handles of the nodes, in order of creation."""
     fields: list[NodeFields]
     _links: Iterable[tuple[int, int, int]]
-    """As of ``graph_edges``."""
+    """Edges as ``graph_edges`` returns them."""
     children: dict[int, Any]
     """Node id to the CUgraph inside it."""
 
@@ -99,7 +99,7 @@ class GraphContents:
 
 
 class CapturedContents:
-    """The same of a graph that was read in C++: what is in Python is made when it is asked for."""
+    """Contents of a graph that was read in C++; Python objects are made when they are needed."""
 
     def __init__(
         self,
@@ -385,7 +385,7 @@ class FunctionTable:
 
     functions: list[Function] = field(default_factory=list)
     native: Any = None
-    """As of ``GraphReader``."""
+    """The reader in C++, if there is one: see ``GraphReader.native``."""
     _indices: dict[int, int] = field(default_factory=dict)
     _layouts: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict)
     _occupancy: dict[tuple[int, int, int], int | None] = field(default_factory=dict)

@@ -99,7 +99,7 @@ def _spans(matcher: Matcher, graph: int, records: Sequence[Record]) -> dict[int,
 
 
 def _type(name: str) -> str:
-    """Of the node."""
+    """The type of node for the name of a record."""
     return next(
         (type_ for type_ in ("memcpy", "memset") if name.startswith(type_.title())), "kernel"
     )

@@ -28,7 +28,7 @@ _MOST_COMPARED = 40_000_000
 
 @dataclass
 class Joined:
-    """What is known about each node, in creation order."""
+    """The op, line and stamp of each node, in creation order."""
 
     origins: list[int | None] = field(default_factory=list)
     calls: list[OpCall | None] = field(default_factory=list)

@@ -200,7 +200,7 @@ class _Recorder(OpRecorder):
             self.kernels.append(_Launch(site, chain_of(frame) or self.waiting_chain(), launches))
 
     def launching(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What takes the place of the method that launches Triton kernels."""
+        """A wrapper of the method that launches Triton kernels."""
         return lambda *args, **kwargs: self._launch(original, *args, **kwargs)
 
     def watching(self) -> AbstractContextManager[None]:
@@ -243,7 +243,7 @@ class _NativeRecorder:
         return op_key.watch_natively(self._native, self._log)
 
     def finish(self, give_way: Callable[[], object]) -> _Recorder:
-        """As of ``_Recorder``."""
+        """See ``_Recorder.finish``."""
         result = _Recorder(self._chains)
         result.positions.seen = list(map(tuple, self._log.positions()))
         frames = self._log.frames()
@@ -315,7 +315,7 @@ def _watched_launch(native: Any, original: Callable[..., Any]) -> Any:
 
 
 def _settings(native: Any) -> Any:
-    """Of all logs. As long as the driver's function is the same one."""
+    """The settings of all logs, as long as the driver's function is the same one."""
     return _settings_for(native, *capture_info_address())
 
 
@@ -385,7 +385,8 @@ class _Watch:
         self._chain = chain
         self._is_compiled = compiled
         self._ends: list[Callable[[], object]] = []
-        """What to call at the end, last first. The program waits, and an ``ExitStack`` is slow."""
+        """Functions to call at the end, last first. The program waits, and an ``ExitStack`` is
+        slow."""
         self._can_observe = op_key.is_supported() and (compiled or can_pause())
         self._native = captures.native_recorder() if self._can_observe else None
 
@@ -533,11 +534,12 @@ class Captures:
         return self._launch_point
 
     def new_recorder(self) -> _Recorder | _NativeRecorder:
-        """Of the capture that a caller has begun."""
+        """The recorder of the capture that a caller has begun."""
         return self.native_recorder() or _Recorder(self.chains)
 
     def native_recorder(self) -> _NativeRecorder | None:
-        """Of the capture that a caller begins, or has begun; None if it must be one in Python."""
+        """The recorder in C++ of the capture that a caller begins, or has begun; None if it must be
+        one in Python."""
         if self.native is None:
             self._look_for_native()
         if self.native is None or not op_key.can_watch_natively():

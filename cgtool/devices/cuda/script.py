@@ -55,7 +55,7 @@ class _Device:
         return ref.expired()
 
     def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
-        """As ``observe.script.script.Device`` says: in a capture, which launches nothing. What it
+        """See ``observe.script.script.Device``: here in a capture, which launches nothing. What it
         writes on the host is undone."""
         graph = CUDAGraphBase()
         recorder.copies_device = False

@@ -113,7 +113,7 @@ class CudaSession(Session[CudaPhaseGraph]):
     caveats: list[Caveat] = field(default_factory=list)
     """Notes on what was captured and measured."""
     generated_code: GeneratedCode = field(init=False)
-    """What ``torch.compile`` made of the code, in the warm-up at the latest."""
+    """Code that ``torch.compile`` generated, in the warm-up at the latest."""
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0

@@ -191,7 +191,7 @@ def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
 
 
 def get_properties(_index: int) -> type[_Properties]:
-    """Of the device with this index."""
+    """The properties of the device with this index."""
     return _Properties
 
 

@@ -159,7 +159,7 @@ class CUDAGraph:
     _pool: PoolId | None = None
     _stream: Stream | None = None
     recorder: ScriptRecorder | None = None
-    """Of the capture in progress."""
+    """The recorder of the capture in progress."""
     _graph: SimulatedGraph | None = None
     _has_exec = False
     _debug = False

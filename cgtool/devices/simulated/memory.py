@@ -240,7 +240,7 @@ class Lifetime:
     address: int = 0
     """Identity of the CPU storage, which identifies an output."""
     label: str | None = None
-    """What keeps it alive at the end."""
+    """The name of its holder at the end."""
 
 
 class LifetimeRecorder(OpRecorder):

@@ -54,7 +54,7 @@ class _Watch:
 
 
 class _ProgramGraph(CUDAGraph):
-    """As PyTorch's, whose methods call those of a class in C++."""
+    """Like PyTorch's class, whose methods call those of a class in C++."""
 
     def replay(self) -> None:
         super().replay()

@@ -156,11 +156,11 @@ class ScriptDevice(DeviceModel):
         self.recorder: Any = None
         """Recorder of the capture in progress."""
         self.ended_by: Finding | None = None
-        """What has ended the capture in progress: a call that CUDA refuses."""
+        """The finding that has ended the capture in progress: a call that CUDA refuses."""
         self.captured: OnCapturedOp = lambda *_: None
         """Called for every op of a capture."""
         self.handles: Handles | None = None
-        """Of CUDA libraries, where it matters who creates them."""
+        """Handles of CUDA libraries, where it matters who creates them."""
         self.pools: dict[PoolId, PrivatePool] = {}
         self.memory: GraphMemory = GraphMemory()
         self.address = self.memory.address
@@ -277,7 +277,7 @@ class ScriptDevice(DeviceModel):
         return None
 
     def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
-        """As ``observe.script.script.Device`` says: eagerly, and undone."""
+        """See ``observe.script.script.Device``: here eagerly, and undone."""
         self.recorder, before = recorder, self.recorder
         try:
             with Patches() as patches:

@@ -66,7 +66,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
 
     def follow_lifetimes(self) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
-        Those that are alive at the end are labeled: outputs and gradients."""
+        Allocations that are alive at the end get a label: an output, a gradient."""
         with watch_annotations(self.options.annotations) as annotations:
             recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
             for phase in self.phases():
@@ -155,7 +155,7 @@ class SimulatedVerifyTarget(VerifyTarget):
     def __init__(self, device: Device, session: SimulatedSession) -> None:
         super().__init__(device, session)
         self._written: set[int] = set()
-        """Addresses of the storages that ops of the captures made."""
+        """Addresses of the storages that captured ops made, which a replay writes again."""
 
     def capture(self, progress: Progress) -> None:
         model = self.session.model

@@ -34,7 +34,8 @@ _COMPUTED = "cgtool: computed before the capture"
 _IS_OF_DEFAULT = "cgtool: of the default stream"
 """Key of whether a node was made by an op on the default stream: a ``_Mark``, or None."""
 _OVERRIDE = "set_override_stale_capture_stream"
-"""Of ``torch.autograd.graph``, from PyTorch 2.13 on: stale nodes run on the captured stream."""
+"""A name in ``torch.autograd.graph`` from PyTorch 2.13 on: stale nodes run on the captured
+stream."""
 _ELSEWHERE = "on another stream (`with torch.cuda.stream(torch.cuda.Stream())`)"
 
 
@@ -100,7 +101,7 @@ def _held_by(result: str) -> tuple[str, str]:
 
 
 def _kept(leaf: str | None) -> tuple[str, str]:
-    """What something else than a result keeps: a hook, a list of nodes. ``leaf``: its name."""
+    """Reason and fix where a hook or a list keeps the node. ``leaf`` is the name of the tensor."""
     whose = "a parameter" if leaf is None else f"`{leaf}`"
     return f"{STALE_NODE}: that of {whose}", f"make what keeps it {_ELSEWHERE}"
 

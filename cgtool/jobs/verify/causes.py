@@ -31,18 +31,17 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.capturing_queries import Queries
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.patches import without_collector
 
-_OF_ITERATORS = (PYTHON_SCALAR_FROZEN, PYTHON_SIDE_EFFECTS_SKIPPED)
 _FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 
 
 def _compared(
-    runner: TrialRunner, run: Callable[[], Any], *, finds_state: bool = False
+    runner: TrialRunner, run: Callable[[], Any], workload: Workload | None = None
 ) -> list[Finding]:
-    """Two eager iterations, compared by their ops and by the numbers of optimizers. With
-    ``finds_state``, which goes on from the state now, the host state that makes the difference is
-    found."""
+    """Findings of two eager iterations, compared by their ops and by the numbers of optimizers.
+    With the ``workload``, the host state that makes the difference is found too."""
     target = runner.target
     inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
     ranges = watch_annotations(target.options.annotations)
@@ -54,11 +53,7 @@ def _compared(
             numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
 
         differences = compare_iterations(
-            run_and_look,
-            roots_of(target.workload),
-            annotations,
-            inputs,
-            target.workload if finds_state else None,
+            run_and_look, roots_of(target.workload), annotations, inputs, workload
         )
     findings = differences.findings
     before, after = numbers[:2]
@@ -79,12 +74,10 @@ def _compared(
     return findings
 
 
-def consecutive(
-    runner: TrialRunner, trial: Trial, skipped: int = 0, *, finds_state: bool = False
-) -> list[Finding]:
+def consecutive(runner: TrialRunner, trial: Trial, skipped: int) -> list[Finding]:
     """Compare two consecutive iterations, after ``skipped`` others."""
     runner.begin_eager(trial, skipped)
-    return _compared(runner, runner.iterate, finds_state=finds_state)
+    return _compared(runner, runner.iterate, runner.target.workload)
 
 
 def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding]:
@@ -99,17 +92,18 @@ def _restarted(runner: TrialRunner, first: Trial, second: Trial) -> list[Finding
 
 
 def frozen(runner: TrialRunner, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
-    """What the host changes between iterations, or between two sets of inputs."""
+    """Findings on values that the host changes between iterations, or between two sets of
+    inputs."""
     for skipped in range(max(1, iteration)):
-        if findings := _frozen_among(consecutive(runner, trial, skipped, finds_state=True)):
+        if findings := _frozen_among(consecutive(runner, trial, skipped)):
             return findings
     inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
     return _frozen_among(_restarted(runner, captured, inputs))
 
 
 def hidden(findings: list[Finding]) -> list[Finding]:
-    """What the host changes or draws, though no result shows it. It is an error all the same:
-    whether it shows is a matter of luck."""
+    """Findings on values that the host changes or draws, though no result shows it. They are
+    errors: whether it shows is a matter of luck."""
     return [
         replace(finding, severity=None)
         for finding in _frozen_among(findings)
@@ -118,18 +112,19 @@ def hidden(findings: list[Finding]) -> list[Finding]:
 
 
 def not_restored(runner: TrialRunner, trial: Trial) -> tuple[Finding, ...]:
-    """What the host changes although everything that cgtool reaches is set back: iterators,
-    clocks. A random order of a sum is noise: what is only drawn at random is left out, unless
-    it is seen to reach an op."""
+    """Values that the host changes although everything that cgtool reaches is set back: a clock,
+    a file. A random order of a sum is noise: what is only drawn at random is left out, unless it
+    is seen to reach an op."""
     return tuple(
         replace(finding, severity=None)
-        for finding in _frozen_among(_restarted(runner, trial, trial), iterators=True)
-        if finding.severity in (None, ERROR) or finding.code in _OF_ITERATORS
+        for finding in _frozen_among(_restarted(runner, trial, trial))
+        if finding.severity in (None, ERROR)
     )
 
 
 def side_effects(findings: list[Finding], known: list[Finding]) -> list[Finding]:
-    """What Python changes, and a replay does not, that no known finding names."""
+    """Findings on containers that Python changes and a replay does not, without those already
+    named."""
     lines = {finding.frames[:1] for finding in known}
     named = {name for finding in known for name in _named_in(finding)}
     effects = (each for each in findings if each.code == PYTHON_SIDE_EFFECTS_SKIPPED)
@@ -161,20 +156,13 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return numbers
 
 
-def _frozen_among(findings: list[Finding], *, iterators: bool = False) -> list[Finding]:
-    """Findings on what a graph freezes; a line of host work is reported once. ``iterators``: what
-    Python moves on is one of them, whether or not an op is seen to get something else."""
+def _frozen_among(findings: list[Finding]) -> list[Finding]:
+    """Findings on what a graph freezes; a line of host work is reported once."""
     host = {finding.frames[:1] for finding in findings if finding.code == CPU_WORK_IN_REGION}
     return [
         finding
         for finding in findings
-        if (
-            finding.code in _FROZEN
-            or (
-                finding.code == PYTHON_SIDE_EFFECTS_SKIPPED
-                and (iterators or finding.severity in (None, ERROR))
-            )
-        )
+        if finding.code in _FROZEN
         and not (finding.code == PYTHON_SCALAR_FROZEN and finding.frames[:1] in host)
     ]
 

@@ -88,14 +88,15 @@ def _largest_of_integers(left: torch.Tensor, right: torch.Tensor) -> int:
 
 
 class Size(NamedTuple):
-    """Of finite numbers: root mean square, and the largest magnitude."""
+    """The size of finite numbers: root mean square, and the largest magnitude."""
 
     rms: float
     largest: float
 
 
 def size_of(tensor: torch.Tensor, exact: torch.Tensor | None = None) -> Size:
-    """Of a tensor's values, or of their differences from ``exact``; zeros if there are none."""
+    """The size of a tensor's values, or of their differences from ``exact``; zeros if there are
+    none."""
     with raw():
         exact = exact if exact is None else exact.to(tensor.device)
     with arithmetic():
@@ -146,6 +147,6 @@ def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:
 
 
 def dense_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """As float64; the real part of complex numbers."""
+    """The values in float64; the real part of complex numbers."""
     plain = dense(tensor)
     return (plain.real if plain.is_complex() else plain).to(torch.float64)

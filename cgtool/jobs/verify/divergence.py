@@ -43,7 +43,7 @@ def _line_of(frames: Frames) -> str:
 
 
 def _eager(runner: TrialRunner, trial: Trial, iteration: int) -> tuple[Results, ResultRecorder]:
-    """What an eager iteration (from 0) returns, and the results of every op."""
+    """The results of an eager iteration (from 0), and those of every op in it."""
     runner.begin_eager(trial, iteration)
     make_recorder = partial(ResultRecorder, device=runner.target.device)
     return observed_iteration(runner.target, make_recorder)

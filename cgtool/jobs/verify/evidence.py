@@ -1,4 +1,4 @@
-"""What trials show, as plain data: how replays and eager runs began, and what they left."""
+"""The evidence of trials, as plain data: values before and after replays and eager runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ class Trial:
     name: str
     iterations: int = 1
     writes: Sequence[Writes] = ()
-    """What is written before each iteration. If it has fewer items than the trial has iterations,
+    """Values written before each iteration. If it has fewer items than the trial has iterations,
     the other iterations begin with what the previous one left."""
     means: str = ""
-    """What the trial does, for the report."""
+    """A description of the trial, for the report."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
     seed: int | None = None
-    """Of the random generators; None for the state in which the capture began."""
+    """Seed of the random generators; None for the state in which the capture began."""
+    changes: tuple[str, ...] = ()
+    """The names of the inputs that get new values before each iteration."""
 
     def iteration(self, number: int) -> str:
         """The name of iteration ``number`` (from 0) in the table."""
@@ -41,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Iteration:
-    """What was there before and after an iteration. State without a changed bit is the same object
+    """Values before and after an iteration. State without a changed bit is the same object
     in both."""
 
     before: Mapping[Key, torch.Tensor]
@@ -74,7 +76,7 @@ class Run:
 
 @dataclass(frozen=True)
 class EagerFacts:
-    """What the trials so far have shown of eager itself."""
+    """Facts about eager itself, from the trials so far."""
 
     differs: bool = False
     """Eager differs from itself."""
@@ -95,7 +97,7 @@ class EagerFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one trial has shown."""
+    """The runs of one trial, and facts about eager."""
 
     trial: Trial
     eager: tuple[Run, ...]

@@ -39,7 +39,7 @@ _BY_CHANCE = "no replay here shows it; whether one does depends on when the stre
 
 @dataclass
 class Log:
-    """What the report will say."""
+    """Findings, notes and progress of a verification, collected for the report."""
 
     progress: Progress
     entry: Frame | None
@@ -93,7 +93,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     reasons: list[Finding] = []
     if differing:
         reasons = _reasons(subject, differing[0], facts.frozen, uninitialized)
-    consecutive = causes.consecutive(runner, subject.trial, 1, finds_state=True)
+    consecutive = causes.consecutive(runner, subject.trial, 1)
     hidden: list[Finding] = []
     if not differing:
         # These replays may be right by chance: a branch that is rarely taken, a draw of a coin.

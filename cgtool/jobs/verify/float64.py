@@ -52,7 +52,7 @@ _OURS = ("aten::", "prims::")
 _COLLECTIVE = ("c10d::", "_c10d_functional::")
 """They run once: all ranks must call them as often."""
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""What an op raises that has no kernel for its arguments."""
+"""Errors of an op that has no kernel for its arguments."""
 NO_MEMORY = "not enough memory"
 _CHUNK = 1 << 24
 _PURGE = 256
@@ -89,7 +89,7 @@ class _Block:
     component: torch.dtype
     values: torch.Tensor
     checksum: torch.Tensor
-    """Of the storage's own bytes, when an op last wrote to it."""
+    """Checksum of the storage's own bytes when an op last wrote to it."""
 
 
 def _all_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -99,7 +99,7 @@ def _all_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """Of all bytes of a tensor's storage, and of their places."""
+    """A checksum of all bytes of a tensor's storage and their places."""
     sums = []
     for part in _all_of(tensor, torch.uint8).split(_CHUNK):
         places = torch.ones_like(part).cumsum(0, dtype=torch.int64)
@@ -260,7 +260,7 @@ class _Op:
         self.draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self.written = {id(tensor): tensor for tensor in written_by(func, args, kwargs)}
         self.copies: dict[int, torch.Tensor] = {}
-        """What the second run uses instead of tensors that have no shadow and are written."""
+        """Tensors of the second run in place of those that have no shadow and are written."""
         self.states: list[Callable[[], object]] = []
 
     def prepare(self) -> None:
@@ -298,7 +298,7 @@ class _Op:
             self.recorder.shadows.written(tensor)
 
     def _random_states(self) -> list[Callable[[], object]]:
-        """What restores the random states that the op draws from, as they are now."""
+        """Functions that restore the random states that the op draws from, as they are now."""
         if not self.draws:
             return []
         device = self.recorder.device

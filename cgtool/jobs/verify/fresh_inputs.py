@@ -22,8 +22,8 @@ from cgtool.observe.raw_tensors import arithmetic, raw
 _TRIES = 3
 """Draws of all candidates: a permutation of a few values can be the same as before."""
 _LEAST_SHARE = 0.6
-"""Of one of two slices in a mixture. More than half: a mixture of an invertible matrix's rows is
-invertible."""
+"""Least share of one of two slices in a mixture. More than half: a mixture of an invertible
+matrix's rows is invertible."""
 _FEW = 8
 """Values with no more distinct numbers than this are a choice: labels, masks, signs."""
 _SAMPLE = 1 << 16
@@ -185,7 +185,7 @@ _ORDERS = ("ascending", "descending")
 
 
 def _facts(values: torch.Tensor, rounding: float) -> Iterator[Fact]:
-    """What holds of all lines along a dimension, or of the tensor. ``rounding``: the relative
+    """Facts about all lines along a dimension, or about the tensor. ``rounding``: the relative
     rounding of its type, 0 for integers."""
     for axis, size in enumerate(values.shape):
         if size == 1:

@@ -42,7 +42,7 @@ because atomics add in another order."""
 _FLOAT64 = 1e-12
 """Relative differences that float64 cannot judge, because it rounds too."""
 _TWO_ROUNDINGS = 2.0**-22
-"""Of float32: the least relative error that an entry is taken to have."""
+"""Two roundings of float32: the least relative error that an entry is taken to have."""
 _TOO_NOISY = 0.1
 """Where eager runs differ by more than this part of the group's largest value, equality proves
 nothing."""
@@ -61,7 +61,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the evidence of a trial proves."""
+    """The verdict on one trial, and its evidence."""
 
     evidence: Evidence
     compared: tuple[Compared, ...]
@@ -191,7 +191,7 @@ class Precision:
 
     @cached_property
     def largest(self) -> float:
-        """Of all numbers that an iteration reads or returns."""
+        """The largest of all numbers that an iteration reads or returns."""
         numbers = [magnitude(tensor) for tensor in self.start if is_rounded(tensor)]
         return max([*numbers, *(scale.largest for scale in self.scales.values())], default=0.0)
 

@@ -35,6 +35,7 @@ from cgtool.observe.raw_tensors import copies, raw, unchanged
 from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
 from cgtool.program.description import named_tensors
+from cgtool.program.workload import Named
 
 RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
@@ -49,6 +50,7 @@ _ANOTHER_SEED = 1_000_003
 _CHANGED = 1 - 1 / 64
 """Towards zero, so that probabilities stay below one."""
 REFUSED_VALUES = "refused-values"
+UNUSED_INPUTS = "unused-inputs"
 UNWRITTEN_RESULTS = "unwritten-results"
 
 
@@ -149,7 +151,7 @@ def _captured(target: VerifyTarget, options: VerifyOptions, log: Log) -> Subject
 
 
 def _verdicts(subject: Subject) -> Iterator[Verdict]:
-    """Of each trial. Raises ReplayFailedError and DeviceLostError."""
+    """The verdict of each trial. Raises ReplayFailedError and DeviceLostError."""
     first = verdict = _of_captured_inputs(subject)
     yield verdict
     for alternatives in _further_trials(subject, first):
@@ -157,6 +159,7 @@ def _verdicts(subject: Subject) -> Iterator[Verdict]:
         if accepted is not None:
             trial, run = accepted
             verdict = _examine(subject, trial, verdict.evidence.facts, run)
+            _note_unused_inputs(subject.log, trial, run)
             yield verdict
     _try_another_order(subject, verdict.evidence.facts)
 
@@ -292,6 +295,24 @@ def _first_accepted(
     return None
 
 
+def _note_unused_inputs(log: Log, trial: Trial, eager: Run) -> None:
+    """Of inputs whose new values leave each output as it was, bit for bit: they may be unused, or
+    used by the first call only."""
+    first, *others = (iteration.after for iteration in eager.iterations)
+    outputs = {key: values for key, values in first.items() if key[0] == "output"}
+    depends = any(
+        key in other and not unchanged(values, other[key])
+        for other in others
+        for key, values in outputs.items()
+    )
+    if trial.changes and others and outputs and not depends:
+        log.note(
+            UNUSED_INPUTS,
+            f"other values of {names_text(list(trial.changes), _SHOWN)} change no bit of the "
+            "output; if they should, the code keeps what an earlier call has computed",
+        )
+
+
 def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
     """Each is followed by what takes its place if eager does not accept it."""
     values = subject.runner.begin_eager(subject.trial)
@@ -304,8 +325,9 @@ def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
         changed = [(tensor, _changed(values[key])) for key, tensor in parameters.items()]
         means = f"{count_text(len(changed), 'parameter')} changed in place"
         yield [Trial("changed parameters", means=means, writes=[changed])]
-    inputs = [tensor for _, tensor in subject.runner.inputs] + _read_only(subject, first)
-    inputs = [tensor for tensor in inputs if id(tensor) in values]
+    read = _read_only(subject, first)
+    arguments = {id(tensor): name for name, tensor in (*subject.runner.arguments, *read)}
+    inputs = [tensor for _, tensor in (*subject.runner.inputs, *read) if id(tensor) in values]
     starts, count = [values[id(tensor)] for tensor in inputs], subject.options.trials
     generator = torch.Generator()
     generator.manual_seed(_FRESH_SEED)
@@ -323,12 +345,17 @@ def _further_trials(subject: Subject, first: Verdict) -> Iterator[list[Trial]]:
         if any(sets):
             tensors = count_text(len(sets[0]), "tensor")
             text = f"{count_text(count, 'set')} of {means} back to back for {tensors}"
-            alternatives.append(Trial("fresh inputs", count, sets, text, seed=_ANOTHER_SEED))
+            # The samples in another order may well have the same sum.
+            written = [id(tensor) for tensor, _ in sets[0]] if means == "new inputs" else []
+            changes = tuple(arguments[key] for key in written if key in arguments)
+            alternatives.append(
+                Trial("fresh inputs", count, sets, text, seed=_ANOTHER_SEED, changes=changes)
+            )
     if alternatives:
         yield alternatives
 
 
-def _read_only(subject: Subject, first: Verdict) -> list[torch.Tensor]:
+def _read_only(subject: Subject, first: Verdict) -> list[Named]:
     """Tensors that a step reads by name and does not write: its inputs. A graph has the values
     of those in unpinned memory of the host, whose changes it cannot see."""
     workload = subject.target.workload
@@ -337,7 +364,7 @@ def _read_only(subject: Subject, first: Verdict) -> list[torch.Tensor]:
     written = {name for _, name in first.evidence.eager[0].iterations[0].changed()}
     names = {id(tensor): name for name, tensor in state_of(workload).items()}
     return [
-        tensor
+        (name, tensor)
         for name, kind, tensor in named_tensors(workload)
         if kind == "input"
         and "tensor " in name

@@ -49,8 +49,8 @@ def results_of(run: WorkloadRun) -> Results:
 
 
 def _readable(named: Sequence[Named]) -> Iterator[Named]:
-    """What can be compared of some tensors. Raises CgtoolError (exit 4) for a tensor whose memory
-    is unknown."""
+    """The tensors among some that can be compared. Raises CgtoolError (exit 4) for a tensor whose
+    memory is unknown."""
     for name, tensor in named:
         parts = whole_or_parts(tensor)
         if not parts:
@@ -112,21 +112,22 @@ def autocast_caches() -> bool:
     return bool(torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled())
 
 
-def static_inputs(target: VerifyTarget) -> list[Named]:
-    """The static inputs: tensors among the arguments, and the incoming gradients."""
-    workload = target.workload
-    inputs: list[Named] = []
+def _arguments(target: VerifyTarget) -> Iterator[Named]:
+    """The tensors among the arguments, each once."""
     ids: set[int] = set()
-    for part in workload.parts:
+    for part in target.workload.parts:
         for name, tensor in _readable(inputs_of(part)):
             if id(tensor) not in ids:
                 ids.add(id(tensor))
-                inputs.append((f"{part.prefix}{name}", tensor))
+                yield f"{part.prefix}{name}", tensor
+
+
+def _incoming(target: VerifyTarget) -> Iterator[Named]:
+    """The gradients that each backward begins with."""
     for index, backward in target.session.backwards.items():
-        where = workload.parts[index].prefix
+        where = target.workload.parts[index].prefix
         for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
-            inputs.append((f"{where}incoming gradient of {output}", tensor))
-    return inputs
+            yield f"{where}incoming gradient of {output}", tensor
 
 
 # --- trials
@@ -155,7 +156,9 @@ class TrialRunner:
         self._start = start
         after = reachable_from(target.workload)
         self._restore_end = after.layout()
-        self.inputs = static_inputs(target)
+        self.arguments = list(_arguments(target))
+        self.inputs = [*self.arguments, *_incoming(target)]
+        """The static inputs."""
         held = [
             *results_of(target.session).values(),
             *(tensor for _, tensor in after.tensors.values()),
@@ -184,7 +187,7 @@ class TrialRunner:
         return values
 
     def not_restored(self) -> list[str]:
-        """What has gone on since the capture and is not set back for another run, in words."""
+        """Objects that have gone on since the capture and are not set back, in words."""
         return self._start.not_restored()
 
     def begin_replay(self, trial: Trial) -> Values:
@@ -227,8 +230,8 @@ class TrialRunner:
         return self._eager(trial, copies)
 
     def float64(self, trial: Trial) -> tuple[Run, Float64Recorder]:
-        """The same with float64 next to each op: what iterations changed has the values of float64,
-        unless the recorder says that it failed."""
+        """An eager run with float64 next to each op: what iterations changed has the values of
+        float64, unless the recorder says that it failed."""
         make_recorder = partial(Float64Recorder, device=self.target.device)
         with self.target.recording(make_recorder) as recorder:
             return self._eager(trial, recorder.shadows.values, recorder), recorder

@@ -1,10 +1,10 @@
 """The state of the user's code: saved, restored, and read by name.
 
 State is what outlives a call: parameters, buffers, gradients, optimizer state, tensors in closures,
-Python values in attributes, containers and suspended generators, and random states. Iterators in C,
-the lines at which generators are suspended, and what belongs to threads, files and C extensions
-cannot be restored, except for the contents of the tensors in them; ``causes`` separates what they
-change from noise.
+Python values in attributes, containers and suspended generators, and random states. Iterators, the
+lines at which generators are suspended, and what belongs to threads, files and C extensions are not
+set back here, except for the tensors in them: ``not_restored`` says which of them have gone on.
+(``cgtool.recapture`` sets Python's own iterators back, to find out whether they matter.)
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Snapshot:
         self.restore_contents()
 
     def not_restored(self) -> list[str]:
-        """What has gone on since then and is not set back, in words."""
+        """Objects that have gone on since then and are not set back, in words."""
         self.restore()
         return [in_words(*each) for each, before in self._progress if progress(each[1]) != before]
 

@@ -51,8 +51,8 @@ class Block:
     def __init__(
         self, frame: FrameType, statements: list[ast.stmt], contexts: Sequence[With]
     ) -> None:
-        """``contexts``: what the frame has entered around the capture, outermost first. Raises
-        SyntaxError for statements that make no function."""
+        """``contexts``: the ``with`` statements of the frame around the capture, outermost first.
+        Raises SyntaxError for statements that make no function."""
         entered = statements
         for node in reversed(contexts):
             entered = [_with(node, node.items, entered)]
@@ -70,7 +70,7 @@ class Block:
         self._outer = {each for each in _contexts_around(frame) if each[0] is not frame.f_code}
 
     def roots(self) -> Iterator[tuple[str, Any]]:
-        """What it can reach, by name, in its frame."""
+        """Objects that it can reach, by their names in its frame."""
         values = {**self._frame.f_globals, **locals_of(self._frame)}
         return ((name, values[name]) for name in sorted(self.used & values.keys()))
 
@@ -125,19 +125,19 @@ class LaterBlock:
 
     code: CodeType
     entering: CodeType
-    """The same, if it is not called in ``entered``: that was for the capture alone."""
+    """The code that enters ``entered`` itself: for a call outside of these context managers."""
     entered: set[Context]
-    """What its function had entered around the capture."""
+    """Context managers that its function had entered around the capture."""
     contexts: set[Context]
-    """What the callers of its function had entered."""
+    """Context managers that the callers of its function had entered."""
     targets: dict[str, CodeType]
     outer: dict[str, Any]
     """Global names."""
     names: dict[str, Callable[[], Any]]
     captured: list[tuple[str, list[Weak[torch.Tensor]]]]
-    """What the capture has assigned."""
+    """Names that the capture has assigned, and their tensors."""
     place: tuple[int, CodeType]
-    """Of its frame."""
+    """Place of its frame."""
     used: set[str]
     """All names in its lines."""
     reused: set[str] = field(default_factory=set)
@@ -147,7 +147,7 @@ class LaterBlock:
     """Its names while it runs, and until they are restored."""
 
     def outputs(self) -> Outputs:
-        """What the capture assigned, where its tensors are alive."""
+        """Names that the capture has assigned, and their values, where the tensors are alive."""
         for name, references in self.captured:
             tensors = [reference() for reference in references]
             alive = [tensor for tensor in tensors if tensor is not None]
@@ -160,7 +160,7 @@ class LaterBlock:
             self.reused |= other.used
 
     def roots(self) -> Iterator[tuple[str, Any]]:
-        """What it can reach, by name."""
+        """Objects that it can reach, by name."""
         for name, look_up in self.names.items():
             yield name, look_up()
 
@@ -219,7 +219,7 @@ class LaterCallable:
         return iter(())
 
     def assigned(self) -> Outputs:
-        """What ``run`` has returned."""
+        """Names that ``run`` has assigned, and their values."""
         yield "output", self.result
 
     def restore_after(self) -> Callable[[], None]:
@@ -227,7 +227,7 @@ class LaterCallable:
         return partial(setattr, self, "result", None)
 
     def roots(self) -> Iterator[tuple[str, Any]]:
-        """What it can reach, by name."""
+        """Objects that it can reach, by name."""
         yield "", self.graphed.function and self.graphed.function()
 
     def note_reused(self, _other: object) -> None:
@@ -272,14 +272,14 @@ def _place_of(frame: FrameType) -> tuple[int, CodeType]:
 
 
 def _names_at(place: tuple[int, CodeType]) -> dict[str, Any]:
-    """What a frame that calls this one, if it is one, holds now."""
+    """Local variables of a frame that calls this one; empty if ``place`` is not one."""
     running = callers(sys._getframe(1))
     return next((locals_of(each) for each in running if _place_of(each) == place), {})
 
 
 _CHOICES = (str, FunctionType, BuiltinFunctionType, partial)
 Outputs = Iterator[tuple[str, Any]]
-"""What code assigns, as written, and the value."""
+"""Names that code assigns, as written, and their values."""
 
 
 def _run(
@@ -321,7 +321,7 @@ def _in_function(frame: FrameType, statements: list[ast.stmt]) -> list[ast.stmt]
 
 
 def _code_of(frame: FrameType, statements: list[ast.stmt], names: _Names) -> CodeType:
-    """Of a function that consists of statements of a frame."""
+    """The code of a function that consists of statements of a frame."""
     body = _in_function(frame, statements)
     own = _local_names(frame, names.stored)
     if names.stored - own:
@@ -418,8 +418,9 @@ def _entered(frame: FrameType) -> tuple[list[ast.stmt], ast.stmt] | None:
 
 
 def _contexts_before(frame: FrameType, place: ast.stmt) -> list[With]:
-    """What a frame has entered around a statement: a flag that is set for the capture, for example.
-    But for modes of PyTorch, which are known (``LiveObjects.modes``). Outermost first."""
+    """Context managers that a frame has entered around a statement: a flag that is set for the
+    capture, for example. But for modes of PyTorch, which are known (``LiveObjects.modes``).
+    Outermost first."""
     found: list[With] = []
     for node in _contexts_of(frame, place.lineno):
         items = [item for item in node.items if not _is_mode(item.context_expr, frame)]
@@ -480,7 +481,7 @@ class _Names(ast.NodeVisitor):
         self.read_first: list[str] = []
         """Names that are assigned after they were read."""
         self.targets: list[str] = []
-        """What is assigned, as written."""
+        """Names that are assigned, as written."""
         self.used: set[str] = set()
         """All of them, also in functions of its own."""
         self._read: set[str] = set()
@@ -600,7 +601,7 @@ def _context(code: CodeType, node: With) -> Context:
 
 
 def _contexts_around(frame: FrameType | None) -> Iterator[Context]:
-    """What a frame and those that call it have entered, but for modes of PyTorch."""
+    """Context managers that a frame and its callers have entered, except for PyTorch's modes."""
     for each in callers(frame):
         if is_internal(each.f_code):
             continue

@@ -58,7 +58,7 @@ _COLLECTIVES = (
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "isend", "irecv",
 )  # fmt: skip
 _FIRST_ITEMS = 8
-"""Of a list, which tell whether it has tensors: it may be a long one of numbers."""
+"""Items of a list that are looked at for tensors: it may be a long one of numbers."""
 _HOST_CALLBACKS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
 _GRAPH_METHODS = (
     "capture_begin", "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode",

@@ -109,9 +109,9 @@ class CaptureFailed(NamedTuple):
 
     graph: WatchedGraph
     end_error: BaseException
-    """What ``capture_end`` raised; ``code_error`` when it raised nothing."""
+    """The exception of ``capture_end``; ``code_error`` if it raised none."""
     code_error: BaseException | None
-    """What the captured code had raised before."""
+    """The exception that the captured code had raised before."""
 
 
 class CallRaised(NamedTuple):
@@ -206,7 +206,7 @@ class HostWaited(NamedTuple):
 
     call: str
     tensor: torch.Tensor | None
-    """What it reads, if it reads one."""
+    """The tensor that it reads, if it reads one."""
 
 
 class HostRead(NamedTuple):
@@ -310,7 +310,7 @@ class ModuleChanged(NamedTuple):
     module: torch.nn.Module
     is_train: bool
     name: str | None = None
-    """Of that parameter or buffer."""
+    """Name of that parameter or buffer."""
 
 
 class OptimizerLoaded(NamedTuple):

@@ -24,7 +24,7 @@ from cgtool.torch_compat.weak import Weak
 
 
 class _Running(threading.local):
-    """What runs on this thread."""
+    """The graphed callable that runs on this thread."""
 
     call: tuple[GraphedCallable, tuple[Any, ...]] | None = None
     """The innermost call of a graphed callable, and its arguments."""
@@ -62,7 +62,8 @@ class _Callables:
         return followed[0] if single else followed
 
     def _follow(self, result: Any, graphed: GraphedCallable) -> Any:
-        """What the script calls instead of ``result``; a module stays, with another forward."""
+        """A wrapper that the script calls instead of ``result``; a module stays, with another
+        forward."""
         if isinstance(result, torch.nn.Module):
             result.forward = self._follow_calls(result.forward, graphed)
             return result

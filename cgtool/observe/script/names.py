@@ -1,5 +1,5 @@
-"""What the running code of a script can name: values under the names of the functions that run, and
-what their containers and attributes hold.
+"""Values that the running code of a script can name: those of the functions that run, and those in
+their containers and attributes.
 
 Everything is looked up anew each time, without a call of the script's code, and nothing is kept
 alive: a path to a value references objects weakly, and locals by the frame that runs.
@@ -58,20 +58,20 @@ class Named:
 
     value: Any
     text: str
-    """As written in Python: ``run.outputs[2]``."""
+    """The path in Python's notation: ``run.outputs[2]``."""
     scope: str
     """The function, or the file, that has the name at its beginning."""
     kind: str
     """``name``, ``attribute``, ``item``, ``parameter`` (also a buffer), ``state`` (of an
     optimizer)."""
     key: Any = None
-    """Of the attribute or item; None if it cannot be found again."""
+    """Key of the attribute or item; None if it cannot be found again."""
     holder: Named | None = None
-    """What has it as an attribute or item; None of a name."""
+    """The object that has it as an attribute or item; None for a name."""
     items: tuple[int, ...] = ()
     """The numbers of the items that are this value: several, if they are one object."""
     root: Root | None = None
-    """Of a name."""
+    """Looks up a name that no other object holds."""
 
     @property
     def containers(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -125,7 +125,7 @@ class Path:
     """It leads through a list or a tuple."""
 
     def look(self, stack: Stack) -> Any:
-        """What the path leads to now."""
+        """The value at the path now."""
         value = self.root(stack)
         for kind, key in self.steps:
             value = _part(value, kind, key)
@@ -183,7 +183,7 @@ def _of_module(names: dict[str, Any], name: str, _stack: Stack) -> Any:
 
 
 def _alive(reference: Callable[[], Any], _stack: Stack) -> Any:
-    """What does not depend on what runs."""
+    """The value of a reference that does not depend on the running functions."""
     value = reference()
     return MISSING if value is None else value
 
@@ -270,7 +270,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _part(value: Any, kind: str, key: Any) -> Any:
-    """What a value has there now."""
+    """The attribute or item of a value now."""
     if isinstance(value, torch.optim.Optimizer) and isinstance(key, tuple):
         place, name = key
         if kind == "state":

@@ -43,6 +43,7 @@ from cgtool.observe.script.state import (
     ExternalUse,
     Op,
     StreamOrder,
+    Unread,
     WatchedGraph,
 )
 from cgtool.observe.tensors import DEVICE, key_of, listed_tensors, tensors_in
@@ -68,18 +69,18 @@ class Undoing(Protocol):
     """A recorder that undoes what a run writes (``recapture.contained``)."""
 
     copies_device: bool
-    """What is overwritten on the device is copied before, too; in a capture, which writes nothing
-    there, it is not."""
+    """Whether memory of the device is copied before it is overwritten: a capture writes none."""
 
     def observe(self, func: Any, args: Args, kwargs: Kwargs, run: Any, caller: Any) -> Any:
-        """As ``OpRecorder.observe``."""
+        """See ``OpRecorder.observe``."""
 
     def undo(self) -> None:
         """Write back what was overwritten; once more, and it is as the run has left it."""
 
 
 class Device(Protocol):
-    """What the observers need of a device: ``cuda.script`` and ``simulated.script_device``."""
+    """The operations of a device that observers need: ``cuda.script`` and
+    ``simulated.script_device``."""
 
     simulated: bool
     graph_class: Any
@@ -124,7 +125,8 @@ class Device(Protocol):
         """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
 
     def template(self, graph: Any) -> Hashable:
-        """What the template of a graph made with ``keep_graph=True`` holds; None if unknown."""
+        """The contents of the template of a graph made with ``keep_graph=True``; None if
+        unknown."""
 
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""
@@ -201,6 +203,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Why that of others was not, by number."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``."""
+        self.unread = Unread()
 
     def chain(self) -> Chain:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
@@ -276,6 +279,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         if graph is None:
             return
         graph.ops += 1
+        for tensor in tensors_in((args, kwargs)) if self.unread.kinds else ():
+            self.unread.read(tensor)
         if self.device.ran_on_host((args, kwargs, result)):
             return
         graph.device_ops += 1
@@ -450,6 +455,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
+        if self.unread.kinds:
+            self.unread.ran(op, result, self.clock, self.place)
         if self.device.ran_on_host((args, kwargs, result)):
             return
         for tensor in op.made(result):
@@ -477,12 +484,15 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """The host has waited for the current stream, to read ``tensor``."""
         if self.capture is None and not self.closed:
             self.order.host_waits(self.device.stream())
+            if tensor is not None:
+                self.unread.read(tensor)
             self.publish(events.HostWaited(call, tensor))
 
     def host_read(self, tensor: torch.Tensor, array: Any = None) -> None:
         """A call has read, or is about to read, a tensor on the host; ``array``: as of
         ``HostRead``."""
         if self.capture is None and len(self.buffers):
+            self.unread.read(tensor)
             self.publish(events.HostRead(tensor, array))
 
     def finish(self) -> None:

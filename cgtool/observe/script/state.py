@@ -1,4 +1,4 @@
-"""What is known of a script's CUDA graphs, the memory that they touch, and the order of streams."""
+"""The state of a script's CUDA graphs, the memory that they touch, and the order of streams."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Op:
 
     @property
     def non_blocking(self) -> bool:
-        """Of a copy: the host need not wait for it."""
+        """Whether it is a copy that the host need not wait for."""
         return True in self.args[2:] or bool(self.kwargs.get("non_blocking"))
 
     @cached_property
@@ -163,7 +163,7 @@ class ExternalUse:
     """The first op that touches the buffer."""
     tensor: Weak[torch.Tensor]
     layout: Layout
-    """Of that tensor, which may be a view that does not live on."""
+    """Layout of that tensor, which may be a view that does not live on."""
     data_ptr: int
     written: bool = False
     first_is_write: bool = False
@@ -185,7 +185,8 @@ class GraphedCallable:
     structure: Any = None
     """How the sample arguments are nested; None of a backward."""
     function: Callable[[], Any] | None = None
-    """What is graphed, or the forward of a module, while it is alive; None if it cannot be kept."""
+    """The graphed function, or the forward of a module, while it is alive; None if it cannot be
+    kept."""
     static_keys: frozenset[int | None] = frozenset()
     """Keys of their storages."""
     module: Callable[[], torch.nn.Module | None] = lambda: None
@@ -214,7 +215,7 @@ def merge(into: Clock, other: Clock) -> None:
 
 
 class StreamOrder:
-    """What comes before what on the streams of a device, by vector clocks.
+    """The order of work on the streams of a device, by vector clocks.
 
     Each stream counts the work that is submitted to it. An event carries the counts of its stream,
     a wait takes them over, and a wait of the host takes them over for all streams. Streams are
@@ -324,6 +325,59 @@ class EagerResults:
         return len(self._results)
 
 
+TensorKind = tuple[tuple[int, ...], torch.dtype]
+"""Shape and type of its numbers."""
+
+
+@dataclass(slots=True, eq=False)
+class MadeTensor:
+    """A tensor that an op outside captures has made. Nothing keeps it alive."""
+
+    ref: StorageRef
+    kind: TensorKind
+    time: int
+    """Value of ``ObservedScript.clock``."""
+    place: Frames
+
+
+class Unread:
+    """Tensors that ops outside captures have made, and that nothing has read since."""
+
+    def __init__(self) -> None:
+        self.kinds: set[TensorKind] = set()
+        """Of the tensors that are noted."""
+        self.read_kinds: set[TensorKind] = set()
+        """Those of which one was read."""
+        self._tensors: dict[int, MadeTensor] = {}
+        """By key of their storage."""
+
+    def ran(self, op: Op, result: Any, time: int, place: Callable[[], Frames]) -> None:
+        """An op outside captures has run."""
+        copied = op.copied(result)
+        if copied is None:
+            for tensor in op.read:
+                self.read(tensor)
+        else:
+            # What is read now is the copy.
+            self._tensors.pop(key_of(copied[0]) or 0, None)
+        for tensor in op.made(result):
+            kind = tuple(tensor.shape), tensor.dtype
+            if kind in self.kinds:
+                ref = StorageRef(tensor)
+                self._tensors[ref.key] = MadeTensor(ref, kind, time, place())
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """A replay, an op or the host reads a tensor."""
+        known = self._tensors.pop(key_of(tensor) or 0, None)
+        if known is not None:
+            self.read_kinds.add(known.kind)
+
+    def alive(self) -> list[MadeTensor]:
+        """What the script still holds."""
+        self._tensors = {key: each for key, each in self._tensors.items() if not each.ref.expired()}
+        return list(self._tensors.values())
+
+
 @dataclass(eq=False)
 class WatchedGraph:
     """One ``CUDAGraph`` of the script, from ``capture_begin`` to the end of the script."""
@@ -333,7 +387,7 @@ class WatchedGraph:
     frames: Frames
     """Where ``capture_begin`` was called."""
     pool: PoolId | None
-    """As passed to ``capture_begin``; after the capture, the graph's own."""
+    """The pool passed to ``capture_begin``; after the capture, the graph's own."""
     own_pool: bool
     """No pool was passed."""
     mode: str
@@ -368,7 +422,7 @@ class WatchedGraph:
     handle_taken: bool = False
     """The script has called ``raw_cuda_graph()``, and can edit the template."""
     template: Hashable = None
-    """What the template held when it was instantiated; None if that is unknown."""
+    """The contents of the template when it was instantiated; None if unknown."""
     disturbed: bool = False
     """Something outside the captured code, already published, may have ended the capture."""
     callable: GraphedCallable | None = None

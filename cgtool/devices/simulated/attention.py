@@ -27,13 +27,12 @@ _AUTOCAST = parse_key("AutocastCPU")
 _HALF = (torch.float16, torch.bfloat16)
 _CHOSEN_BY_GPU = Caveat(
     "attention-backend",
-    "`_scaled_dot_product_cudnn_attention` is what a GPU of compute capability 9.0 or 10.0 with "
-    "cuDNN 9.15.1 or newer runs; others run `_scaled_dot_product_flash_attention`, or with a mask "
-    "`_scaled_dot_product_efficient_attention`",
+    "attention runs `_scaled_dot_product_cudnn_attention`, as on an H200 with cuDNN 9.15.1 or newer; "
+    "other GPUs run flash or efficient attention, which is one op each way, too",
 )
 _NESTED = Caveat(
     "attention-nested",
-    "attention of nested tensors is several ops here and one fused op on a GPU",
+    "attention of nested tensors is several ops here, and one fused op on a GPU",
 )
 
 

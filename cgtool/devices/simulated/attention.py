@@ -27,8 +27,8 @@ _AUTOCAST = parse_key("AutocastCPU")
 _HALF = (torch.float16, torch.bfloat16)
 _CHOSEN_BY_GPU = Caveat(
     "attention-backend",
-    "attention runs `_scaled_dot_product_cudnn_attention`, as on an H200 with cuDNN 9.15.1 or newer; "
-    "other GPUs run flash or efficient attention, which is one op each way, too",
+    "attention runs `_scaled_dot_product_cudnn_attention`, as on an H200 with cuDNN 9.15.1 or "
+    "newer; other GPUs run flash or efficient attention, which is one op each way, too",
 )
 _NESTED = Caveat(
     "attention-nested",

@@ -80,7 +80,8 @@ def main() -> int:
         for arguments in (
             ["dump", "--dot"],
             ["dump", "--json"],
-            ["dump", "--dot", "--collapse", "2"],
+            ["dump", "--dot", "--expand"],
+            ["dump", "--dot", "--depth", "2"],
             ["dump", "--dot", "--select", "type=memcpy"],
             ["pools"],
             ["profile"],

@@ -38,11 +38,11 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Embedding(LENGTH, WIDTH)
-        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -60,3 +60,20 @@ def build(device: str):
     model = LanguageModel().to(device)
     tokens = torch.randint(VOCABULARY, (8, LENGTH + 1), device=device)
     return model, (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+
+def deep_step(device: str):
+    """A whole training step of 24 layers: `cgtool dump` draws them once."""
+    torch.manual_seed(0)
+    model = LanguageModel(layers=24).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True, foreach=True)
+    tokens = torch.randint(VOCABULARY, (8, LENGTH + 1), device=device)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import linecache
 import pickle
 import re
 import subprocess
@@ -20,7 +19,6 @@ from msgspec import structs
 import cgtool
 from cgtool.analysis.ledger_report import ledger_report
 from cgtool.api import LoadedCapture, NodeRow, Rows
-from cgtool.html.sources import Sources
 from tests.builders import hostile, program, small, timed, timed_serving
 from tests.forked_workers import run_cgtool, workers  # noqa: F401
 from tests.recorded import ROOT
@@ -324,18 +322,6 @@ def test_hostile_names_are_inert_in_a_notebook():
     tags = set(re.findall(r"<[^>]*>", html))
     known = r"</?(table|thead|tbody|tr|th|td|p|pre)>"
     assert [tag for tag in tags if not re.fullmatch(known, tag)] == []
-
-
-def test_the_page_has_the_source_of_a_cell(tmp_path, monkeypatch):
-    """IPython gives each cell the name of a file that does not exist, and its lines."""
-    cell = "/tmp/ipykernel_1/2.py"
-    capture = small()
-    frames = tuple(structs.replace(frame, file=cell) for frame in capture.frames)
-    files = Sources(structs.replace(capture, frames=frames)).files({cell: [2]})
-    assert files[0]["lines"] == []
-    monkeypatch.setitem(linecache.cache, cell, (9, None, ["x = 1\n", "y = x\n"], cell))
-    files = Sources(structs.replace(capture, frames=frames)).files({cell: [2]})
-    assert files[0]["lines"] == ["x = 1", "y = x"]
 
 
 def test_a_notebook():

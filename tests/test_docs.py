@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from cgtool.analysis.gate.metrics import METRICS
+from cgtool.analysis.graph.fold import fit
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.graph.view import whole
 from cgtool.analysis.timing.profile import profile_report
@@ -232,7 +233,14 @@ def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
     assert shown == printed[: len(shown)]
 
 
-def test_the_picture_in_the_readme_is_what_dump_draws():
+@pytest.mark.parametrize(
+    ("page", "name", "options", "color"),
+    [
+        ("README.md", "two_streams", " --color stream --svg", "stream"),
+        ("docs/cli.md", "transformer", "", "type"),
+    ],
+)
+def test_a_picture_is_what_dump_draws(page, name, options, color):
     """Words, tooltips and colors: where a layout program puts them is its own affair."""
 
     def words_and_colors(svg):
@@ -243,11 +251,12 @@ def test_the_picture_in_the_readme_is_what_dump_draws():
         paths = document.getElementsByTagName("path")
         return words, tooltips, {element.getAttribute("fill") for element in paths}
 
-    command = "cgtool dump samples/captures/two_streams.cgt --color stream --svg"
-    assert f"`{command} -o two_streams.svg`" in (ROOT / "README.md").read_text()
-    capture = read(CAPTURES / "two_streams.cgt")
-    text = dot.render(capture, [whole(0, capture.graphs[0])], color="stream")
-    kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
+    command = f"cgtool dump samples/captures/{name}.cgt{options} -o {name}.svg"
+    assert f"`{command}`" in (ROOT / page).read_text()
+    capture = read(CAPTURES / f"{name}.cgt")
+    views, note = fit(capture, [whole(at, graph) for at, graph in enumerate(capture.graphs)])
+    text = dot.render(capture, views, color=color, note=note)
+    kept = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
     assert words_and_colors(dot.lay_out(text, "svg")) == words_and_colors(kept)
 
 

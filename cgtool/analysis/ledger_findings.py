@@ -22,7 +22,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
-from cgtool.analysis.reports import caller_of, place_of
+from cgtool.analysis.reports import caller_of, place_of, quoted
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -173,7 +173,7 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
             # Of the simulated device, times are those of the simulation, and nodes are ops.
             findings += cost_findings(line.entries, line.frames)
             findings += _of_one_topology(capture, line, alike)
-    return (*findings, *_skipped(ledger.skips))
+    return quoted((*findings, *_skipped(ledger.skips)), capture.sources)
 
 
 def compiled_findings(

@@ -17,7 +17,7 @@ from itertools import combinations
 
 import msgspec
 
-from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
+from cgtool.analysis.graph.places import Places, file_line, part_of
 from cgtool.analysis.units import bytes_text, count_text, total_of
 from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segment
 from cgtool.model.ledger import Ledger, LedgerGraph, LedgerPool
@@ -130,7 +130,7 @@ def pools_report(
         if by == "stream":
             return "(another stream)" if stream is None else capture.streams[stream].name
         if by == "module":
-            module = module_at_depth(places.of_origin(origin).module, depth)
+            module = places.of_origin(origin).module_at(depth)
             part = part_of(capture, capture.graphs[graph])
             return f"{part}: {module}" if part else module
         if by == "line":

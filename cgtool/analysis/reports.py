@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cgtool.findings import code, page
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, Source
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import (
     ERROR,
@@ -22,6 +22,7 @@ from cgtool.model.finding import (
     Finding,
     Report,
 )
+from cgtool.model.sources import Sources
 
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 
@@ -56,6 +57,19 @@ class ExplainedFinding(Finding, frozen=True, kw_only=True):
     def chain(self) -> tuple[Frame, ...]:
         """The calls that lead to ``place``, innermost first, without it."""
         return self.frames[self.frames.index(self.place) + 1 :] if self.place else ()
+
+
+def quoted(findings: Iterable[Finding], sources: Iterable[Source]) -> tuple[Finding, ...]:
+    """The findings with their source lines."""
+    saved = Sources(sources)
+    return tuple(
+        msgspec.structs.replace(
+            finding,
+            source=saved.line(place_of(finding.frames)),
+            forward_source=saved.line(place_of(finding.forward)),
+        )
+        for finding in findings
+    )
 
 
 def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...]:

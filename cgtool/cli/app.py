@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Run a program unchanged, and record every CUDA graph that it captures.",
     "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
     "verify": "Compare replay with eager, and name the line where they first differ.",
+    "show": "Print the tables of a saved file again: capture, bench, profile, run.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
     "report": "Write a capture as one HTML page that opens offline in any browser.",

@@ -9,18 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from cgtool.analysis.graph.fold import fit
 from cgtool.analysis.graph.select import GRAMMAR, parse
 from cgtool.analysis.graph.select import select as choose
-from cgtool.analysis.graph.view import View, by_module, fit
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, write_bytes
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine, usage
-
-LIMIT = 2000
-PICTURE_LIMIT = 400
-"""How many boxes can be laid out in seconds and remain readable."""
-
 
 _NAMES = 12
 """Names of graphs that a message lists."""
@@ -51,18 +46,24 @@ def dump(
         list[str] | None,
         typer.Option(metavar="FIELD=PATTERN", help=" ".join(GRAMMAR.split())),
     ] = None,
-    collapse: Annotated[
+    expand: Annotated[
+        bool,
+        typer.Option(
+            "--expand",
+            help="Every node in a box of its own, however many. By default, what does not fit a "
+            "screen is folded: equal layers once, then whole modules as one row.",
+        ),
+    ] = False,
+    depth: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=0,
-            metavar="DEPTH",
-            help="One box per module call, to this many levels of its path (layers.0 is 2).",
+            max=32,
+            help="One row for each module call to this many levels of its path (layers.0 is 2); "
+            "with --expand, levels to draw as nested frames (3).",
         ),
     ] = None,
-    depth: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=32, help="Module levels to draw as nested frames."),
-    ] = 3,
     color: Annotated[
         Literal["type", "module", "stream", "time"],
         typer.Option(help="What the fill color shows."),
@@ -71,15 +72,6 @@ def dump(
         str | None,
         typer.Option(
             metavar="NAME", help="One graph: forward, backward, step, ..., or its number."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help=f"Collapse until at most this many boxes are left ({LIMIT}; {PICTURE_LIMIT} for "
-            "--svg and --png); 0 never collapses.",
         ),
     ] = None,
     output: opt.Output = None,
@@ -104,8 +96,8 @@ def dump(
     selection = parse(select or ())
     if kind == "raw" and selection:
         raise usage("--raw is the driver's own text, which --select cannot filter")
-    if kind in ("raw", "json") and collapse is not None:
-        raise usage(f"--collapse is for pictures, not for --{kind}")
+    if kind in ("raw", "json") and (expand or depth is not None):
+        raise usage(f"--{'expand' if expand else 'depth'} is for pictures, not for --{kind}")
     check_places([("-o", output)], capture)
     opened, path = open_capture(capture, worker)
     # The capture lives until the end, so the garbage collector can skip it.
@@ -137,13 +129,15 @@ def dump(
             why="they are measured only on a GPU, by `cgtool profile` or with --times",
             fix="`cgtool profile ENTRY --save FILE` on a GPU; or --color type, module or stream",
         )
-    boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
-    views, note = _fewer(opened, views, collapse, boxes)
-    if note and collapse is None and not worker.quiet:
-        sys.stderr.write(f"{note}; change it with --limit, --select or --collapse\n")
+    note = None
+    if not expand:
+        views, note = fit(opened, views, depth)
+    if note and depth is None and not worker.quiet:
+        sys.stderr.write(f"{note}; --expand draws every node, --select and --depth a part\n")
     from cgtool.render import dot as dot_format
 
-    text = dot_format.render(opened, views, color=color, depth=depth, note=note)
+    levels = 3 if depth is None else depth
+    text = dot_format.render(opened, views, color=color, depth=levels, note=note)
     write_bytes(text.encode() if kind == "dot" else dot_format.lay_out(text, kind), output)
 
 
@@ -157,24 +151,6 @@ def _format(flag: str | None, output: Path | None) -> str:
             fix=f"leave --{flag} out, or name a file that ends in .{flag}",
         )
     return flag or named or "dot"
-
-
-def _fewer(
-    capture: Capture, views: list[View], depth: int | None, limit: int
-) -> tuple[list[View], str | None]:
-    """Views collapsed to ``depth``, and as far as the limit needs; and a note on what was done."""
-    collapsed, way = views, None
-    if depth is not None:
-        collapsed = [by_module(capture, view, depth, functions=True) for view in views]
-        way = f"modules to depth {depth}"
-    if limit:
-        collapsed, further = fit(capture, collapsed, limit)
-        way = further or way
-    if way is None:
-        return collapsed, None
-    nodes = sum(len(item.members) for view in views for item in view.items)
-    boxes = sum(len(view.items) for view in collapsed)
-    return collapsed, f"{nodes:,} nodes collapsed into {boxes:,} boxes: {way}"
 
 
 def _graphs(capture: Capture, name: str | None) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cgtool.analysis.gate.budgets import Budgets, same_entry
-from cgtool.analysis.gate.evidence import Measured
+from cgtool.analysis.gate.evidence import Measured, as_typed
 from cgtool.analysis.gate.judge import Judged, not_measured
 from cgtool.analysis.gate.judge import judge as judge_target
 from cgtool.analysis.gate.measured import measure
@@ -20,11 +20,12 @@ from cgtool.cli.output import show_bug, show_failure
 from cgtool.cli.workers import Look, Measuring, Runs, check_name, until_decided
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture
+from cgtool.model.capture import Capture, Frame
 from cgtool.model.capture_file import read
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure, usage
 from cgtool.model.files import JsonFormat, is_file
 from cgtool.model.finding import REPORT_VERSION, Report
+from cgtool.model.sources import Sources
 
 _REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
 """The schemas of reports, and the command that writes each."""
@@ -149,7 +150,26 @@ def judge(
         return _judge_live(target, limits, measuring, save=save)
     measured = measure(target.captures, target.reports)
     simulated = measured.values.environment.simulated
-    return _judge(target, measured, *limits(simulated), LOOKS), measured
+    judged = _judge(target, measured, *limits(simulated), LOOKS)
+    for capture in target.captures:
+        judged = _without_moved_lines(judged, capture)
+    return judged, measured
+
+
+def _without_moved_lines(judged: Judged, capture: Capture) -> Judged:
+    """Without the lines that are other ones here than where they were captured: an annotation
+    there would be at code that it is not about."""
+    saved = Sources(
+        structs.replace(source, file=as_typed(Frame(source.file, 1, ""), capture.entry).file)
+        for source in capture.sources
+    )
+    moved = [each for each in judged.verdicts if each.frame and saved.has_moved(each.frame)]
+    files = sorted({each.frame.file for each in moved if each.frame})
+    notes = (f"{file} has changed since the capture: its lines are not annotated" for file in files)
+    verdicts = (
+        structs.replace(each, frame=None) if each in moved else each for each in judged.verdicts
+    )
+    return structs.replace(judged, verdicts=tuple(verdicts), notes=(*judged.notes, *notes))
 
 
 def _judge(

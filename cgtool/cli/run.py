@@ -33,6 +33,7 @@ from cgtool.model.journal import (
     read_journals,
     read_lost,
 )
+from cgtool.model.sources import with_sources
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
@@ -110,7 +111,7 @@ def run(
             raise usage(
                 f"{program[0]} is not a saved run",
                 why="an ENTRY was captured",
-                fix=f"cgtool dump {program[0]}",
+                fix=f"cgtool show {program[0]}",
             )
         output = opt.place(output)
         check_places([("-o", output)], program[0])
@@ -127,7 +128,7 @@ def run(
         target = output or _default_file(program)
         check_places([("-o", target)], program[0])
         before = version_of(target)
-        command = Command(tuple(shown), time.time_ns())
+        command = Command(tuple(shown), time.time_ns(), str(Path.cwd()))
         folder = new_folder(target, command)
         began = time.perf_counter_ns()
         progress = Progress(folder)
@@ -162,6 +163,8 @@ def run(
                 created=created_now(),
                 moments=None if progress is None else progress.of,
             )
+            # Its processes began later.
+            capture = with_sources(capture, command.started_ns, command.folder)
         try:
             # Standard output is the program's.
             show(capture, output=None, stderr=True)

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, structs
 
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.analysis.reports import explain, place_of
+from cgtool.analysis.reports import explain, place_of, quoted
 from cgtool.analysis.timing.regression import planned_looks
 from cgtool.analysis.units import count_text
 from cgtool.cli.options import WorkerOptions
@@ -64,7 +64,8 @@ def report_of(
         _run(job, saved, options)
         report = read_report(saved)
         if (captured := jobs.capture_path_for(saved)).exists():
-            more = graph_findings(read(captured))
+            capture = read(captured)
+            more = quoted(graph_findings(capture), capture.sources)
             report = structs.replace(report, findings=(*report.findings, *more))
     return report
 

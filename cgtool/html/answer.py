@@ -12,6 +12,7 @@ from cgtool.analysis.graph.summary import Summary, graph_findings, summarize
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.ledger_report import LedgerReport, ledger_report
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
+from cgtool.analysis.timing.bench import bench_report
 from cgtool.analysis.timing.gain import Gain, judge
 from cgtool.analysis.timing.profile import ProfileReport
 from cgtool.analysis.units import (
@@ -22,9 +23,9 @@ from cgtool.analysis.units import (
     total_of,
 )
 from cgtool.html.screens import page_table, tables
-from cgtool.html.sources import Sources
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import Ledger, LedgerGraph
+from cgtool.model.measurements import whole
 from cgtool.render import ledger_table, profile_table, summary_table
 from cgtool.render.table import Table
 
@@ -32,9 +33,7 @@ NumberFrame = Callable[[Frame | None], int]
 """The number of a frame in the page."""
 
 
-def answer(
-    capture: Capture, report: ProfileReport | None, number: NumberFrame, sources: Sources
-) -> dict[str, Any]:
+def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) -> dict[str, Any]:
     """``report``: of a capture whose nodes were timed."""
     summary = summarize(capture)
     ledger = ledger_report(capture) if capture.ledger is not None else None
@@ -52,6 +51,7 @@ def answer(
         sentences = [_contents(summary)]
     return {
         "sentences": sentences,
+        "compared": _compared(capture),
         "verdict": gain.answer if gain is not None and ledger is None else None,
         "facts": list(_facts(capture, summary)),
         "tables": tables(profile_table.render(report)) if report else [],
@@ -63,13 +63,21 @@ def answer(
         ],
         "run": run_tree(capture, capture.ledger, ledger) if capture.ledger and ledger else None,
         "failures": list(ledger.failures) if ledger else [],
-        "findings": [_finding(finding, number, sources) for finding in findings],
+        "findings": [_finding(finding, number) for finding in findings],
     }
 
 
 def _sentences(gain: Gain, report: ProfileReport | None) -> Iterator[str]:
     yield from filter(None, (gain.sentence, gain.why, gain.copies_sentence))
     yield from filter(None, (bound.sentence for bound in report.bounds) if report else ())
+
+
+def _compared(capture: Capture) -> dict[str, float] | None:
+    """The time of a whole iteration in eager and by replay, in nanoseconds; None where they were
+    not timed against each other."""
+    rows = {row.phase: row for row in bench_report(capture).rows} if capture.bench else {}
+    row = rows.get(whole(rows))
+    return {"eager": row.eager_ns, "replay": row.replay_ns} if row is not None else None
 
 
 def _three_times(report: ProfileReport) -> Iterator[str]:
@@ -139,7 +147,7 @@ def _facts(capture: Capture, summary: Summary) -> Iterator[tuple[str, str]]:
         yield "attribution", ", ".join(texts)
 
 
-def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -> dict[str, Any]:
+def _finding(finding: ExplainedFinding, number: NumberFrame) -> dict[str, Any]:
     def frames(chosen: Iterable[Frame]) -> list[int]:
         return [number(frame) for frame in chosen]
 
@@ -154,7 +162,6 @@ def _finding(finding: ExplainedFinding, number: NumberFrame, sources: Sources) -
         "module": finding.module,
         "times": finding.times,
         "place": number(place),
-        "source": sources.line(place) if place is not None else "",
         "chain": frames(finding.chain),
         "forward": number(place_of(finding.forward)),
         "evidence": list(finding.evidence),

@@ -8,20 +8,19 @@ them. The page adds up columns and lays them out.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any
 
 from cgtool.analysis.graph.overlap import unneeded_edges
-from cgtool.analysis.graph.places import Attribute, NodeDescriber, part_of
+from cgtool.analysis.graph.places import WORK, Attribute, NodeDescriber, part_of
 from cgtool.analysis.graph.schedule import CriticalPath, critical_path
 from cgtool.analysis.pools import UNNAMED_HOLDER, pool_rows
 from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_report
 from cgtool.analysis.timing.roofline import MEANS, occupancy, utilizations
 from cgtool.html.answer import answer
 from cgtool.html.packing import Interned, Packer
-from cgtool.html.sources import Sources
+from cgtool.html.sources import page_files
 from cgtool.model.capture import Allocation, Capture, Frame, Node, Pool
 from cgtool.render.labels import attribute_rows
 
@@ -39,7 +38,7 @@ class _Content:
     def __init__(self, capture: Capture, prefix: str, packer: Packer) -> None:
         self._capture, self._prefix, self._packer = capture, prefix, packer
         self._describer = NodeDescriber(capture)
-        self._frames, self._sources = Interned(), Sources(capture)
+        self._frames = Interned()
         self._nodes = list(chain.from_iterable(graph.nodes for graph in capture.graphs))
         self._timed = has_times(capture)
 
@@ -52,7 +51,9 @@ class _Content:
             "spec": capture.entry.spec,
             "simulated": capture.environment.simulated,
             "timed": self._timed,
-            **answer(capture, report, self._frame, self._sources),
+            "total": report.total_ns if report else None,
+            "work": list(WORK),
+            **answer(capture, report, self._frame),
             "graphs": self._graphs(report),
             "streams": [stream.name for stream in capture.streams],
             "bounds": [[bound, MEANS[bound]] for bound in BOUNDS],
@@ -212,7 +213,8 @@ class _Content:
 
     def _origins(self) -> list[list[Any]]:
         """By index of ``Capture.origins``: op, module, type of the module, the frame of its line,
-        all its frames, the origin of its forward op, autograd node, ranges."""
+        all its frames, the origin of its forward op, autograd node, ranges, and its module as
+        tables name it."""
         rows = []
         for index, origin in enumerate(self._capture.origins):
             place = self._describer.places.of_origin(index)
@@ -221,19 +223,16 @@ class _Content:
                 [
                     place.op, place.module, place.module_type, self._frame(place.line), frames,
                     -1 if origin.forward is None else origin.forward, place.autograd_node,
-                    list(place.annotations),
+                    list(place.annotations), place.module_at(),
                 ]
             )  # fmt: skip
         return rows
 
     def _files(self) -> dict[str, Any]:
         """Frames as ``[file, line, function]``, and the files."""
-        used: dict[str, list[int]] = defaultdict(list)
-        for file, line, _ in self._frames.values:
-            used[file].append(line)
-        numbers = {file: number for number, file in enumerate(used)}
-        frames = [[numbers[file], line, function] for file, line, function in self._frames.values]
-        return {"frames": frames, "files": self._sources.files(used)}
+        files = Interned()
+        frames = [[files.index(file), *place] for file, *place in self._frames.values]
+        return {"frames": frames, "files": page_files(self._capture, files.values)}
 
     def _integers(self, name: str, values: list[Any], *, rising: bool = False) -> None:
         self._packer.integers(f"{self._prefix}{name}", values, rising=rising)

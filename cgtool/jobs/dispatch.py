@@ -19,6 +19,7 @@ import torch
 from msgspec.structs import replace
 
 import cgtool
+from cgtool.analysis.reports import quoted
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
 from cgtool.model.capture import Entry, created_now
@@ -26,6 +27,7 @@ from cgtool.model.failure import machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
 from cgtool.model.options import CaptureOptions, Progress, unexpected
+from cgtool.model.sources import read_sources, with_sources
 from cgtool.observe import call_sites
 from cgtool.program.description import entry_of, notes_on_generators
 from cgtool.program.import_isolation import ImportIsolation
@@ -50,7 +52,8 @@ def run(request: jobs.Request, progress: Progress) -> None:
     captured, report = RUN[type(job)](job, context)
     progress("write")
     if captured is not None:
-        capture_file.write(output if report is None else jobs.capture_path_for(output), *captured)
+        place = output if report is None else jobs.capture_path_for(output)
+        capture_file.write(place, with_sources(captured[0]), captured[1])
     if report is not None:
         with atomic(output) as temporary:
             temporary.write_bytes(msgspec.json.encode(report))
@@ -85,13 +88,14 @@ class JobContext:
     def report(self, command: str, entry: Entry, checked: Checked) -> Report:
         """``elapsed_ns`` counts from ``started_ns``."""
         findings, looked_at = checked
+        frames = [frame for each in findings for frame in (*each.frames, *each.forward)]
         return Report(
             command=command,
             entry=entry,
             environment=self.device.environment(),
             created=created_now(),
             cgtool=cgtool.__version__,
-            findings=findings,
+            findings=quoted(findings, read_sources(frames)),
             looked_at=looked_at,
             notes=self.device.notes(),
             elapsed_ns=time.perf_counter_ns() - self.started_ns,

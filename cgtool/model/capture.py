@@ -59,6 +59,25 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"{Path(self.file).name}:{self.line}"
 
 
+class SourceBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Consecutive lines of a source file."""
+
+    first: Count
+    """Number of its first line, from 1."""
+    lines: tuple[str, ...]
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that frames are in, as it was when the code ran: all of it, or the lines around its
+    frames if it is an installed library's or a large one."""
+
+    file: str
+    """As in ``Frame.file``."""
+    blocks: tuple[SourceBlock, ...] = ()
+    absent: str | None = None
+    """Why there are no lines, if there are none."""
+
+
 Frames = tuple[Frame, ...]
 """A call chain, innermost first; () if it is unknown."""
 
@@ -459,6 +478,8 @@ class Capture(CaptureHeader, frozen=True, omit_defaults=True):
 
     graphs: tuple[Graph, ...] = ()
     frames: tuple[Frame, ...] = ()
+    sources: tuple[Source, ...] = ()
+    """The files of the frames; () in captures of earlier versions, which did not save them."""
     origins: tuple[Origin, ...] = ()
     argument_lists: tuple[ArgumentList, ...] = ()
     modules: tuple[Module, ...] = ()

@@ -38,6 +38,7 @@ from cgtool.model.capture import (
     Module,
     Node,
     Origin,
+    Source,
     Stream,
 )
 from cgtool.model.collector import CollectorPaused
@@ -55,6 +56,7 @@ MAX_PARTS = 20_000
 MAX_DIRECTORY_BYTES = 4 << 20
 """The limit of the list of parts, which ``zipfile`` reads in one go."""
 MAX_MANIFEST_BYTES = 16 << 20
+"""Of the manifest, and of the sources, which are written with a quarter of it at most."""
 MAX_PART_BYTES = 512 << 20
 """Five times what a graph of a million nodes takes."""
 MAX_TOTAL_BYTES = 2 << 30
@@ -63,7 +65,7 @@ MAX_RATIO = 400
 _RATIO_MATTERS = 1 << 20
 
 _NAMES = re.compile(
-    r"(?:manifest|tables|memory|bench|profile|ledger)\.json"
+    r"(?:manifest|tables|sources|memory|bench|profile|ledger)\.json"
     r"|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
     re.ASCII,
 )
@@ -73,6 +75,7 @@ _END = struct.Struct("<4s4H2LH")
 """The end-of-central-directory record, which closes a zip that has no comment."""
 
 T = TypeVar("T")
+_SOURCES = tuple[Source, ...]
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -90,6 +93,8 @@ class Manifest(CaptureHeader, frozen=True, kw_only=True, omit_defaults=False):
     schema_version: int
     graphs: Count
     """Number of parts ``graphs/N.json``."""
+    has_sources: bool = False
+    """Whether there is a part ``sources.json``."""
     has_bench: bool = False
     """Whether there is a part ``bench.json``."""
     has_profile: bool = False
@@ -118,6 +123,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         format=FORMAT,
         schema_version=SCHEMA_VERSION,
         graphs=len(capture.graphs),
+        has_sources=bool(capture.sources),
         has_bench=capture.bench is not None,
         has_profile=capture.profile is not None,
         has_ledger=capture.ledger is not None,
@@ -126,6 +132,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
     tables = Tables(**{name: getattr(capture, name) for name in Tables.__struct_fields__})
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         parts: dict[str, object] = {"manifest": manifest, "tables": tables}
+        parts |= {"sources": capture.sources or None}
         parts |= {f"graphs/{index}": graph for index, graph in enumerate(capture.graphs)}
         parts |= {"memory": capture.memory, "bench": capture.bench, "profile": capture.profile}
         parts |= {"ledger": capture.ledger}
@@ -187,7 +194,8 @@ class _Archive:
             raise _bad(self.path, f"the part {name!r} is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _bad(self.path, f"the part {name!r} has a compression that cgtool does not use")
-        limit = MAX_MANIFEST_BYTES if name == "manifest.json" else MAX_PART_BYTES
+        is_small = name in ("manifest.json", "sources.json")
+        limit = MAX_MANIFEST_BYTES if is_small else MAX_PART_BYTES
         if info.file_size > limit:
             raise _bad(self.path, f"the part {name!r} unpacks to {info.file_size:,} bytes")
         if info.file_size > max(_RATIO_MATTERS, info.compress_size * MAX_RATIO):
@@ -308,6 +316,7 @@ def read(path: Path) -> Capture:
         )
         capture = Capture(
             graphs=graphs,
+            sources=_decode(archive, "sources.json", _SOURCES) if manifest.has_sources else (),
             memory=_decode(archive, "memory.json", Memory),
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,

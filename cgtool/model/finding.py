@@ -41,10 +41,14 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """The expression in the line of the innermost frame that is not an installed library's: UTF-8
     offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 if it is in a
     later line. None if only the line is known."""
+    source: str = ""
+    """That line, as it was when the code ran, with its indentation; empty if it is not known."""
     module: str | None = None
     """Path of the innermost ``nn.Module``; ``""`` is the root module."""
     forward: tuple[Frame, ...] = ()
     """In backward: the chain of the forward call whose gradient was being computed."""
+    forward_source: str = ""
+    """The line of ``forward``, likewise."""
     phase: str | None = None
     """``load``, ``warm-up``, ``forward``, ``backward``, ``step``, ``replay``, ``script``."""
     fix: str | None = None

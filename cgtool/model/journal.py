@@ -40,10 +40,11 @@ COMMAND = "command.json"
 
 
 class Command(msgspec.Struct):
-    """The command that ``cgtool run`` started, and when by the system clock."""
+    """What ``cgtool run`` started, when by the system clock, and in which folder."""
 
     command: tuple[str, ...]
     started_ns: int
+    folder: str = ""
 
 
 def new_folder(target: Path, command: Command) -> Path:

@@ -40,8 +40,13 @@ def parse_entry(text: str) -> EntrySpec:
 
     Raises CgtoolError (exit 2) when it is not an ENTRY, or the file does not exist.
     """
-    if text.endswith(".cgt") or text.rpartition(":")[0].endswith(".cgt"):
-        raise usage(f"{text} is a capture file, not an ENTRY", fix=FORMS)
+    for file in (text, text.rpartition(":")[0]):
+        if file.endswith(".cgt"):
+            raise usage(
+                f"{text} is a capture file, not an ENTRY",
+                why=FORMS,
+                fix=f"cgtool show {file} prints what was saved in it",
+            )
     target, colon, name = text.rpartition(":")
     if not colon or not target or not name:
         raise _no_name(text.removesuffix(":"))

@@ -110,6 +110,7 @@ def _write(
     from cgtool.analysis.ledger_report import sentence_of
     from cgtool.model import capture_file
     from cgtool.model.capture import created_now
+    from cgtool.model.sources import with_sources
 
     with CollectorPaused():
         capture = merge(
@@ -121,7 +122,7 @@ def _write(
             created=created_now(),
         )
     try:
-        capture_file.write(target, capture)
+        capture_file.write(target, with_sources(capture))
     except CgtoolError as error:
         hint = f"{error}; {left}" if is_dir(folder) else str(error)
         if status == 0:

@@ -1,5 +1,8 @@
-"""A capture as DOT, one cluster for each graph, modules inside it, the edges between boxes; and the
+"""A capture as DOT, one cluster for each graph, its boxes, and the edges between them; and the
 layout as SVG or PNG: by the system's Graphviz when there is one, else the pip-installed one.
+
+A box is one node or group inside the frames of its modules; or, in a view with rows, a straight run
+of them with one row each, in columns of a screen's height.
 
 Colors are soft fills under dark text; their words tell them apart in grayscale too.
 """
@@ -16,12 +19,13 @@ from pathlib import Path
 
 from graphviz.backend import dot_command, execute
 
+from cgtool.analysis.graph.fold import Run, runs
 from cgtool.analysis.graph.places import module_at_depth, part_of
-from cgtool.analysis.graph.view import Item, View, Visit, module_of, module_tree
-from cgtool.analysis.units import count_text, time_text
+from cgtool.analysis.graph.view import Fold, Item, Link, View, Visit, module_of, module_tree
+from cgtool.analysis.units import count_text, names_text, time_text
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import machine, usage
-from cgtool.render.labels import ROW, WIDE, Label, Labels
+from cgtool.render.labels import CELL, ROW, WIDE, Label, Labels
 from cgtool.render.text import cut, html_text, machine_text, tooltip
 
 INK = "#1f2937"
@@ -71,6 +75,12 @@ HEAT = (
 )
 """Colors from the shortest time to the longest."""
 
+BAND = "#e6ebf1"
+"""Behind the heading of a fold, and beside its rows."""
+COLUMN_ROWS = 44
+"""So many rows fit the height of a screen."""
+GRAPHS_BESIDE = 3
+
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
 _LEGEND_ROW = 8
@@ -92,7 +102,8 @@ def render(
     """DOT text of the views, newline at the end.
 
     ``color`` is ``type``, ``module``, ``stream`` or ``time``; ``depth`` is how many names of a
-    module path become nested clusters (0: none); ``note`` is shown in the title.
+    module path become nested clusters of a view without rows (0: none); ``note`` is shown in the
+    title.
     """
     return _Picture(capture, views, color, depth).text(note)
 
@@ -107,6 +118,8 @@ class _Picture:
         self.lines: list[str] = []
         self.legend: dict[str, Shade] = {}
         self._clusters = 0
+        self._boxes: dict[tuple[int, int], tuple[str, str]] = {}
+        """By graph and position of an item: the box where its run begins, and where it ends."""
         self._longest = max(
             (self._time(capture.graphs[view.graph], item) for view in views for item in view.items),
             default=0,
@@ -116,6 +129,7 @@ class _Picture:
         for view in self.views:
             self._graph(view)
         self._bodies()
+        self._wrap()
         # The title holds the legend, which is complete once everything is drawn.
         head = [
             "digraph cgtool {",
@@ -163,12 +177,24 @@ class _Picture:
 
     def _links(self) -> str:
         """The meaning of links that are not plain."""
-        links = [link for view in self.views for link in view.links]
+        links = [link for view in self.views if not view.rows for link in view.links]
+        drawn = [link for view in self.views if view.rows for link in runs(view)[1]]
+        inside = [link for view in self.views if view.rows for link in view.links]
         words = []
-        if any(link.hidden for link in links):
+        if any(view.rows for view in self.views):
+            words.append("each row waits for the one above it")
+        if any(link.hidden for link in inside):
+            words.append("… after nodes that are not shown")
+        if any(link.programmatic for link in inside):
+            words.append("‖ may overlap the one above")
+        if any(link.hidden for link in links + drawn):
             words.append("dashed gray: through nodes that are not shown")
-        if any(link.programmatic for link in links):
+        if any(link.programmatic for link in links + drawn):
             words.append("orange: programmatic, the kernels may overlap")
+        if any(link.edges > 1 for link in drawn):
+            words.append("a number at an arrow: that many edges")
+        if any(link.carried is not None for link in drawn):
+            words.append("dotted: to the next repeat")
         if any(self.capture.graphs[view.graph].parent for view in self.views):
             words.append("dashed green: to the graph that the node runs")
         return "; ".join(words)
@@ -193,16 +219,120 @@ class _Picture:
         if not view.items:
             text = "nothing selected" if view.node_count else "empty graph"
             self.lines.append(f'    "g{view.graph}" [label="{text}", shape=plaintext, style=""];')
-        self._visit(view, module_tree(view, graph, self.labels.places, self.depth), "    ")
-        for link in view.links:
-            style = ""
-            if link.hidden:
-                style = ' [style=dashed, tooltip="through nodes that are not shown"]'
-            elif link.programmatic:
-                style = ' [color="#c2703d", style=bold, tooltip="programmatic: may overlap"]'
-            source, target = _name(view, link.source), _name(view, link.target)
-            self.lines.append(f"    {source} -> {target}{style};")
+        links = view.links
+        if view.rows:
+            drawn, links = runs(view)
+            self._frame(view, drawn, None, "    ")
+        else:
+            self._visit(view, module_tree(view, graph, self.labels.places, self.depth), "    ")
+        for link in links:
+            self._link(view, link)
         self.lines.append("  }")
+
+    def _link(self, view: View, link: Link) -> None:
+        styles = []
+        if link.hidden:
+            styles = ["style=dashed", 'tooltip="through nodes that are not shown"']
+        elif link.programmatic:
+            styles = ['color="#c2703d"', "style=bold", 'tooltip="programmatic: may overlap"']
+        if link.carried is not None:
+            styles = ["style=dotted", "constraint=false", 'tooltip="to the next repeat"']
+        if view.rows and link.edges > 1:
+            font = f'fontname="{_FONT}", fontsize=9, fontcolor="{QUIET}"'
+            styles.append(f'label=" {link.edges:,}", {font}')
+        _, source = self._boxes[view.graph, link.source]
+        target, _ = self._boxes[view.graph, link.target]
+        style = f" [{', '.join(styles)}]" if styles else ""
+        self.lines.append(f"    {source} -> {target}{style};")
+
+    def _frame(self, view: View, drawn: Sequence[Run], around: int | None, pad: str) -> None:
+        """The runs in the frame of a fold, and the frames inside it."""
+        for run in drawn:
+            if run.around == around:
+                self._run(view, run, pad)
+        framed = {run.around for run in drawn if run.around is not None}
+        for number, fold in enumerate(view.folds):
+            if number in framed and fold.parent == around:
+                self._open(self._heading(fold), pad)
+                self._frame(view, drawn, number, f"{pad}  ")
+                self.lines.append(f"{pad}}}")
+
+    def _open(self, heading: str, pad: str) -> None:
+        self._clusters += 1
+        self.lines += [
+            f"{pad}subgraph cluster_m{self._clusters} {{",
+            f"{pad}  label=<{heading}>; labeljust=l; fontsize=10; "
+            f'fontcolor="{QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
+            f'color="#ccd4dd"; fillcolor="{PAPER}";',
+        ]
+
+    def _run(self, view: View, run: Run, pad: str) -> None:
+        """One box, or several beside each other where it is longer than a screen is high."""
+        graph = self.capture.graphs[view.graph]
+        if view.items[run.items[0]].is_point:
+            self._box(view, run.items[0], pad)
+            return
+        around = 0 if run.around is None else len(view.folds_above(run.around)) + 1
+        folds = [view.folds_of(view.items[position])[around:] for position in run.items]
+        rows = [self.labels.row(graph, view, view.items[position]) for position in run.items]
+        marks = {
+            link.target: "… " if link.hidden else "‖ "
+            for link in view.links
+            if link.carried is None and (link.hidden or link.programmatic)
+        }
+        for at, position in enumerate(run.items[1:], 1):
+            where, op, *rest = rows[at]
+            rows[at] = where, marks.get(position, "") + op, *rest
+        used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]
+        columns = -(-len(rows) // COLUMN_ROWS)
+        size = -(-len(rows) // columns)
+        names: list[str] = []
+        for start in range(0, len(rows), size):
+            names.append(_name(view, run.items[start]))
+            lines: list[str] = []
+            module, opened = "", tuple[int, ...]()
+            for at in range(start, min(start + size, len(rows))):
+                for fold in folds[at]:
+                    if fold not in opened:
+                        more = at == start > 0 and fold in folds[at - 1]
+                        lines.append(self._band(view.folds[fold], len(used), more=more))
+                        module = ""
+                opened = folds[at]
+                fill, _ = self._shade(graph, view.items[run.items[at]])
+                cells = [
+                    _cell(rows[at][cell], fill if cell == 1 else None, strong=cell == 1)
+                    if cell or rows[at][0] != module
+                    else "<TD></TD>"
+                    for cell in used
+                ]
+                module = rows[at][0]
+                bar = f' BGCOLOR="{EDGE}"' if opened else ""
+                lines.append(f'<TR><TD{bar} WIDTH="3"></TD>{"".join(cells)}</TR>')
+            self.lines.append(
+                f'{pad}{names[-1]} [shape=plain, style="", tooltip=" ", label=<<TABLE BORDER="1" '
+                f'COLOR="{OTHER[1]}" BGCOLOR="{PAPER}" CELLBORDER="0" CELLSPACING="1" '
+                f'CELLPADDING="1">{"".join(lines)}</TABLE>>];'
+            )
+        if len(names) > 1:
+            self.lines.append(f"{pad}{{rank=same; {' -> '.join(names)};}}")
+        for position in run.items:
+            self._boxes[view.graph, position] = names[0], names[-1]
+
+    def _band(self, fold: Fold, cells: int, *, more: bool) -> str:
+        """The row above those of a fold."""
+        words = self._heading(fold, more=more)
+        return (
+            f'<TR><TD BGCOLOR="{EDGE}" WIDTH="3"></TD><TD COLSPAN="{cells}" ALIGN="LEFT" '
+            f'BGCOLOR="{BAND}">{words}</TD></TR>'
+        )
+
+    def _heading(self, fold: Fold, *, more: bool = False) -> str:
+        name = html_text(cut(names_text(fold.modules, 3) or "loop", 60))
+        words = [word for word in (fold.type, *fold.differs) if word] + ["continued"] * more
+        rows = [f"<B>{name} × {fold.times}</B>   {html_text(', '.join(words))}"]
+        if not more:
+            rows += [html_text(cut(text, 80)) for text in fold.unlike[:3]]
+        return '<BR ALIGN="LEFT"/>'.join(rows) + '<BR ALIGN="LEFT"/>' * (len(rows) > 1)
 
     def _visit(self, view: View, visit: Visit, pad: str) -> None:
         for position in visit.own:
@@ -212,19 +342,14 @@ class _Picture:
                 # A frame around one box is clutter: the box itself names the module.
                 self._box(view, inner.own[0], pad, inside=inner)
                 continue
-            self._clusters += 1
-            self.lines += [
-                f"{pad}subgraph cluster_m{self._clusters} {{",
-                f"{pad}  label=<{html_text(_module_text(inner))}>; labeljust=l; fontsize=10; "
-                f'fontcolor="{QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
-                f'color="#ccd4dd"; fillcolor="{PAPER}";',
-            ]
+            self._open(html_text(_module_text(inner)), pad)
             self._visit(view, inner, f"{pad}  ")
             self.lines.append(f"{pad}}}")
 
     def _box(self, view: View, position: int, pad: str, inside: Visit | None = None) -> None:
         item = view.items[position]
         name = _name(view, position)
+        self._boxes[view.graph, position] = name, name
         if item.is_point:
             self.lines.append(
                 f'{pad}{name} [shape=point, width=0.07, color="{EDGE}", '
@@ -232,20 +357,19 @@ class _Picture:
             )
             return
         graph = self.capture.graphs[view.graph]
-        label = self.labels.of(graph, item)
+        label = self.labels.of(graph.nodes[item.members[0]])
         if inside is not None and (inside.path,) != label.title:
             label = replace(label, rows=(_module_text(inside), *label.rows))
         fill, line = self._shade(graph, item)
-        width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
-            f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}"{width}, '
+            f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}", '
             f"tooltip={tooltip(*label.tooltip)}];"
         )
 
     def _bodies(self) -> None:
         """From a child or conditional node to the graph that it runs."""
         names = {
-            (view.graph, member): _name(view, position)
+            (view.graph, member): self._boxes[view.graph, position][1]
             for view in self.views
             for position, item in enumerate(view.items)
             for member in item.members
@@ -254,11 +378,20 @@ class _Picture:
             parent = self.capture.graphs[view.graph].parent
             if parent is not None and parent in names and view.items:
                 self.lines.append(
-                    f"  {names[parent]} -> {_name(view, 0)} "
+                    f"  {names[parent]} -> {self._boxes[view.graph, 0][0]} "
                     f"[lhead=cluster_graph{view.graph}, style=dashed, arrowhead=open, "
                     f'color="{TYPES["conditional"][1]}", penwidth=1.3, '
                     'tooltip="runs this graph"];'
                 )
+
+    def _wrap(self) -> None:
+        """Graphs below each other where more would be beside each other than a screen is wide."""
+        whole = [view for view in self.views if self.capture.graphs[view.graph].parent is None]
+        for above, below in zip(whole, whole[GRAPHS_BESIDE:], strict=False):
+            if above.rows and above.items and below.items:
+                _, last = self._boxes[above.graph, len(above.items) - 1]
+                first, _ = self._boxes[below.graph, 0]
+                self.lines.append(f"  {last} -> {first} [style=invis];")
 
     def _time(self, graph: Graph, item: Item) -> int:
         return sum(graph.nodes[member].duration_ns or 0 for member in item.members)
@@ -296,18 +429,25 @@ class _Picture:
 
 
 def _name(view: View, position: int) -> str:
-    """``g0_12`` is node 12 of graph 0; groups and points are numbered by position."""
+    """``g0_12`` is, or begins with, node 12 of graph 0; points are numbered by position."""
     item = view.items[position]
-    if item.is_point:
-        return f"g{view.graph}_point{position}"
-    if item.title is not None:
-        return f"g{view.graph}_group{position}"
-    return f"g{view.graph}_{item.members[0]}"
+    return f"g{view.graph}_{f'point{position}' if item.is_point else item.members[0]}"
 
 
 def _module_text(visit: Visit) -> str:
     """``layers.0 · Block``."""
     return " · ".join(cut(word, 60) for word in (visit.path, visit.type) if word)
+
+
+def _cell(text: str, fill: str | None, *, strong: bool) -> str:
+    shade = f' BGCOLOR="{fill}"' if fill else ""
+    shown = html_text(cut(text, WIDE if strong else CELL))
+    colored = (
+        f"{shown} &#160;"
+        if strong
+        else f'<FONT POINT-SIZE="9" COLOR="{QUIET}">{shown} &#160;</FONT>'
+    )
+    return f'<TD ALIGN="LEFT"{shade}>{colored}</TD>'
 
 
 def _rows(label: Label) -> str:
@@ -353,14 +493,14 @@ def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
     except subprocess.TimeoutExpired:
         raise usage(
             f"the layout took more than {seconds:.0f} s",
-            fix="draw less: --collapse 1, a smaller --limit, or --select 'module=layers.0.*'",
+            fix="draw less: without --expand, with --depth 1 or --select 'module=layers.0.*'",
         ) from None
     except (subprocess.CalledProcessError, execute.ExecutableNotFound, OSError) as error:
         message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
         reason = message.splitlines()[0] if message else str(error)
         raise usage(
             f"{program.name} could not lay the graph out: {reason}",
-            fix="draw less: --collapse 1; or take the text with --dot",
+            fix="draw less: --depth 1; or take the text with --dot",
         ) from error
     return _with_widths(result.stdout) if kind == "svg" else result.stdout
 

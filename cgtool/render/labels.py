@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.graph.places import Attribute, NodeDescriber, Place, file_line
-from cgtool.analysis.graph.view import Item
+from cgtool.analysis.graph.places import (
+    Attribute,
+    NodeDescriber,
+    Place,
+    file_line,
+    module_at_depth,
+    path_pattern,
+)
+from cgtool.analysis.graph.view import Item, View
 from cgtool.analysis.units import (
     bytes_text,
-    count_text,
     dimensions_text,
     time_text,
     total_of,
@@ -24,6 +30,8 @@ WIDE = 44
 """Maximum length of a title; a longer one is cut or, for a kernel, broken before its template."""
 ROW = 52
 """Maximum length of the smaller rows."""
+CELL = 40
+"""Maximum length of a cell in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +45,58 @@ class Label:
 
 
 class Labels:
-    """Text for the nodes and groups of one capture."""
+    """Text for the boxes and rows of one capture."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
         self.nodes = NodeDescriber(capture)
         self.places = self.nodes.places
 
-    def of(self, graph: Graph, item: Item) -> Label:
-        """The text of a box. Points have none."""
-        nodes = [graph.nodes[member] for member in item.members]
-        return self._node(nodes[0]) if item.title is None else self._group(item, nodes)
+    def row(self, graph: Graph, view: View, item: Item) -> tuple[str, ...]:
+        """The text of a box in one row: module, or range, within the folds around it; op; kernel;
+        line; launch or shape; time."""
+        nodes = [graph.nodes[member] for member in item.once]
+        place = self.places.of(nodes[0])
+        module = place.module if item.title is None else item.module
+        if module is None:
+            where = f"[{place.annotations[-1]}]" if place.annotations else "(no module)"
+            where = item.title or where
+        else:
+            where = self._within(graph, view, item, module) if module else "(root)"
+        duration_ns = total_of(graph.nodes[member].duration_ns for member in item.members)
+        time = "" if duration_ns is None else time_text(duration_ns / item.repeats)
+        if time and item.repeats > 1:
+            time = f"{item.repeats} × {time}"
+        if item.title is not None:
+            ops = Counter(self.places.of(node).short_op or node.type for node in nodes)
+            streams = len({node.stream for node in nodes})
+            kinds = types_text(Counter(node.type for node in nodes))
+            return where, _counts(ops, 3), kinds, f"{streams} streams" * (streams > 1), "", time
+        node, title, op = nodes[0], self.nodes.title(nodes[0]), place.short_op
+        entries = [each for each in self.nodes.attributes(node) if each.field.shown == "box"]
+        measure = [f"runs {self.capture.graphs[body].name}" for body in node.body]
+        measure += [_list(entries)] if entries else []
+        if node.stream and len({graph.nodes[member].stream for member in item.members}) == 1:
+            measure.append(f"on {self.capture.streams[node.stream].name}")
+        kernel = title if op and op != title else ""
+        return where, op or title, kernel, file_line(place.line), ", ".join(measure), time
 
-    def _node(self, node: Node) -> Label:
+    def _within(self, graph: Graph, view: View, item: Item, module: str) -> str:
+        """The module with ``*`` for the numbers in which repeats differ; inside the module of the
+        innermost fold, without its path."""
+        depth = module.count(".") + 1
+        each = (
+            self.places.of(graph.nodes[node]).module for node in item.members[:: len(item.once)]
+        )
+        where = path_pattern([module_at_depth(name, depth) for name in each])
+        for fold in reversed(view.folds_of(item)):
+            modules = view.folds[fold].modules
+            if len(modules) == 1:
+                return where.removeprefix(f"{modules[0]}.")
+        return where
+
+    def of(self, node: Node) -> Label:
+        """The text of the box of a node."""
         place = self.places.of(node)
         title = self.nodes.title(node)
         attributes = self.nodes.attributes(node)
@@ -87,23 +134,6 @@ class Labels:
             *(f"annotation {name}" for name in place.annotations),
         )
         return tuple(line for line in lines if line)
-
-    def _group(self, item: Item, nodes: list[Node]) -> Label:
-        types = Counter(node.type for node in nodes)
-        ops = Counter(self.places.of(node).short_op or "no op" for node in nodes)
-        duration_ns = total_of(node.duration_ns for node in nodes)
-        rows = [count_text(len(nodes), "node") if len(types) > 1 else "", types_text(types)]
-        if len(ops) > 1 or item.module is not None:
-            rows.append(_counts(ops, 3))
-        if duration_ns is not None:
-            rows.append(time_text(duration_ns))
-        tooltip = (
-            item.title or "",
-            f"{count_text(len(nodes), 'node')} from {nodes[0].id} to {nodes[-1].id}",
-            types_text(types),
-            _counts(ops, 20),
-        )
-        return Label((item.title or "(root)",), tuple(filter(None, rows)), tooltip)
 
 
 def _counts(counted: Counter[str], most: int) -> str:

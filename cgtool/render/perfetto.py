@@ -17,7 +17,8 @@ from cgtool.analysis.graph.places import NodeDescriber, Place
 from cgtool.analysis.timing.roofline import Utilization
 from cgtool.analysis.timing.trace import GraphTrace, Span, Track, trace
 from cgtool.model.capture import Capture, Frame, Node
-from cgtool.render.text import source_line, visible
+from cgtool.model.sources import Sources
+from cgtool.render.text import visible
 
 Arguments = dict[str, Any]
 
@@ -64,14 +65,28 @@ class Slices:
     def __init__(self, capture: Capture) -> None:
         self.nodes = NodeDescriber(capture)
         self._places: dict[Place, Arguments] = {}
+        self._sources = Sources(capture.sources)
         self._around: dict[tuple[int | None, str, int], tuple[str, Arguments | None]] = {}
 
     def around(self, span: Span) -> tuple[str, Arguments | None]:
         """Name and arguments of a slice around nodes."""
         key = (span.node.origin, span.kind, span.depth)
         if key not in self._around:
-            self._around[key] = _around(span, self.nodes.places.of(span.node))
+            self._around[key] = self._name(span, self.nodes.places.of(span.node))
         return self._around[key]
+
+    def _name(self, span: Span, place: Place) -> tuple[str, Arguments | None]:
+        if span.kind == "module":
+            names = (place.module or "").split(".")
+            innermost = {"type": visible(place.module_type or "")}
+            name = visible(".".join(names[: span.depth]))
+            return name, innermost if span.depth == len(names) else None
+        if span.kind == "line" and place.line is not None:
+            args = {"file": visible(place.line.file)}
+            if source := self._sources.line(place.line).strip():
+                args["source"] = visible(source)
+            return _line(place.line), args
+        return visible(place.op or ""), None
 
     def place(self, place: Place) -> Arguments:
         """Op, module and lines, as arguments of a node."""
@@ -138,20 +153,6 @@ class _Writer:
         )
         args |= {name: round(value, digits) for name, value, digits in figures if value is not None}
         return args if utilization.bound is None else {**args, "bound": utilization.bound}
-
-
-def _around(span: Span, place: Place) -> tuple[str, Arguments | None]:
-    if span.kind == "module":
-        names = (place.module or "").split(".")
-        innermost = {"type": visible(place.module_type or "")}
-        name = visible(".".join(names[: span.depth]))
-        return name, innermost if span.depth == len(names) else None
-    if span.kind == "line" and place.line is not None:
-        args = {"file": visible(place.line.file)}
-        if source := source_line(place.line, of_capture=True):
-            args["source"] = visible(source)
-        return _line(place.line), args
-    return visible(place.op or ""), None
 
 
 def _place(place: Place) -> Arguments:

@@ -19,10 +19,8 @@ from cgtool.analysis.timing.time_tables import (
     TimeTable,
 )
 from cgtool.analysis.units import count_text, percent_text, rate_text, time_text
-from cgtool.model.capture import Frame
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
-from cgtool.render.text import source_line
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
 _BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}
@@ -129,12 +127,7 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
     by = table.by
     known = any(row.bound is not None for row in table.rows)
     rated = by in (OP, KERNEL, NODE)
-    # Where the file of the capture is on this machine.
-    sources = {
-        row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
-        for row in table.rows
-        if by == LINE
-    }
+    quotes = by == LINE and any(row.source for row in table.rows)
     return [
         Column(by, "name", wrap="cut" if by == KERNEL else "words", narrowest=16),
         Column("time", "total_ns"),
@@ -195,16 +188,16 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
         ),
         Column(
             "source",
-            lambda row: sources.get(row.name) or f"in {row.function}",
+            lambda row: row.source or f"in {row.function}",
             wrap="cut",
-            shown=any(sources.values()),
+            shown=quotes,
             priority=1,
         ),
         Column("type", "module", wrap="cut", shown=by == MODULE, priority=2),
         Column(
             "op",
             wrap="cut",
-            shown=by in (KERNEL, NODE) or (by == LINE and not any(sources.values())),
+            shown=by in (KERNEL, NODE) or (by == LINE and not quotes),
             priority=1,
         ),
         Column(

@@ -47,7 +47,7 @@ from cgtool.model.finding import (
     Report,
 )
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Hanging, Screen, Table, plain
-from cgtool.render.text import shown_file, source_line, underlined
+from cgtool.render.text import shown_file, underlined
 
 _STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
 _SHOWN_CALLS = 3
@@ -124,12 +124,12 @@ def _block(finding: ExplainedFinding) -> RenderableType:
         place = plain(_frame(finding.place), "cyan")
         place.append_text(plain(_details(finding), "dim"))
         parts.append(Hanging(plain(f"{'':>{gutter}}--> ", "dim"), place))
-        parts += _source(finding.place, finding.columns, gutter)
+        parts += _source(finding, finding.place.line, gutter)
     notes = [("called from", _frame(frame), "") for frame in finding.chain[:_SHOWN_CALLS]]
     if finding.library is not None:
         notes.append(("in library", _frame(finding.library), ""))
     if forward := place_of(finding.forward):
-        source = source_line(forward)
+        source = finding.forward_source.strip()
         line = f"{_frame(forward)}{': ' if source else ''}{source}"
         notes.append(("backward of", line, ""))
     notes.append(("why", finding.reason, ""))
@@ -164,15 +164,15 @@ def _frame(frame: Frame) -> str:
     return f"{shown_file(frame.file)}:{frame.line} in {frame.function}"
 
 
-def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[RenderableType]:
-    """The source line with carets below the expression; nothing if there is no such file."""
-    line = source_line(frame)
+def _source(finding: ExplainedFinding, number: int, gutter: int) -> list[RenderableType]:
+    """The source line with carets below the expression; nothing if it is not known."""
+    line, columns = finding.source.strip(), finding.columns
     if not line:
         return []
     bar = plain(f"{'':>{gutter}} |", "dim")
-    lead = plain(f"{frame.line:>{gutter}} |     ", "dim")
+    lead = plain(f"{number:>{gutter}} |     ", "dim")
     lines: list[RenderableType] = [bar, Hanging(lead, plain(line))]
-    span = underlined(frame, columns) if columns is not None else None
+    span = underlined(finding.source, columns) if columns is not None else None
     if span is not None and line.isprintable():
         first, characters = span
         carets = bar.copy().append(" " * (5 + cell_len(line[:first])))

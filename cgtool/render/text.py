@@ -7,17 +7,12 @@ The graphviz package's own ``quote`` and ``escape`` take ``<...>`` for markup, t
 
 from __future__ import annotations
 
-import linecache
 import os
 from functools import lru_cache
 from html import escape
 from pathlib import Path
 
-from cgtool.model.capture import Frame
 from cgtool.model.notebook import is_cell
-
-_MOST_BYTES = 8 << 20
-"""The limit of a source file."""
 
 
 class _Escapes(dict[int, str]):
@@ -71,33 +66,14 @@ def html_text(text: str) -> str:
     return escape(visible(text)).replace("\\", "&#92;&#92;") or " "
 
 
-def source_line(frame: Frame, *, of_capture: bool = False) -> str:
-    """The line as the file has it now, without indentation; empty if there is none.
+def underlined(line: str, columns: tuple[int, int]) -> tuple[int, int] | None:
+    """Where in a source line, without its indentation, an expression is: (first character,
+    characters).
 
-    Only regular files of a sane size are read, and of what a capture names, which may be anybody's,
-    only Python files.
+    ``columns`` are UTF-8 offsets in the line, the second one 0 for an expression that ends in a
+    later line. None if they do not fit.
     """
-    if of_capture and not _has_source(frame.file):
-        return ""
-    return linecache.getline(frame.file, frame.line).strip() if _readable(frame.file) else ""
-
-
-def source_lines(file: str) -> list[str]:
-    """All lines of a Python file that a capture names, as it is now; none if it cannot be read."""
-    if not (_has_source(file) and _readable(file)):
-        return []
-    return [line.rstrip("\n") for line in linecache.getlines(file)]
-
-
-def underlined(frame: Frame, columns: tuple[int, int]) -> tuple[int, int] | None:
-    """Where in ``source_line(frame)`` an expression is: (first character, characters).
-
-    ``columns`` are UTF-8 offsets in the line of the file, the second one 0 for an expression that
-    ends in a later line. None if the file has changed so that they fit no more.
-    """
-    if not _readable(frame.file):
-        return None
-    line = linecache.getline(frame.file, frame.line).rstrip()
+    line = line.rstrip()
     encoded = line.encode()
     start, end = columns[0], columns[1] or len(encoded)
     indentation = len(line) - len(line.lstrip())
@@ -116,23 +92,3 @@ def shown_file(file: str) -> str:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return os.path.normpath(file)
-
-
-def _has_source(file: str) -> bool:
-    return file.endswith(".py") or is_cell(file)
-
-
-def _readable(file: str) -> bool:
-    # The cells of a notebook are files that only this process knows.
-    known = linecache.cache.get(file, ())
-    return (len(known) > 1 and known[0] <= _MOST_BYTES) or _is_small_file(file)
-
-
-@lru_cache(maxsize=1 << 12)
-def _is_small_file(file: str) -> bool:
-    try:
-        path = Path(file)
-        return path.is_file() and path.stat().st_size <= _MOST_BYTES
-    except (OSError, ValueError):
-        # A name that no file can have.
-        return False

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph.places import Places
 from cgtool.analysis.graph.view import (
     View,
-    by_count,
     by_module,
-    by_op,
-    fit,
     module_tree,
     only,
     whole,
 )
-from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
+from cgtool.model.capture import Capture, Copy, Edge, Frame, Graph, Node, Origin
 from tests.analysis.graphs import dags, paths, shown_paths
-from tests.builders import capture, chain, huge, small
+from tests.builders import capture
 
 MODULES = ["a", "a.b", "a.b.c", "a.d", "e", "", None]
 
@@ -56,10 +54,22 @@ def test_two_streams_that_interleave_are_one_box_each() -> None:
     assert view.links == []
 
 
-def test_no_module_is_grouped_by_op_and_line() -> None:
+def test_no_module_is_grouped_by_function() -> None:
     recorded = with_modules([None, None, "a"], [(0, 1), (1, 2)])
     view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
-    assert titles(view) == [("add m.py:3", [0, 1]), (None, [2])]
+    assert titles(view) == [("f (m.py)", [0, 1]), (None, [2])]
+
+
+def test_a_copy_to_the_host_stays_a_box_of_its_own() -> None:
+    recorded = with_modules(["a"] * 5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    (graph,) = recorded.graphs
+    nodes = list(graph.nodes)
+    nodes[2] = msgspec.structs.replace(nodes[2], type="memcpy", copy=Copy("dtoh", 4))
+    recorded = msgspec.structs.replace(
+        recorded, graphs=(msgspec.structs.replace(graph, nodes=tuple(nodes)),)
+    )
+    view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
+    assert [item.members for item in view.items] == [[0, 1], [2], [3, 4]]
 
 
 @given(dags(), st.data(), st.integers(0, 3))
@@ -71,70 +81,21 @@ def test_collapsing_keeps_paths_between_boxes(
     shown = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     held = with_modules(modules, edges)
     selected = only(0, held.graphs[0], shown)
-    for view in (
-        by_module(held, selected, depth),
-        by_op(held, selected),
-        by_count(selected, depth + 1),
-    ):
-        box = {member: at for at, item in enumerate(view.items) for member in item.members}
-        assert sorted(box) == [node for node in range(count) if shown[node]]
-        reachable = shown_paths(view)
-        # No path is lost, no link goes back, and each link is there for a path between members.
-        true = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
-        assert {(box[a], box[b]) for a, b in true if box[a] != box[b]} <= reachable
-        assert all(link.source < link.target for link in view.links)
-        between = {(box[a], box[b]) for a, b in true}
-        points = {at for at, item in enumerate(view.items) if item.is_point}
-        for link in view.links:
-            if not {link.source, link.target} & points:
-                assert (link.source, link.target) in between or any(
-                    not item.members for item in selected.items
-                )
-
-
-def test_what_fits_stays_as_it_is() -> None:
-    recorded = small()
-    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
-    kept, way = fit(recorded, views, 12)
-    assert way is None
-    assert kept == views
-
-
-def test_the_finest_way_that_fits_is_taken() -> None:
-    recorded = huge(4000, layers=8)
-    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
-    for limit, way, boxes in (
-        (100, "calls of one op at one line", 80),
-        (79, "modules to depth 3", 48),
-        (47, "modules to depth 2", 16),
-        (15, "modules to depth 1", 2),
-    ):
-        fitted, said = fit(recorded, views, limit)
-        assert (said, sum(len(view.items) for view in fitted)) == (way, boxes)
-        members = sorted(m for item in fitted[0].items for m in item.members)
-        assert members == list(range(2000))
-
-
-def test_lines_without_modules_past_any_limit_become_runs() -> None:
-    count = 300
-    frames = tuple(Frame("m.py", line, "f") for line in range(count))
-    origins = tuple(Origin("aten::add", None, None, (line,)) for line in range(count))
-    nodes = tuple(Node(index, "kernel", index) for index in range(count))
-    graph = Graph("step", "step", nodes=nodes, edges=chain(count))
-    recorded = capture([graph], frames=frames, origins=origins)
-    (view,), way = fit(recorded, [whole(0, graph)], 10)
-    assert way == "runs of neighboring nodes"
-    assert len(view.items) == 10
-    assert view.items[0].title == "nodes 0 to 29"
-    assert [(link.source, link.target) for link in view.links] == [(n, n + 1) for n in range(9)]
-
-
-def test_every_limit_is_kept() -> None:
-    recorded = huge(1000, layers=5)
-    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
-    for limit in (2, 3, 7, 20, 49, 50, 51, 500, 999):
-        fitted, _ = fit(recorded, views, limit)
-        assert sum(len(view.items) for view in fitted) <= limit
+    view = by_module(held, selected, depth)
+    box = {member: at for at, item in enumerate(view.items) for member in item.members}
+    assert sorted(box) == [node for node in range(count) if shown[node]]
+    reachable = shown_paths(view)
+    # No path is lost, no link goes back, and each link is there for a path between members.
+    true = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
+    assert {(box[a], box[b]) for a, b in true if box[a] != box[b]} <= reachable
+    assert all(link.source < link.target for link in view.links)
+    between = {(box[a], box[b]) for a, b in true}
+    points = {at for at, item in enumerate(view.items) if item.is_point}
+    for link in view.links:
+        if not {link.source, link.target} & points:
+            assert (link.source, link.target) in between or any(
+                not item.members for item in selected.items
+            )
 
 
 def test_a_module_that_runs_in_forward_and_again_in_backward_is_two_visits() -> None:

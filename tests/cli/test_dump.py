@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import xml.dom.minidom
@@ -121,36 +122,76 @@ def test_graphs_by_name_phase_and_number_with_their_bodies(run, tmp_path: Path) 
         assert len(json.loads(run(path, "--json", "--graph", name).out)["graphs"]) == count
 
 
-def test_collapsing_says_so_in_the_picture_only_when_requested(run, saved: Path) -> None:
-    done = run(saved, "--collapse", "2")
-    assert "12 nodes collapsed into 8 boxes: modules to depth 2" in done.out
+def test_a_depth_draws_a_row_for_each_module_and_says_so_in_the_picture(run, saved: Path) -> None:
+    done = run(saved, "--depth", "2")
+    assert "12 nodes in 8 rows: modules to depth 2" in done.out
     assert done.err == ""
 
 
-def test_collapsed_boxes_are_limited_too_and_nodes_outside_modules_are_grouped(
-    run, tmp_path: Path
-) -> None:
-    path = save(tmp_path, huge(3000, layers=4))
-    assert run(path, "--collapse", "4", "--limit", "10").out.count("fillcolor") < 30
+def test_nodes_outside_modules_are_grouped_by_function(run, tmp_path: Path) -> None:
     frames = tuple(Frame("/home/me/train.py", line, "train_step") for line in range(20))
     origins = tuple(Origin(f"aten::op{line}", None, None, (line,)) for line in range(20))
     nodes = tuple(Node(at, "empty", at) for at in range(20))
     graph = Graph("step", "step", nodes=nodes, edges=chain(20))
     path = save(tmp_path, capture([graph], frames=frames, origins=origins))
-    out = run(path, "--collapse", "1").out
-    assert "20 nodes collapsed into 1 boxes" in out
+    out = run(path, "--depth", "1").out
+    assert "20 nodes in 1 row: modules to depth 1" in out
     assert "train_step (train.py)" in out
 
 
-def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
+def test_what_does_not_fit_a_screen_is_folded_and_said_and_can_be_expanded(
+    run, tmp_path: Path
+) -> None:
     path = save(tmp_path, huge(3000, layers=4))
     done = run(path)
     assert done.code == 0
-    assert done.err.startswith("3,000 nodes collapsed into 40 boxes: calls of one op at one line")
-    assert "3,000 nodes collapsed into 40 boxes" in done.out
+    assert done.err.startswith("3,000 nodes in 40 rows: modules to depth 4; --expand")
+    assert "3,000 nodes in 40 rows" in done.out
     assert run(path, "--quiet").err == ""
-    assert run(path, "--limit", "10").err.startswith("3,000 nodes collapsed into 8 boxes")
-    assert run(path, "--limit", "0").out.count("fillcolor") > 3000
+    expanded = run(path, "--expand")
+    assert expanded.out.count("fillcolor") > 3000
+    assert expanded.err == ""
+
+
+LAYERS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.attention = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Dropout(0.1))
+
+    def forward(self, x):
+        q, k, v = self.attention(self.norm(x)).chunk(3, -1)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x + self.mlp(x)
+
+def build(device):
+    model = nn.Sequential(nn.Embedding(32, 16), *(Block() for _ in range(24)), nn.Linear(16, 32))
+    optimizer = torch.optim.AdamW(model.to(device).parameters(), capturable=True, foreach=True)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device=device)
+    def step():
+        optimizer.zero_grad()
+        model(tokens).sum().backward()
+        optimizer.step()
+    return step
+"""
+
+
+def test_a_training_step_of_24_layers_fits_a_screen(run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(LAYERS)
+    picture = tmp_path / "model.png"
+    done = run(f"{tmp_path}/model.py:build", "--device", "simulated", "-o", picture)
+    assert done.code == 0, done.err
+    assert "repeated parts drawn once; --expand draws every node" in done.err
+    # The size is in the first chunk of a PNG.
+    width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+    assert width < 1920
+    assert height < 1200
 
 
 @pytest.mark.parametrize(
@@ -162,10 +203,11 @@ def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
         (["--select", "module=none"], 2, "no node matches"),
         (["--graph", "sideways"], 2, "the capture has forward, backward"),
         (["--raw", "--select", "type=kernel"], 2, "which --select cannot filter"),
-        (["--json", "--collapse", "1"], 2, "--collapse is for pictures"),
+        (["--json", "--depth", "1"], 2, "--depth is for pictures"),
+        (["--json", "--expand"], 2, "--expand is for pictures"),
         (["--color", "time"], 3, "has no node times"),
         (["--color", "pink"], 2, "pink"),
-        (["--collapse", "-1"], 2, "--collapse"),
+        (["--depth", "-1"], 2, "--depth"),
         (["--raw", "--graph", "backward"], 2, "no debug_dump text"),
         (["-o", "/nowhere/at/all.dot"], 2, "cannot write /nowhere/at/all.dot"),
         (["-o", "/"], 2, "directory"),

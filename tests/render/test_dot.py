@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cgtool.analysis.graph.fold import fit
 from cgtool.analysis.graph.select import parse, select
-from cgtool.analysis.graph.view import View, by_module, whole
+from cgtool.analysis.graph.view import View, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.render import dot
@@ -26,6 +27,7 @@ from tests.builders import (
     chain,
     hostile,
     nested,
+    plain,
     small,
     unusual,
 )
@@ -54,13 +56,6 @@ def test_the_small_capture_looks_as_it_did() -> None:
     check("small.dot", render(small(), views(small())))
 
 
-def test_a_collapsed_selection_looks_as_it_did() -> None:
-    recorded = small()
-    kept = [select(recorded, index, parse(["op!=native_layer_norm"])) for index in range(2)]
-    kept = [by_module(recorded, view, 2) for view in kept]
-    check("collapsed.dot", render(recorded, kept, color="module", note="6 nodes collapsed"))
-
-
 CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"
 
 
@@ -68,6 +63,36 @@ CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"
 def test_captures_of_an_h200_look_as_they_did(name: str) -> None:
     recorded = read(CAPTURES / f"{name}.cgt")
     check(f"{name}.dot", render(recorded, views(recorded)))
+
+
+def test_a_folded_capture_looks_as_it_did() -> None:
+    recorded = read(CAPTURES / "transformer.cgt")
+    folded, note = fit(recorded, views(recorded))
+    check("folded.dot", render(recorded, folded, note=note))
+
+
+def test_rows_say_what_is_between_them() -> None:
+    recorded = plain(40, [(at, at + 1) for at in range(39)])
+    (graph,) = recorded.graphs
+    edges = (msgspec.structs.replace(graph.edges[0], type=1), *graph.edges[1:])
+    recorded = msgspec.structs.replace(
+        recorded, graphs=(msgspec.structs.replace(graph, edges=edges),)
+    )
+    selected = select(recorded, 0, parse(["node=0-10|20-30"]))
+    (folded,), _ = fit(recorded, [selected])
+    text = render(recorded, [folded])
+    assert text.count("‖ ") == 2
+    assert text.count("… ") == 2
+
+
+def test_rows_of_a_long_run_are_in_columns_beside_each_other() -> None:
+    recorded = read(CAPTURES / "train_step.cgt")
+    folded, _ = fit(recorded, views(recorded))
+    groups = drawn(render(recorded, folded))
+    boxes = [group for group in groups if group.getAttribute("class") == "node"]
+    assert len(boxes) == 2
+    assert sum(row == "train_step.py:27" for box in boxes for row in map(str.strip, texts(box)))
+    assert [group.getAttribute("class") for group in groups].count("edge") == 1
 
 
 def test_a_simulated_capture_looks_as_it_did() -> None:
@@ -223,6 +248,8 @@ def test_hostile_names_are_shown_as_text(depth: int) -> None:
     recorded = hostile()
     text = render(recorded, views(recorded), depth=depth)
     assert text.isascii() or all(line.isprintable() for line in text.splitlines())
+    folded, _ = fit(recorded, views(recorded), 32)
+    drawn(render(recorded, folded))
     groups = drawn(text)
     assert sum(group.getAttribute("class") == "node" for group in groups) == 2 * len(HOSTILE_NAMES)
     shown = {row for group in groups for row in texts(group)}
@@ -276,6 +303,8 @@ def test_every_capture_is_laid_out_with_all_its_nodes(
     assert len(nodes) == sum(len(graph.nodes) for graph in capture.graphs) + empty
     edges = [group for group in groups if group.getAttribute("class") == "edge"]
     assert len(edges) == sum(len(graph.edges) for graph in capture.graphs)
+    folded, note = fit(capture, views(capture), depth)
+    drawn(render(capture, folded, color=color, note=note))
 
 
 def test_labels_are_escaped_once() -> None:

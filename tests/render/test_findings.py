@@ -8,7 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cgtool.model.capture import Frame
+from cgtool.analysis.reports import quoted
+from cgtool.model.capture import Frame, Source, SourceBlock
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import columns_of
 from cgtool.render.report_table import Findings
@@ -24,20 +25,20 @@ def fn(x):
 """
 
 
-@pytest.fixture
-def frame(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.py").write_text(SOURCE, encoding="utf-8")
-    return lambda line: Frame(str(tmp_path / "model.py"), line, "fn")
+SAVED = Source("model.py", (SourceBlock(1, tuple(SOURCE.splitlines())),))
+
+
+def frame(line):
+    return Frame("model.py", line, "fn")
 
 
 def _text(*findings):
     console = Console(file=StringIO(), width=80, force_terminal=False)
-    console.print(Findings(findings))
+    console.print(Findings(quoted(findings, [SAVED])))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def test_findings_of_every_kind(frame):
+def test_findings_of_every_kind():
     library = Frame("/usr/lib/site-packages/lib/layer.py", 7, "Layer.forward")
     check(
         "tables/findings.txt",
@@ -62,8 +63,8 @@ def test_findings_of_every_kind(frame):
 
 
 @pytest.mark.parametrize("columns", [(0, 3), (70, 90), (26, 12)])
-def test_columns_that_do_not_fit_the_line_underline_nothing(frame, columns):
-    assert underlined(frame(2), columns) is None
+def test_columns_that_do_not_fit_the_line_underline_nothing(columns):
+    assert underlined(SOURCE.splitlines()[1], columns) is None
     assert "^" not in _text(Finding("sync-item", "r", (frame(2),), columns=columns))
 
 

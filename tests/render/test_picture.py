@@ -82,4 +82,4 @@ def test_a_layout_past_its_time_is_ended() -> None:
     text = dot.render(capture, [whole(0, capture.graphs[0])])
     with pytest.raises(CgtoolError, match="took more than") as caught:
         dot.lay_out(text, "svg", seconds=0.05)
-    assert "--collapse" in (caught.value.failure.fix or "")
+    assert "--depth 1" in (caught.value.failure.fix or "")

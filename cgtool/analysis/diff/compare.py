@@ -242,7 +242,7 @@ def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
     if renamed:
         ((before, after), _), *more = renamed
         moved = _same_work(sum(count for _, count in renamed))
-        now = f"{module_at_depth(before, 99)} is now {module_at_depth(after, 99)}"
+        now = f"{module_at_depth(before)} is now {module_at_depth(after)}"
         rest = f" and {len(more)} more" if more else ""
         yield f"{moved} from another module: {now}{rest}"
     functions = modules.total() - sum(count for _, count in renamed)

@@ -338,7 +338,7 @@ def _text(value: object, unit: str | None) -> str:
 
 def _pattern(modules: set[str | None]) -> str:
     """A pattern that all the modules match: ``layers.*.linear``."""
-    names = sorted(module_at_depth(module, 99) for module in modules)
+    names = sorted(module_at_depth(module) for module in modules)
     if len(names) == 1:
         return names[0] if None not in modules else ""
     split = [name.split(".") for name in names]

@@ -7,7 +7,8 @@ field is one without any change here: its type says its label and where it is sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
 from cgtool.model.schema import Field, fields, reader
 
+_DIGITS = re.compile(r"\d+")
 WORK = ("kernel", "memcpy", "memset", "op")
-"""Types of nodes that do work on the device."""
+"""Types of nodes that do work on the device: those that tables by module, op and line count."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -44,6 +46,13 @@ class Place(msgspec.Struct, frozen=True):
     def short_op(self) -> str | None:
         """``addmm`` for ``aten::addmm``, ``add`` for ``aten::add.Tensor``."""
         return None if self.op is None else short_op(self.op)
+
+    def module_at(self, depth: int | None = None) -> str:
+        """The module as tables name it, to ``depth`` names of its path, or whole; outside every
+        module the range around the op, which says more: the optimizer's or the user's."""
+        if self.module is None and self.annotations:
+            return f"({self.annotations[0]})"
+        return module_at_depth(self.module, depth)
 
 
 def short_op(op: str) -> str:
@@ -94,11 +103,18 @@ def file_line(frame: Frame | None) -> str:
     return "" if frame is None else f"{frame.file.rpartition('/')[2]}:{frame.line}"
 
 
-def module_at_depth(module: str | None, depth: int) -> str:
-    """The first ``depth`` names of a module path; the root module is ``(root)``."""
+def module_at_depth(module: str | None, depth: int | None = None) -> str:
+    """The first ``depth`` names of a module path, or all of it; the root module is ``(root)``."""
     if module is None:
         return "(no module)"
     return ".".join(module.split(".")[:depth]) if module else "(root)"
+
+
+def path_pattern(paths: Sequence[str]) -> str:
+    """``layers.*.mlp`` for ``layers.0.mlp`` and ``layers.1.mlp``: paths with as many names each,
+    which differ in numbers only."""
+    names = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(each[0] if len(set(each)) == 1 else _DIGITS.sub("*", each[0]) for each in names)
 
 
 def part_of(capture: Capture, graph: Graph) -> str | None:

@@ -15,7 +15,6 @@ from cgtool.analysis.graph.places import (
     Places,
     file_line,
     frames_of,
-    module_at_depth,
     part_of,
 )
 from cgtool.analysis.pools import pool_rows, reserved_bytes
@@ -203,21 +202,22 @@ def _modules(
     chosen: tuple[ModuleRow, ...] = ()
     depth = 1
     for candidate in [only] if only else range(1, min(deepest, _DEEPEST) + 1):
-        counts: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
+        counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         for graph, place in placed:
-            path = None if place.module is None else module_at_depth(place.module, candidate)
-            counts[prefix[graph.callable], path][graph.phase == "backward"] += 1
+            counts[prefix[graph.callable], place.module_at(candidate)][
+                graph.phase == "backward"
+            ] += 1
         rows = _folded(
             [
                 ModuleRow(
-                    part + module_at_depth(path, candidate),
-                    types.get(path or "", ""),
+                    part + name,
+                    types.get("" if name == "(root)" else name, ""),
                     1,
                     forward,
                     backward,
                     (forward + backward) / len(placed),
                 )
-                for (part, path), (forward, backward) in counts.items()
+                for (part, name), (forward, backward) in counts.items()
             ]
         )
         if chosen and len(rows) > _MODULE_ROWS:

@@ -11,14 +11,13 @@ twice is two groups.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from cgtool.analysis.graph.places import Place, Places, file_line, module_at_depth
 from cgtool.analysis.graph.schedule import in_order
-from cgtool.model.capture import Capture, Graph
+from cgtool.model.capture import Capture, Graph, Node
 
 
 @dataclass(slots=True)
@@ -26,15 +25,26 @@ class Item:
     """One box of the picture: a node, a group of nodes, or a point where hidden paths meet."""
 
     members: list[int]
-    """Node ids. Empty for a point."""
+    """Node ids; those of the first repeat come first. Empty for a point."""
     title: str | None = None
     """The title of a group; None for a node."""
     module: str | None = None
     """The module that all nodes of a group belong to, if there is one."""
+    inside: int = 0
+    """Edges between its members."""
+    repeats: int = 1
+    """How many equal boxes it stands for."""
+    fold: int | None = None
+    """The innermost of ``View.folds`` that it is a part of."""
 
     @property
     def is_point(self) -> bool:
         return not self.members
+
+    @property
+    def once(self) -> list[int]:
+        """The members of the first repeat."""
+        return self.members[: len(self.members) // self.repeats]
 
 
 @dataclass(slots=True)
@@ -46,11 +56,33 @@ class Link:
     hidden: bool = False
     """True for a path through nodes that are not shown."""
     programmatic: bool = False
+    edges: int = 1
+    """Edges that it stands for."""
+    carried: int | None = None
+    """The fold, from one repeat of which to the next it leads: backwards in the picture, or from a
+    box to itself."""
+
+
+@dataclass(slots=True)
+class Fold:
+    """A repeated part, shown once. Its items are those whose ``Item.fold`` it is."""
+
+    modules: tuple[str, ...]
+    """``layers.*``; more than one for a part of several modules, none for a part of none."""
+    type: str | None
+    """The type of the module, if it is one."""
+    times: int
+    parent: int | None
+    """The fold that it is inside of."""
+    differs: tuple[str, ...] = ()
+    """In what the repeats differ: ``4 streams``."""
+    unlike: tuple[str, ...] = ()
+    """Modules beside them that are not equal, and how: ``layers.0 has 1 more add``."""
 
 
 @dataclass(slots=True)
 class View:
-    """One graph, as it is shown. Items are in a topological order."""
+    """One graph, as it is shown. Items are in a topological order, but for carried links."""
 
     graph: int
     """Index into ``Capture.graphs``."""
@@ -58,6 +90,18 @@ class View:
     links: list[Link] = field(default_factory=list)
     node_count: int = 0
     """Nodes of the graph, shown or not."""
+    folds: list[Fold] = field(default_factory=list)
+    rows: bool = False
+    """Whether straight runs of items are drawn as the rows of one box."""
+
+    def folds_of(self, item: Item) -> tuple[int, ...]:
+        """The folds that an item is part of, the outermost first."""
+        return () if item.fold is None else (*self.folds_above(item.fold), item.fold)
+
+    def folds_above(self, fold: int) -> tuple[int, ...]:
+        """The folds that a fold is part of, the outermost first."""
+        parent = self.folds[fold].parent
+        return () if parent is None else (*self.folds_above(parent), parent)
 
 
 def whole(index: int, graph: Graph) -> View:
@@ -99,7 +143,9 @@ def only(index: int, graph: Graph, shown: Sequence[bool]) -> View:
         known = direct.get(key)
         if known is None:
             direct[key] = Link(*key, hidden, edge.type == 1 and not hidden)
-        elif not hidden:
+            continue
+        known.edges += 1
+        if not hidden:
             known.hidden, known.programmatic = False, edge.type == 1
     return View(index, items, list(direct.values()), len(order))
 
@@ -164,30 +210,27 @@ Kind = tuple[Hashable, str, str | None]
 """A key that the nodes of a group share, the title of the group, and its module."""
 
 
-def by_module(capture: Capture, view: View, depth: int, *, functions: bool = False) -> View:
+def by_module(capture: Capture, view: View, depth: int) -> View:
     """Groups of the modules down to ``depth`` names of their path (``layers.0`` is 2); nodes that
-    no module ran are grouped by op and line, or by Python function."""
+    no module ran are grouped by Python function."""
     graph = capture.graphs[view.graph]
+    places = Places(capture)
 
-    def kind(place: Place) -> Kind:
+    @cache
+    def of_origin(origin: int | None) -> Kind:
+        place = places.of_origin(origin)
         if place.module is None:
             line = place.line
-            if not functions:
-                return (line, place.op), _op_title(place), None
-            return line and (line.file, line.function), _function_title(place), None
+            return (line and (line.file, line.function),), _function_title(place), None
         module = module_at_depth(place.module, depth) if depth else ""
         return module, module or graph.name, module
 
-    return _by_place(capture, view, kind)
+    def of_item(item: Item) -> Kind | None:
+        if item.is_point or is_special(node := graph.nodes[item.members[0]]):
+            return None
+        return of_origin(node.origin)
 
-
-def by_op(capture: Capture, view: View) -> View:
-    """Groups of what one op at one line of one module launched, one call after another."""
-
-    def kind(place: Place) -> Kind:
-        return (place.module, place.line, place.op), _op_title(place), place.module
-
-    return _by_place(capture, view, kind)
+    return _group(view, list(map(of_item, view.items)))
 
 
 def _function_title(place: Place) -> str:
@@ -198,59 +241,12 @@ def _function_title(place: Place) -> str:
     return f"{name} ({file_line(place.line).rpartition(':')[0]})"
 
 
-def _op_title(place: Place) -> str:
-    words = (place.short_op, file_line(place.line))
-    return " ".join(word for word in words if word) or "(no op)"
-
-
-def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> View:
-    places, nodes = Places(capture), capture.graphs[view.graph].nodes
-    of_origin = cache(lambda origin: kind(places.of_origin(origin)))
-    return _group(
-        view,
-        [of_origin(nodes[item.members[0]].origin) if item.members else None for item in view.items],
-    )
-
-
-def by_count(view: View, limit: int) -> View:
-    """At most ``limit`` groups of neighbors in topological order."""
-    size = max(-(-len(view.items) // max(limit, 1)), 1)
-    kinds: list[Kind] = []
-    for start in range(0, len(view.items), size):
-        part = view.items[start : start + size]
-        nodes = [node for item in part for node in item.members]
-        title = f"nodes {min(nodes)} to {max(nodes)}" if nodes else "hidden nodes"
-        kinds += [(start, title, None)] * len(part)
-    return _group(view, kinds)
-
-
-def fit(capture: Capture, views: Sequence[View], limit: int) -> tuple[list[View], str | None]:
-    """The finest grouping whose boxes are at most ``limit`` in all, and what it was, in words;
-    the views as they are, and None, when they fit."""
-    if sum(len(view.items) for view in views) <= limit:
-        return list(views), None
-    used = {node.origin for view in views for node in capture.graphs[view.graph].nodes}
-    modules = {capture.origins[index].module for index in used if index is not None}
-    deepest = max((module.count(".") + 1 for module in modules if module), default=0)
-    depths = range(deepest, -1, -1)
-
-    @cache
-    def grouped(way: int) -> list[View]:
-        if way == 0:
-            return [by_op(capture, view) for view in views]
-        return [by_module(capture, view, depths[way - 1]) for view in views]
-
-    # Coarser ways never give more boxes, so the finest that fits is found by halving.
-    way = bisect_left(
-        range(len(depths) + 1),
-        True,
-        key=lambda way: sum(len(view.items) for view in grouped(way)) <= limit,
-    )
-    if way <= len(depths):
-        name = f"modules to depth {depths[way - 1]}" if way else "calls of one op at one line"
-        return grouped(way), name
-    share = max(limit // max(len(views), 1), 1)
-    return [by_count(view, share) for view in views], "runs of neighboring nodes"
+def is_special(node: Node) -> bool:
+    """Whether a reader looks for this very node: it touches the host or runs another graph, so no
+    group takes it in."""
+    if node.copy is not None:
+        return node.copy.kind in ("dtoh", "htod", "htoh")
+    return node.type in ("host", "child", "conditional")
 
 
 @dataclass(slots=True)
@@ -319,7 +315,8 @@ def _runs(view: View, kinds: Sequence[Hashable | None]) -> list[int]:
     """The number of each item's group; items of the kind None are alone. Linear."""
     before: list[list[int]] = [[] for _ in view.items]
     for link in view.links:
-        before[link.target].append(link.source)
+        if link.carried is None:
+            before[link.target].append(link.source)
     group_of: list[int] = []
     count = 0
     last: dict[Hashable, int] = {}
@@ -344,9 +341,10 @@ def _group(view: View, kinds: Sequence[Kind | None]) -> View:
     for item, kind, group in zip(view.items, kinds, group_of, strict=True):
         if group < len(groups):
             groups[group].members.extend(item.members)
+            groups[group].inside += item.inside
             continue
         title, module = (kind[1], kind[2]) if kind is not None else (None, None)
-        groups.append(Item(list(item.members), title, module))
+        groups.append(Item(list(item.members), title, module, item.inside))
     for item in groups:
         if len(item.members) == 1:
             item.title = item.module = None
@@ -354,11 +352,13 @@ def _group(view: View, kinds: Sequence[Kind | None]) -> View:
     for link in view.links:
         pair = (group_of[link.source], group_of[link.target])
         if pair[0] == pair[1]:
+            groups[pair[0]].inside += link.edges
             continue
         known_link = links.get(pair)
         if known_link is None:
-            links[pair] = Link(*pair, link.hidden, link.programmatic)
+            links[pair] = Link(*pair, link.hidden, link.programmatic, link.edges)
         else:
+            known_link.edges += link.edges
             known_link.hidden &= link.hidden
             known_link.programmatic &= link.programmatic
     return View(view.graph, groups, list(links.values()), view.node_count)

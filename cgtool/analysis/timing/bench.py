@@ -13,6 +13,7 @@ import msgspec
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
 from cgtool.analysis.gate.verdict import BaselineComparison, compare_with_baseline
 from cgtool.analysis.graph.places import frames_of, short_op
+from cgtool.analysis.reports import quoted
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
@@ -100,7 +101,7 @@ def bench_report(capture: Capture) -> BenchReport:
         capture.environment.device,
         tuple(rows),
         tuple(_warnings(bench, rows, levels)),
-        tuple(findings),
+        quoted(findings, capture.sources),
         runs=1 + max((samples.run for samples in bench.samples), default=0),
         levels=levels,
     )

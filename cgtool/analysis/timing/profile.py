@@ -11,6 +11,7 @@ import msgspec
 from cgtool.analysis.graph.overlap import Overlap, find_overlap, overlap_findings
 from cgtool.analysis.graph.places import Place, Places, file_line
 from cgtool.analysis.graph.schedule import CriticalPath, critical_path
+from cgtool.analysis.reports import quoted
 from cgtool.analysis.timing import gain, gaps, roofline
 from cgtool.analysis.timing.gain import Gain
 from cgtool.analysis.timing.gaps import Gap, Timeline
@@ -203,7 +204,10 @@ def profile_report(
         device=capture.environment.device,
         route=profile.route if profile else None,
         gain=msgspec.structs.replace(
-            verdict, findings=(*verdict.findings, *overlap_findings(capture, overlaps))
+            verdict,
+            findings=quoted(
+                (*verdict.findings, *overlap_findings(capture, overlaps)), capture.sources
+            ),
         ),
         replays=tuple(lines),
         costs=tuple(_costs(capture, index) for index in top_level),

@@ -12,9 +12,10 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from cgtool.analysis.graph.kernel_names import short_kernels
-from cgtool.analysis.graph.places import Places, module_at_depth, part_of, short_op
+from cgtool.analysis.graph.places import WORK, Places, part_of, short_op
 from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Utilization
 from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.sources import Sources
 
 T = TypeVar("T")
 
@@ -54,9 +55,11 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     module: str = ""
     """With most of its time, as ``line``, ``op`` and ``kernel``; of a module, its type."""
     file: str = ""
-    """The file of the line; with ``number`` and ``function``, where its source is."""
+    """The file of the line, its number there, and the function that it is in."""
     number: int = 0
     function: str = ""
+    source: str = ""
+    """The line as it was when it was captured; empty if it is not known."""
 
     @property
     def backward(self) -> float | None:
@@ -93,7 +96,7 @@ class TimeTable(msgspec.Struct, frozen=True):
 
 
 class _Timed(NamedTuple):
-    """A node, and what a row sums up for it."""
+    """A node that does work, and what a row sums up for it. One that was not timed takes 0 ns."""
 
     graph: Graph
     node: Node
@@ -111,7 +114,7 @@ class TimeTables:
         """``used`` is by graph and node id; shares are taken of ``total_ns``."""
         self._capture = capture
         self._total = total_ns or 1.0
-        self._places = Places(capture)
+        self._places, self._sources = Places(capture), Sources(capture.sources)
         self._kernels = short_kernels(function.name for function in capture.functions)
         files = {frame.file: frame.file.rpartition("/")[2] for frame in capture.frames}
         often = Counter(files.values())
@@ -128,13 +131,13 @@ class TimeTables:
             _Timed(
                 graph,
                 node,
-                node.duration_ns,
+                node.duration_ns or 0,
                 graph.phase == "backward" or node.origin in backwards,
                 utilizations[node.id],
             )
             for graph, utilizations in zip(capture.graphs, used, strict=True)
             for node in graph.nodes
-            if node.duration_ns is not None
+            if node.type in WORK
         ]
 
     def table(self, by: str, *, top: int | None = None, depth: int | None = None) -> TimeTable:
@@ -182,26 +185,24 @@ class TimeTables:
         self, depth: int | None, limit: int
     ) -> tuple[int, Iterable[tuple[str, list[_Timed]]]]:
         """The depth that was used, and the groups."""
-        modules: dict[tuple[str, str | None, str], list[_Timed]] = defaultdict(list)
+        modules: dict[tuple[str, int | None], list[_Timed]] = defaultdict(list)
         for timed in self._nodes:
             part, place = part_of(self._capture, timed.graph), self._places.of(timed.node)
             prefix = f"{part}: " if part else ""
-            # Outside every module the annotated range says more: the optimizer's or the user's.
-            outside = place.annotations[0] if place.module is None and place.annotations else ""
-            modules[prefix, place.module, outside].append(timed)
+            modules[prefix, timed.node.origin].append(timed)
             if place.module is not None:
                 self._types[prefix + (place.module or "(root)")] = place.module_type or ""
 
         def groups(depth: int) -> dict[str, list[_Timed]]:
             result: dict[str, list[_Timed]] = defaultdict(list)
-            for (prefix, module, outside), nodes in modules.items():
-                name = f"({outside})" if outside else module_at_depth(module, depth)
-                result[prefix + name] += nodes
+            for (prefix, origin), nodes in modules.items():
+                result[prefix + self._places.of_origin(origin).module_at(depth)] += nodes
             return result
 
         if depth:
             return depth, groups(depth).items()
-        deepest = max((path.count(".") + 1 for _, path, _ in modules if path), default=1)
+        paths = (self._places.of_origin(origin).module for _, origin in modules)
+        deepest = max((path.count(".") + 1 for path in paths if path), default=1)
         depth, chosen = 1, groups(1)
         while depth < min(deepest, _MOST_DEEP) and len(deeper := groups(depth + 1)) <= limit:
             depth, chosen = depth + 1, deeper
@@ -261,6 +262,7 @@ class TimeTables:
             file=frame.file if frame else "",
             number=frame.line if frame else 0,
             function=frame.function if frame else "",
+            source=self._sources.line(frame).strip(),
         )
 
     def _kernel(self, node: Node) -> str:

@@ -11,8 +11,9 @@ class AnswerView {
     const [first, ...rest] = capture.sentences;
     append(host, make("div.page", {},
       make("section.lead", {},
-        make("p.sentence", { "data-verdict": capture.verdict }, first),
-        rest.map((sentence) => make("p", {}, sentence))),
+        make("p.sentence", { "data-verdict": capture.verdict }, first)),
+      this.picture(),
+      rest.length > 0 && make("section.lead", {}, rest.map((sentence) => make("p", {}, sentence))),
       this.most(),
       make("div.flow", {},
         this.findings(),
@@ -24,6 +25,12 @@ class AnswerView {
 
   static applies() {
     return true;
+  }
+
+  picture() {
+    const host = make("section.picture");
+    const { plots } = new Overview(host, this.capture);
+    return plots.length > 0 && host;
   }
 
   /** Where most of the time goes, or most of the nodes are. */
@@ -40,7 +47,7 @@ class AnswerView {
     const weights = new Float64Array(names.length);
     const total = capture.totalWeight();
     for (let node = 0; node < capture.count; node++) weights[of[node]] += capture.weight(node);
-    const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
+    const ranked = names.map((_, at) => at).filter((at) => weights[at]).sort((a, b) => weights[b] - weights[a]).slice(0, 6);
     return make("table.compact", {},
       make("caption", {}, by === "layer" ? "by module, excluding submodules" : `by ${by}`),
       make("tbody", {}, ranked.map((group) => {

@@ -1,6 +1,10 @@
 "use strict";
 // One capture: its columns by node, and what they refer to.
 
+const EVEN = Math.log(3); // evenness of three equal parts
+const MOST_GRAY = 0.05; // share of the nodes whose modules have no color
+const DEEPEST = 8; // names of a module path
+
 class Capture {
   constructor(tree, columns, number) {
     Object.assign(this, tree);
@@ -10,6 +14,7 @@ class Capture {
     const column = (name) => columns[`${number}/${name}`] ?? null;
     this.type = column("type");
     this.count = this.type.length;
+    this.worksOfType = this.nodeTypes.map((type) => this.work.includes(type));
     const none = () => new Int32Array(this.count).fill(-1);
     const unknown = () => new Float32Array(this.count).fill(NaN);
     for (const name of ["origin", "stream", "kernel", "title", "launch", "arguments", "bound", "start", "duration", "slack"]) {
@@ -77,7 +82,8 @@ class Capture {
     return node - this.graphs[this.graphOf[node]].nodes[0];
   }
 
-  /** `[op, module, type of the module, frame, frames, forward origin, autograd node, ranges]`. */
+  /** `[op, module, type of the module, frame, frames, forward origin, autograd node, ranges, module as
+      tables name it]`. */
   place(node) {
     return this.originOf[node] < 0 ? NO_PLACE : this.origins[this.originOf[node]];
   }
@@ -91,19 +97,16 @@ class Capture {
     return this.place(node)[1];
   }
 
-  /** Its module as tables name it: with the callable, if there are several; outside every module,
-      the range around it; null if there is none. */
+  /** Its module as tables name it, with the callable if there are several. */
   modulePath(node) {
-    const [, module, , , , , , ranges] = this.place(node);
     const { part } = this.graphs[this.graphOf[node]];
-    const name = module === null ? (ranges.length ? `(${ranges[0]})` : null) : module || "(root)";
-    return part && name !== null ? `${part}: ${name}` : name;
+    const name = this.place(node)[8];
+    return part ? `${part}: ${name}` : name;
   }
 
   /** A module as `modulePath` names it, with the numbers of repeated layers left out: numbered
       modules in one place that have one type. */
   layerOf(module) {
-    if (module === null) return null;
     this.numbered ??= this.typesOfNumbered();
     this.layers ??= new Map();
     if (!this.layers.has(module)) {
@@ -117,7 +120,7 @@ class Capture {
     const types = new Map(Object.entries(this.types));
     for (let node = 0; node < this.count; node++) {
       const path = this.modulePath(node);
-      if (path !== null && !types.has(path)) types.set(path, this.place(node)[2]);
+      if (!types.has(path)) types.set(path, this.place(node)[2]);
     }
     const numbered = new Map();
     for (const [path, type] of types) {
@@ -127,6 +130,38 @@ class Capture {
       numbered.get(before).add(type);
     }
     return numbered;
+  }
+
+  /** A module as `modulePath` names it, as far as it has a color in pictures: the first names of its
+      path, as many as divide the nodes most evenly among few modules. Repeated layers are one only
+      where that does not divide them. */
+  partOf(module) {
+    this.cut ??= this.chooseCut();
+    this.parts ??= new Map();
+    if (!this.parts.has(module)) this.parts.set(module, this.cut(module));
+    return this.parts.get(module);
+  }
+
+  chooseCut() {
+    const weights = new Map();
+    for (let node = 0; node < this.count; node++) {
+      const path = this.modulePath(node);
+      weights.set(path, (weights.get(path) ?? 0) + this.weight(node));
+    }
+    const total = this.totalWeight() || 1;
+    /** The entropy of the shares; less than 0 where too much would have no color. */
+    const evenness = (cut) => {
+      const sums = new Map();
+      for (const [path, weight] of weights) sums.set(cut(path), (sums.get(cut(path)) ?? 0) + weight / total);
+      const shares = [...sums.values()].sort((a, b) => b - a);
+      const rest = shares.slice(theme.series.length).reduce((sum, share) => sum + share, 0);
+      return rest > MOST_GRAY ? -1 : shares.reduce((sum, share) => sum - (share && share * Math.log(share)), 0);
+    };
+    const best = (name) => Array.from({ length: DEEPEST }, (_, depth) => (path) => path && pathNames(name(path)).slice(0, depth + 1).join("."))
+      .reduce((a, b) => (evenness(b) > evenness(a) + 1e-9 ? b : a));
+    const each = best((path) => path);
+    const layers = best((path) => this.layerOf(path));
+    return evenness(each) >= Math.min(EVEN, evenness(layers)) ? each : layers;
   }
 
   /** The number of the frame whose line the node belongs to; -1 for none. */
@@ -158,15 +193,19 @@ class Capture {
     return this.fileTexts[file];
   }
 
-  /** The time of a node, or 1 for each where nothing was timed. */
-  weight(node) {
-    return this.timed ? Math.max(0, this.durationOf[node]) : 1;
+  /** Whether it does work on the device: tables count no others. */
+  doesWork(node) {
+    return this.worksOfType[this.type[node]];
   }
 
+  /** The time of a node, or 1 for each that does work where nothing was timed. */
+  weight(node) {
+    return this.timed ? Math.max(0, this.durationOf[node]) : Number(this.doesWork(node));
+  }
+
+  /** What shares refer to: one replay of each graph, or all nodes that do work. */
   totalWeight() {
-    let total = 0;
-    for (let node = 0; node < this.count; node++) total += this.weight(node);
-    return total;
+    return this.total ??= this.type.reduce((sum, _, node) => sum + this.weight(node), 0);
   }
 
   weightText(weight) {
@@ -273,12 +312,13 @@ function numbersBy(values) {
   return positions;
 }
 
-const NO_PLACE = [null, null, null, -1, [], -1, null, []];
+const NO_PLACE = [null, null, null, -1, [], -1, null, [], "(no module)"];
 
 /** What nodes are grouped by: the key of a node, and the name of a key. */
 const GROUPS = {
   module: [(capture, node) => capture.modulePath(node), (_, module) => moduleText(module)],
   layer: [(capture, node) => capture.layerOf(capture.modulePath(node)), (_, module) => moduleText(module)],
+  part: [(capture, node) => capture.partOf(capture.modulePath(node)), (_, module) => moduleText(module)],
   op: [(capture, node) => capture.op(node), (_, op) => op ?? "(outside any op)"],
   kernel: [(capture, node) => capture.title(node), (_, title) => title],
   line: [(capture, node) => capture.frame(node), (capture, frame) => capture.frameText(frame) || "(no line)"],
@@ -291,7 +331,12 @@ const GROUPS = {
 };
 
 function moduleText(module) {
-  return module === null ? "(no module)" : module === "" ? "(root)" : module;
+  return module || "(root)";
+}
+
+/** The names of a path of `modulePath`. The dots in the name of a range separate nothing. */
+function pathNames(path) {
+  return /(^|: )\(/.test(path) ? [path] : path.split(".");
 }
 
 /** By key, the values of its rows: a function from a node to nodes. */

@@ -3,7 +3,7 @@
 
 const MEANING = {
   time: "GPU time of the line's nodes in one replay of each graph, including their backward",
-  share: "of all nodes, including those without a line, but without idle time, which `cgtool profile` counts",
+  share: "of the replays, idle time included; of all nodes, where nothing was timed",
   backward: "share of the time spent in backward",
   bytes: "read and written by its ops, each tensor counted once",
   memory: "allocated for its ops; memory that is reused counts each time",
@@ -41,11 +41,11 @@ class SourceView {
     const { capture } = this;
     this.file = file;
     this.pick.value = file;
-    const { numbers, lines, here } = capture.files[file];
+    const { numbers, lines, absent } = capture.files[file];
     const used = [...this.perLine.values()].filter((each) => each.file === file);
     const byNumber = new Map(used.map((each) => [each.line, each]));
     const rows = numbers.length ? numbers.map((number, at) => [number, lines[at]]) : used.map((each) => [each.line, null]).sort((a, b) => a[0] - b[0]);
-    this.note.textContent = numbers.length ? (here ? `Read from ${here} when the report was written.` : "") : "The file was not found when the report was written: only line numbers are known.";
+    this.note.textContent = absent ? `Only line numbers are known: ${absent}.` : "";
     const most = used.reduce((sum, each) => Math.max(sum, each.weight), 0);
     const heads = [...(capture.timed ? ["time"] : []), "share", "nodes", ...["backward", "bytes", "memory"].filter((name) => used.some((each) => each[name]))];
     let last = 0;
@@ -56,7 +56,7 @@ class SourceView {
       return skipped ? [make("tr.skipped", {}, make("td", { colspan: heads.length + 2 }, "⋯")), row] : [row];
     });
     replace(this.content, make("table.source", { "aria-label": capture.files[file].path },
-      make("thead", {}, make("tr", {}, heads.map((head) => make("th.number", { title: MEANING[head] }, head)), make("th.number", {}, "line"), make("th", {}, capture.files[file].path))),
+      make("thead", {}, make("tr", {}, heads.map((head, at) => make(at ? "th.number.more" : "th.number", { title: MEANING[head] }, head)), make("th.number", {}, "line"), make("th", {}, capture.files[file].path))),
       make("tbody", {}, body)));
     const heaviest = used.reduce((a, b) => (b.weight > (a?.weight ?? -1) ? b : a), null);
     const to = line ?? heaviest?.line;
@@ -67,16 +67,16 @@ class SourceView {
 
   row(number, text, used, most, heads) {
     const { capture } = this;
-    const total = this.total ??= capture.totalWeight() || 1;
+    const total = capture.totalWeight() || 1;
     const cells = used
       ? { time: timeText(used.weight), share: shareText(used.weight / total), nodes: numberText(used.nodes.length),
           backward: used.backward ? shareText(used.backward / used.weight) : "", bytes: used.bytes ? bytesText(used.bytes) : "",
           memory: used.memory ? bytesText(used.memory) : "" }
       : {};
     const row = make("tr", { "data-line": number, class: used ? "used" : null },
-      heads.map((head) => make("td.number", {}, cells[head] ?? "")),
+      heads.map((head, at) => make(at ? "td.number.more" : "td.number", {}, cells[head] ?? "")),
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
-      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not found)")));
+      make("td.text-of-line", {}, text == null ? make("span.muted", {}, "(source not known)") : codeLine("div", text)));
     if (used) {
       // The heavier the line, the stronger its color.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));
@@ -110,7 +110,7 @@ function linesOf(capture) {
   };
   for (let node = 0; node < capture.count; node++) {
     const frame = capture.frame(node);
-    if (frame < 0) continue;
+    if (frame < 0 || !capture.doesWork(node)) continue;
     const sum = at(frame);
     const weight = capture.weight(node);
     sum.nodes.push(node);

@@ -77,7 +77,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     exact: bool = False
     """Equal to the last bit."""
     largest: int | float | None = None
-    """Largest absolute difference, exact for integers; None if it is not a number."""
+    """Largest absolute difference, exact for integers; None if it is not a number, or if there is a
+    ``mismatch``."""
     relative: float | None = None
     """``largest`` over the largest magnitude of the eager values."""
     tolerance: int | float | None = None
@@ -90,6 +91,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     the root mean square if that one is too large."""
     eager_error: float | None = None
     """The error of eager."""
+    mismatch: str | None = None
+    """Why there is nothing to subtract: ``shape [7, 8], not [8, 8]``, as eager has it."""
 
 
 class Report(msgspec.Struct, frozen=True):

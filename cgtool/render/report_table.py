@@ -27,6 +27,8 @@ from rich.text import Text
 from cgtool.analysis.reports import (
     ExplainedFinding,
     comparison_rows,
+    difference_of,
+    difference_text,
     exit_code,
     explain_findings,
     place_of,
@@ -198,12 +200,6 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     return screen
 
 
-def _number_text(value: float | None) -> str:
-    if value is None:
-        return "not a number"
-    return "0" if value == 0 else f"{value:.3g}"
-
-
 def _optional_number_text(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
@@ -227,8 +223,9 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "difference",
-        "largest",
-        _number_text,
+        difference_of,
+        difference_text,
+        numeric=True,
         explanation="largest absolute difference between replay and eager",
     ),
     Column(

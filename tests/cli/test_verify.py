@@ -25,6 +25,10 @@ def wrong(device):
         return x * next(scales)
     return scale, (torch.ones(4, device=device),)
 
+def growing(device):
+    sizes = itertools.count(1)
+    return lambda x: x[: next(sizes)] * 2, (torch.ones(9, device=device),)
+
 def uncaptured(device):
     return lambda x: x * x.sum().item(), (torch.ones(4, device=device),)
 
@@ -119,6 +123,13 @@ def test_a_mismatch_with_its_line_and_reason(run):
     assert "differs" in done.stdout and "python-scalar-frozen" in done.stdout
     assert "entry.py:11" in done.stdout and "return x * next(scales)" in done.stdout
     assert "not verified" in done.stdout
+
+
+def test_a_mismatch_of_shapes(run):
+    out = run("growing").stdout
+    assert "shape [5], not [6]" in out and "not a number" not in out
+    comparisons = json.loads(run("growing", "--format", "json").stdout)["comparisons"]
+    assert {"shape [5], not [6]"} <= {each.get("mismatch") for each in comparisons}
 
 
 @pytest.mark.fresh_worker

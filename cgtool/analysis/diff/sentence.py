@@ -13,6 +13,7 @@ from cgtool.analysis.diff.rows import (
     MOVED,
     REMOVED,
     Change,
+    ChangedAttribute,
     ChangeRow,
     Figure,
     Lines,
@@ -117,10 +118,11 @@ def _nodes(
         if row.change == CHANGED:
             by_aspect[_aspect(row)].append(row)
     for aspect, changed in by_aspect.items():
-        if len(changed) == 1 and (values := _new_values(changed[0])):
-            yield changed[0].nodes, f"{_nodes_of(changed[0], changed[0].nodes)} changed {values}"
-            continue
-        yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
+        values = set(map(_new_values, changed))
+        if len(values) == 1 and (value := values.pop()):
+            yield from _clauses(changed, f"changed {value}", f"changed {value}")
+        else:
+            yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
         yield moved, f"{count_text(moved, 'node runs', 'nodes run')} in another order"
@@ -218,17 +220,21 @@ def _new_values(row: ChangeRow) -> str:
     if row.variants > 1 or any(attribute.name in _LAUNCH for attribute in row.attributes):
         return ""
     text = " and ".join(
-        f"{attribute.name} from {attribute.a} to {attribute.b}" for attribute in row.attributes
+        f"{_name(attribute)} from {attribute.a} to {attribute.b}" for attribute in row.attributes
     )
     return text if len(text) <= _SHORT else ""
 
 
 def _aspect(row: ChangeRow) -> str:
-    names = [attribute.name for attribute in row.attributes]
+    names = [_name(attribute) for attribute in row.attributes]
     if "kernel" in names:
         names = [name for name in names if name not in _LAUNCH]
     words = ("launch" if name in _LAUNCH else name for name in names)
     return " and ".join(dict.fromkeys(words))
+
+
+def _name(attribute: ChangedAttribute) -> str:
+    return f"argument `{attribute.name}`" if attribute.is_argument else attribute.name
 
 
 def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:

@@ -11,7 +11,12 @@ import msgspec
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.pools import ProgramPoolRow, peak_of, program_pools
-from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
+from cgtool.analysis.reports import (
+    ExplainedFinding,
+    difference_text,
+    explain_findings,
+    is_hazard,
+)
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame
@@ -296,8 +301,8 @@ def of_mismatches(context: EvidenceContext) -> Evidence:
         if not comparison.equal
     ]
     lines = [
-        f"{comparison.name}, {comparison.trial}: differs by up to "
-        f"{'not a number' if comparison.largest is None else f'{comparison.largest:.3g}'}"
+        f"{comparison.name}, {comparison.trial}: "
+        + (comparison.mismatch or f"differs by up to {difference_text(comparison.largest)}")
         for comparison in different[:SHOWN]
     ]
     if different[SHOWN:]:

@@ -164,6 +164,7 @@ class SimulatedDevice(Device):
             caveats=(
                 simulated,
                 *session.model.uncompiled,
+                *session.model.differences.values(),
                 *unnamed,
                 *caveats_of(session, empty),
             ),

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import note_pinning
+from cgtool.devices.simulated.attention import attention, fused_kernels
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.stale_nodes import note_stream
 from cgtool.observe.frames import call_op, call_user
@@ -124,6 +125,10 @@ class Placement:
         self._running = _Running()
         self._default_generator = generator_key(device.generator)
         self._signatures: dict[int, tuple[Any, _Signature]] = {}
+        self.handlers: dict[str, Callable[..., Any]] = {
+            **_HANDLERS,
+            "aten::scaled_dot_product_attention": partial(attention, device),
+        }
 
     def _signature(self, op: Any) -> _Signature:
         # By id: the hash of an op is computed in Python.
@@ -157,7 +162,7 @@ class Placement:
             place = _place_of_all(args, kwargs) or inherited
         before = running.op, running.place, running.forced
         running.op, running.place, running.forced = op, place, False
-        handler = _HANDLERS.get(signature.name)
+        handler = self.handlers.get(signature.name)
         try:
             if handler is not None:
                 return handler(place, run, *args, **kwargs)
@@ -291,7 +296,8 @@ def placed(device: DeviceModel) -> Iterator[Placement]:
 
     with Patches() as patches:
         patches.enter_context(op_key.place(placement.place))
-        patches.enter_context(call_key.intercept(placement.intercept, _HANDLERS))
+        patches.enter_context(call_key.intercept(placement.intercept, placement.handlers))
+        patches.enter_context(fused_kernels())
         # Around `run`, the traceback of a thread would begin here.
         patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
         yield placement

@@ -25,10 +25,6 @@ def wrong(device):
         return x * next(scales)
     return scale, (torch.ones(4, device=device),)
 
-def growing(device):
-    sizes = itertools.count(1)
-    return lambda x: x[: next(sizes)] * 2, (torch.ones(9, device=device),)
-
 def uncaptured(device):
     return lambda x: x * x.sum().item(), (torch.ones(4, device=device),)
 
@@ -86,6 +82,10 @@ def not_a_number(device):
             (x.sqrt() * 0).sum().backward()
         return x.grad
     return step
+
+def growing(device):
+    sizes = itertools.count(1)
+    return lambda x: x[: next(sizes)] * 2, (torch.ones(9, device=device),)
 """
 
 

@@ -89,9 +89,10 @@ class Device(ABC):
 
     @abstractmethod
     def check(
-        self, workload: Workload, options: CaptureOptions, progress: Progress
+        self, workload: Workload, options: CaptureOptions, progress: Progress, dry_run_only: bool
     ) -> tuple[Checked, CaptureWithDot | None]:
-        """What would fail when a workload is captured, and the capture when it succeeded.
+        """What would fail when a workload is captured, and the capture when it succeeded. With
+        ``dry_run_only`` the code does not run from later host state, nor is captured on a GPU.
 
         Raises CgtoolError when the code fails in eager mode already.
         """

@@ -33,6 +33,7 @@ from cgtool.model.journal import (
     read_journals,
     read_lost,
 )
+from cgtool.model.ledger import Ledger
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
@@ -171,7 +172,13 @@ def run(
             show(capture, output=None, stderr=True)
         finally:
             # One that a daemon has forked since then is not in the capture.
-            _save(capture, target, folder, len(running | (_pids(folder) - known)))
+            running |= _pids(folder) - known
+            if output is None and not running and _is_empty(capture.ledger):
+                shutil.rmtree(folder, ignore_errors=True)
+                file = program[0] if program[0].endswith(".py") else "FILE.py"
+                sys.stderr.write(_WITHOUT_GRAPHS.format(file=file))
+            else:
+                _save(capture, target, folder, len(running))
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "
@@ -192,6 +199,19 @@ def _kept_if_interrupted(folder: Path) -> Iterator[None]:
                 f"cgtool run {shlex.quote(str(folder))} -o FILE\n"
             )
         raise
+
+
+_WITHOUT_GRAPHS = (
+    "nothing was saved; whether one of its functions can be captured, and what would be in the "
+    "graph: cgtool check {file}:NAME, cgtool capture {file}:NAME\n"
+)
+
+
+def _is_empty(ledger: Ledger | None) -> bool:
+    """Whether it has nothing that a later command could show."""
+    return ledger is None or not (
+        ledger.graphs or ledger.skips or ledger.breaks or ledger.gpu_ns or ledger.incomplete
+    )
 
 
 def _show(capture: Capture, **options: Any) -> None:

@@ -100,19 +100,18 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> bool:
 def _with_dry_run(
     error: CgtoolError, job: CapturingJob | jobs.VerifyJob, options: WorkerOptions
 ) -> CgtoolError:
-    """The error with all further findings of ``cgtool check``, when a capture failed, or what is
-    captured was refused.
+    """The error with all further findings of ``cgtool check``, where those may name the cause.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
     """
     failure = error.failure
-    in_capture = "capture" in (failure.phase or "")
-    if failure.exit_code != EXIT_USER_CODE or not (in_capture or failure.findings):
+    if failure.exit_code != EXIT_USER_CODE or not failure.uncertain:
         return error
+    dry_run_only = "capture" in (failure.phase or "")
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         try:
-            _run(jobs.CheckJob(job.spec, job.capture_options), saved, options)
+            _run(jobs.CheckJob(job.spec, job.capture_options, dry_run_only), saved, options)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.

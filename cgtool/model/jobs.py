@@ -48,6 +48,9 @@ class ProfileJob(Job, frozen=True, omit_defaults=True, tag="profile"):
 class CheckJob(Job, frozen=True, omit_defaults=True, tag="check"):
     """Find what would fail when an ENTRY is captured. Writes a Report."""
 
+    dry_run_only: bool = False
+    """It is known that a capture fails, and in it: look for the cause."""
+
 
 class ScriptJob(Job, frozen=True, omit_defaults=True, tag="script"):
     """Run a script, and watch the graphs that it captures itself. Writes a Report."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.rows import (
@@ -92,16 +92,12 @@ def _nodes(
         modules = Counter(node.fact.module for node in changes if node.change == change)
         whole = _whole_modules(graphs, modules, change)
         if whole:
-            inside = {module for module in modules if whole & set(_outer(module))}
+            inside = {module for module in modules if whole & set(outer_modules(module))}
             count = sum(modules[module] for module in inside)
             one_sided[change] = lines.rows(
                 node for node in changes if node.change == change and node.fact.module not in inside
             )
-            first, *more = sorted(whole, key=_natural)
-            names = f"module {first} is"
-            if more:
-                names = f"modules {first} and {count_text(len(more), 'other')} are"
-            yield count, f"{names} {word} ({count_text(count, 'node')})"
+            yield count, f"{modules_are(whole)} {word} ({count_text(count, 'node')})"
     replaced: set[int] = set()
     for before, after in _replaced(one_sided[REMOVED], one_sided[ADDED]):
         replaced |= {id(before), id(after)}
@@ -173,22 +169,32 @@ def _whole_modules(
     had, have = (in_a, in_b) if change == REMOVED else (in_b, in_a)
     counts = _with_outer(modules)
     whole = {name for name, count in counts.items() if 1 < count == had[name] and not have[name]}
-    return {name for name in whole if not whole & set(_outer(name)[:-1])}
+    return {name for name in whole if not whole & set(outer_modules(name)[:-1])}
 
 
 def _with_outer(modules: Counter[str | None]) -> Counter[str]:
     """Counts of each module, including everything inside it."""
     counts = Counter[str]()
     for module, count in modules.items():
-        for outer in _outer(module):
+        for outer in outer_modules(module):
             counts[outer] += count
     return counts
 
 
-def _outer(module: str | None) -> list[str]:
+def outer_modules(module: str | None) -> list[str]:
     """``layers``, ``layers.0``, ``layers.0.linear``: outermost first."""
     words = module.split(".", _DEEPEST) if module else []
     return [".".join(words[:length]) for length in range(1, len(words) + 1)]
+
+
+def modules_are(names: Iterable[str]) -> str:
+    """``module layers.9 is``, ``modules layers.9 and 2 others are``."""
+    first, *more = sorted(names, key=_natural)
+    return (
+        f"modules {first} and {count_text(len(more), 'other')} are"
+        if more
+        else f"module {first} is"
+    )
 
 
 def _natural(module: str) -> list[tuple[int, str]]:

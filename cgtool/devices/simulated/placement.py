@@ -26,6 +26,7 @@ from cgtool.observe.tensors import (
     DEVICE,
     HOST,
     PINNED,
+    all_on_host,
     is_cuda_device,
     listed_tensors,
     note_number,
@@ -213,6 +214,10 @@ class Placement:
     def place(self, op: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
+        is_users = op_key.may_have_python_kernel(signature.name)
+        if not (signature.has_device or is_users or op_key.is_watched()) and all_on_host():
+            # Most programs run hundreds of ops before they use the GPU, and some run no others.
+            return call_op(run, args, kwargs)
         if signature.has_generator:
             generator = signature.argument("generator", args, kwargs)
             if generator is not None and generator_key(generator) == self._default_generator:
@@ -242,7 +247,6 @@ class Placement:
 
         before = running.op, running.place, device.on_host
         # In a kernel of the user's own, code names its places as everywhere else.
-        is_users = op_key.may_have_python_kernel(signature.name)
         running.op, running.place = None, None if is_users else place
         device.on_host = DEVICE not in (given, place)
         if not device.on_host:

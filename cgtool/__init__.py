@@ -8,12 +8,14 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "CgtoolError": "cgtool.model.failure",
+    "capture": "cgtool.in_process",
     "check": "cgtool.api",
     "diff": "cgtool.api",
     "load": "cgtool.api",
     "note": "cgtool.recorder.notes",
     "recording": "cgtool.recorder.block",
     "report": "cgtool.api",
+    "verify": "cgtool.in_process",
 }
 """Where the names of the Python API are. Their types are in ``__init__.pyi``: an import here would
 make every module of the package depend on them."""

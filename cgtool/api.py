@@ -8,11 +8,13 @@ in a notebook. PyTorch is not imported here.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
 
 import msgspec
 
@@ -21,10 +23,10 @@ from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazar
 from cgtool.analysis.units import count_text, total_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Frame, Graph, Node
-from cgtool.model.failure import usage
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
 from cgtool.model.files import path_of
 from cgtool.model.finding import Report
-from cgtool.model.options import CaptureOptions, unexpected
+from cgtool.model.options import CaptureOptions, VerifyOptions, unexpected
 from cgtool.render.text import visible
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from cgtool.analysis.diff.compare import Diff
     from cgtool.analysis.pools import PoolRow, ProgramPoolRow
+    from cgtool.cli.options import WorkerOptions
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Subject = TypeVar("Subject", bound=msgspec.Struct)
@@ -111,26 +114,22 @@ class Rows(Sequence[Row], Generic[Row]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a column for each field, even if there are no rows. Columns with missing
-        values keep their type: ``Int64`` for whole numbers, ``string`` for text. Raises
-        ImportError without pandas."""
+        values, even in all rows, keep their type: ``Int64`` for whole numbers, ``string`` for text.
+        Raises ImportError without pandas."""
         try:
             import pandas
         except ImportError as error:
             error.add_note("fix: pip install pandas; to_dicts() needs nothing")
             raise
-        columns = {
-            name: [getattr(row, name) for row in self._rows]
-            for name in self._kind.__struct_fields__
-        }
-        # By way of floats, a start time would lose its last digits.
+        # By the types of the fields: a column without any value has one too, and by way of floats,
+        # a start time would lose its last digits.
+        columns = {field.name: field.type for field in msgspec.structs.fields(self._kind)}
         return pandas.DataFrame(
             {
-                name: pandas.array(values, dtype="Int64")
-                if set(map(type, values)) == {int, type(None)}
-                else values
-                for name, values in columns.items()
+                name: pandas.array([getattr(row, name) for row in self._rows], dtype=_dtype(type_))
+                for name, type_ in columns.items()
             }
-        ).convert_dtypes()
+        )
 
     def _repr_html_(self) -> str:
         rows = self[:_SHOWN].to_dicts()
@@ -145,6 +144,18 @@ class Rows(Sequence[Row], Generic[Row]):
         more = len(self) - len(rows)
         rest = f"<p>{count_text(more, f'more {self._noun}')}</p>" if more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+_DTYPES = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
+
+
+def _dtype(hint: Any) -> str:
+    """The type of a column of pandas for values of this type, some of which may be missing."""
+    while type_args := get_args(hint):  # Annotated, and a union with None
+        if get_origin(hint) is tuple:
+            break
+        hint = next(part for part in type_args if part is not NoneType)
+    return _DTYPES.get(hint, "object")
 
 
 def _cell(value: Any) -> str:
@@ -179,12 +190,16 @@ class LoadedGraph:
 
 
 class LoadedCapture:
-    """A file of ``cgtool capture``, ``profile``, ``bench`` or ``run``."""
+    """A file of ``cgtool capture``, ``profile``, ``bench`` or ``run``, or what ``cgtool.capture``
+    captured."""
 
-    def __init__(self, path: Path, capture: Capture) -> None:
+    def __init__(self, path: Path, capture: Capture, raw: Mapping[str, str] | None = None) -> None:
+        """``raw``: the driver's own texts by name, of a capture without a file."""
         self.path = path
+        """The file; the name of the function or the ENTRY if there is none."""
         self.capture = capture
         """Everything in the file: docs/capture-format.md."""
+        self._raw = raw
 
     @cached_property
     def graphs(self) -> tuple[LoadedGraph, ...]:
@@ -231,6 +246,15 @@ class LoadedCapture:
     def report(self, file: str | os.PathLike[str] = "report.html") -> Path:
         """Write the page of ``cgtool report``."""
         return report(self, file=file)
+
+    def save(self, file: str | os.PathLike[str]) -> Path:
+        """Write it as a ``.cgt`` file, which every command reads. Raises CgtoolError."""
+        target = path_of(file, "save() takes the path of a .cgt file")
+        raw = self._raw
+        if raw is None:
+            raw = capture_file.raw_texts(self.path, self.capture)
+        capture_file.write(target, self.capture, raw)
+        return target
 
     def _screen(self) -> RenderableType:
         if self.capture.ledger is not None:
@@ -296,6 +320,26 @@ class CheckResult(Result[Report]):
         return explain_findings(self.report.findings)
 
 
+class VerifyResult(CheckResult):
+    """What ``cgtool verify`` found."""
+
+    def __init__(self, report: Report) -> None:
+        from cgtool.analysis.reports import noise_findings
+        from cgtool.render.report_table import conclusion, render_verify
+
+        findings = (*report.findings, *noise_findings(report))
+        report = msgspec.structs.replace(report, findings=findings)
+        text = conclusion(report, explain_findings(findings)).plain
+        super().__init__("cgtool-verify", report, render_verify, text)
+
+    @property
+    def equal(self) -> bool | None:
+        """Whether replays compute what eager computes; None if that cannot be told."""
+        from cgtool.analysis.reports import exit_code
+
+        return {EXIT_OK: True, EXIT_FOUND: False}.get(exit_code(self.report))
+
+
 CaptureOrFile: TypeAlias = LoadedCapture | str | os.PathLike[str]
 
 
@@ -354,34 +398,65 @@ def check(
     TypeError for an option that does not exist; CgtoolError for an invalid value, if the code
     cannot be loaded or run, and after ``timeout`` seconds.
     """
-    from cgtool.cli.options import WorkerOptions
     from cgtool.cli.workers import report_of
     from cgtool.model.jobs import check_job
     from cgtool.render.report_table import render_check
 
     path_of(entry, "check() takes an ENTRY (file.py:name) or the path of a script")
-    settings = _settings(options)
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-        raise usage(f"timeout={timeout!r}: expected a number of seconds above 0")
-    job = check_job(os.fspath(entry), settings)
-    report = report_of(job, WorkerOptions(settings, timeout, quiet=True))
+    worker = _worker_options("check", {"timeout": timeout, **options})
+    report = report_of(check_job(os.fspath(entry), worker.capture_options), worker)
+    if report.interrupted:
+        raise KeyboardInterrupt
     hazards = sum(map(is_hazard, explain_findings(report.findings)))
     return CheckResult("cgtool-check", report, render_check, count_text(hazards, "hazard"))
 
 
-def _settings(options: dict[str, Any]) -> CaptureOptions:
-    from cgtool.analysis.gate.budgets import nearest
+def capture_entry(entry: str, options: dict[str, Any]) -> LoadedCapture:
+    """``cgtool.capture`` of an ENTRY, with the options of ``check``."""
+    from cgtool.cli.workers import capture_of
+    from cgtool.model.jobs import CaptureJob
 
+    worker = _worker_options("capture", options)
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        file = Path(folder) / "capture.cgt"
+        captured = capture_of(CaptureJob(entry, worker.capture_options), file, worker)
+        return LoadedCapture(Path(entry), captured, capture_file.raw_texts(file, captured))
+
+
+def verify_entry(entry: str, options: dict[str, Any]) -> VerifyResult:
+    """``cgtool.verify`` of an ENTRY, with the options of ``check``, ``replays`` and ``trials``."""
+    from cgtool.cli.workers import report_of
+    from cgtool.model.jobs import VerifyJob
+
+    own = {name: options[name] for name in VerifyOptions.__struct_fields__ if name in options}
+    try:
+        trials = msgspec.convert(own, VerifyOptions)
+    except msgspec.ValidationError as error:
+        raise usage(f"verify(): {error}") from None
+    others = {name: value for name, value in options.items() if name not in own}
+    worker = _worker_options("verify", others)
+    return VerifyResult(report_of(VerifyJob(entry, worker.capture_options, trials), worker))
+
+
+def _worker_options(call: str, options: dict[str, Any]) -> WorkerOptions:
+    """Raises TypeError for an option that does not exist, CgtoolError for an invalid value."""
+    from cgtool.analysis.gate.budgets import nearest
+    from cgtool.cli.options import WorkerOptions
+
+    options = dict(options)
+    timeout = options.pop("timeout", None)
     for name in options.keys() - CaptureOptions.__struct_fields__:
         near = nearest(name, CaptureOptions.__struct_fields__)
-        raise TypeError(f"check() has no option {name!r}{near}")
+        raise TypeError(f"{call}() has no option {name!r}{near}")
     settings = CaptureOptions(**options)
     for name, value in options.items():
         if isinstance(value, str) and isinstance(getattr(CaptureOptions(), name), tuple):
             settings = msgspec.structs.replace(settings, **{name: (value,)})
         elif expected := unexpected(name, value):
             raise usage(f"{name}={value!r}: expected {expected}")
-    return settings
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise usage(f"timeout={timeout!r}: expected a number of seconds above 0")
+    return WorkerOptions(settings, timeout, quiet=True)
 
 
 def _row(graph: Graph, node: Node, describer: NodeDescriber) -> NodeRow:

@@ -2,8 +2,8 @@
 
     cgtool capture samples/mixed_precision.py:build
 
-Look at: the casts that autocast inserts, each with the line that caused it. The weight cache is
-off: what it caches during warm-up would be read, stale, by every replay.
+Look at: the casts that autocast inserts, each with the line that caused it. Its weight cache is
+off: every use of a weight casts it again.
 """
 
 import torch

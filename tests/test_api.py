@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -104,6 +105,12 @@ def test_a_data_frame_keeps_every_digit_and_its_columns():
     assert str(frame.start_ns.dtype) == "Int64"
     assert list(rows[2:].to_pandas().columns) == list(frame.columns)
     assert isinstance(frame.op.dtype, pandas.StringDtype)
+    for some in (frame, rows[2:].to_pandas()):
+        untyped = [name for name in some if some[name].dtype == object]
+        assert untyped == ["grid", "block"]
+        assert str(some.line.dtype) == str(some.duration_ns.dtype) == "Int64"
+    pools = cgtool.load(SAMPLES / "mlp.cgt").pools[:0].to_pandas()
+    assert str(pools.reserved_bytes.dtype) == "Int64"
 
 
 def test_without_pandas_it_says_what_to_do(monkeypatch):
@@ -195,6 +202,110 @@ def test_findings_of_a_check(tmp_path):
     assert all(finding.fix for finding in result.findings)
 
 
+AT_HAND = """
+import cgtool, torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+rate = torch.tensor(1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
+x, target = torch.randn(4, 8), torch.randn(4, 1)
+seen = []
+
+def train_step():
+    optimizer.zero_grad(set_to_none=True)
+    loss = nn.functional.mse_loss(model(x), target)
+    loss.backward()
+    optimizer.step()
+    seen.append(loss)
+    return loss
+
+def state():
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return [*map(str, [model.state_dict(), gradients, optimizer.state_dict(), seen]),
+            torch.get_rng_state().tolist(), x.device, torch.cuda.is_available(), torch.compile]
+
+before = state()
+captured = cgtool.capture(model, x)
+print(repr(captured), captured.nodes[0].module, captured.graph("backward").nodes[0].forward_line)
+print(repr(cgtool.capture(train_step)))
+print(repr(cgtool.verify(nn.functional.mse_loss, model(x).detach(), target=target)))
+result = cgtool.verify(train_step)
+print(result.equal, [each.code for each in result.findings], state() == before)
+captured.save("model.cgt")
+
+def reads(x):
+    return x * x.sum().item()
+
+count = 0
+def counts(x):
+    global count
+    count += 1
+    return x * count
+
+for call in (cgtool.capture, cgtool.verify):
+    try:
+        call(reads, x)
+    except cgtool.CgtoolError as error:
+        print(error.failure.findings[0].code, error.failure.frames[0].line, x.device)
+found = cgtool.verify(counts, x)
+print(found.equal, [each.code for each in found.findings], count)
+with cgtool.recording("run.cgt", device="simulated"):
+    try:
+        cgtool.capture(model, x)
+    except cgtool.CgtoolError as error:
+        print(error)
+"""
+
+
+def test_a_function_at_hand(tmp_path):
+    """In the process that has it, which then is as it was before."""
+    (tmp_path / "cell.py").write_text(AT_HAND)
+    done = subprocess.run(
+        [sys.executable, "cell.py"], capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    line = AT_HAND[: AT_HAND.index("    return x * x.sum")].count("\n") + 1
+    assert done.stdout.splitlines() == [
+        "<capture Sequential: 2 graphs, 9 nodes, simulated> 0 26",
+        "<capture train_step: 1 graph, 32 nodes, simulated>",
+        "<verify: verified: 5 comparisons, replay equals eager>",
+        "False ['python-side-effects-skipped'] True",
+        f"sync-item {line} cpu",
+        f"sync-item {line} cpu",
+        "False ['cpu-state-step-counter'] 0",
+        "this process is being recorded, so it cannot capture a function itself",
+    ]
+    assert (
+        repr(cgtool.load(tmp_path / "model.cgt").graphs[0]) == "<graph forward: 3 nodes, 2 edges>"
+    )
+
+
+def test_an_entry_in_a_process_of_its_own(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "import torch\ndef build(device):\n    return torch.neg, (torch.ones(4, device=device),)\n"
+    )
+    entry = f"{tmp_path}/m.py:build"
+    captured = cgtool.capture(entry, device="simulated")
+    assert [graph.name for graph in captured.graphs] == ["forward"]
+    saved = cgtool.load(captured.save(tmp_path / "m.cgt"))
+    assert saved.capture == captured.capture
+    assert cgtool.verify(entry, device="simulated", replays=1, trials=0).equal
+    with pytest.raises(cgtool.CgtoolError, match=r"verify.*replays"):
+        cgtool.verify(entry, replays=0)
+    with pytest.raises(TypeError, match=r"capture.. has no option 'devic'"):
+        cgtool.capture(entry, devic="simulated")
+    with pytest.raises(TypeError, match="an ENTRY takes no arguments"):
+        cgtool.verify(entry, 3)
+    with pytest.raises(TypeError, match=r"a function, a module or an ENTRY .* not int"):
+        cgtool.capture(3)
+    with pytest.raises(cgtool.CgtoolError, match="it has no parameter `x`") as raised:
+        cgtool.capture(len, x=3)
+    assert raised.value.failure.fix
+
+
 def test_the_types_of_the_api(tmp_path):
     """A program of a user has exactly one error, the last one."""
     pytest.importorskip("mypy")
@@ -208,6 +319,8 @@ def test_the_types_of_the_api(tmp_path):
         "found: CheckResult = cgtool.check('m.py:build')\n"
         "lines: list[int] = [each.place.line for each in found.findings if each.place]\n"
         "print(cgtool.diff(capture, 'y.cgt').report.different)\n"
+        "same: bool | None = cgtool.verify(len, []).equal\n"
+        "graph = cgtool.capture('m.py:build', device='simulated').graph('forward')\n"
         "with cgtool.recording('run.cgt') as run:\n"
         "    cgtool.note(batch=3)\n"
         "print(run.path, size.undefined)\n"

@@ -7,6 +7,7 @@ import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -286,3 +287,23 @@ def test_an_entry_of_the_page_on_entries_holds(command, script):
     done = run_cgtool(command, entry, "--device", "simulated", "--format", "json", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "missing", "code"),
+    [
+        ("lr=rate", "lr=1e-3", "lr-frozen-despite-capturable"),
+        (", capturable=True", "", "optimizer-not-capturable"),
+        ("return loss", "return loss.item()", "sync-item"),
+    ],
+)
+def test_a_finding_reports_each_change_of_the_page_on_entries(tmp_path, change, missing, code):
+    shutil.copytree(ROOT / "samples" / "from_script", tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "train_entry.py"
+    file.write_text(file.read_text().replace(change, missing))
+    changes = ENTRIES.read_text().partition("The changes, each")[2].partition("\n\n\n")[0]
+    assert f"[{code}]" in changes
+    done = run_cgtool(
+        "check", f"{file}:build", "--device", "simulated", "--format", "json", cwd=ROOT
+    )
+    assert code in [finding["code"] for finding in json.loads(done.stdout)["findings"]]

@@ -138,8 +138,8 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]
 
 
 def _row(name: str, comparisons: list[Comparison], all_trials: int) -> Comparison:
-    """The largest figures of several comparisons. None stands for "not a number", but for errors,
-    which only some comparisons have."""
+    """The largest figures of several comparisons. None stands for "not a number" or a mismatch, but
+    for errors, which only some comparisons have."""
 
     def largest(field: str) -> float | None:
         values = [getattr(comparison, field) for comparison in comparisons]
@@ -155,7 +155,19 @@ def _row(name: str, comparisons: list[Comparison], all_trials: int) -> Compariso
         name=name,
         trial=trials[0] if len(trials) == 1 else several,
         **{field: largest(field) for field in fields},
+        mismatch=next((each.mismatch for each in comparisons if each.mismatch), None),
     )
+
+
+def difference_of(comparison: Comparison) -> float | str | None:
+    """The largest absolute difference, or why there is none; None if it is not a number."""
+    return comparison.mismatch or comparison.largest
+
+
+def difference_text(value: float | str | None) -> str:
+    if value is None:
+        return "not a number"
+    return value if isinstance(value, str) else "0" if value == 0 else f"{value:.3g}"
 
 
 def noise_findings(report: Report) -> tuple[Finding, ...]:

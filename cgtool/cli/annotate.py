@@ -92,7 +92,8 @@ def annotate(
     from cgtool.render.annotated_trace import annotated, for_pytorch, nodes
 
     recorded = [] if torch_annotations is None else [torch_annotations]
-    check_places([("-o", output), ("--annotations", annotations)], trace, with_, *recorded)
+    written = [("-o", output), ("--annotations", annotations)]
+    existing = check_places(written, trace, with_, *recorded)
     capture = capture_file.read(with_)
     given = {} if torch_annotations is None else torch_file.read(torch_annotations)
     if capture.environment.simulated:
@@ -147,7 +148,7 @@ def annotate(
         "cgtool-annotate", report, render, format_, None,
         only=only, quiet=quiet, rows=20, explain=explain,
     )  # fmt: skip
-    print_saved(output)
+    print_saved(output, replaced=output in existing)
     raise typer.Exit(int(not report.complete))
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cgtool import __version__
@@ -35,7 +36,7 @@ COMMANDS = {
     "verify": "Compare replay with eager, and name the line where they first differ.",
     "debug": "Run a captured graph one node at a time, and name the node that fails.",
     "show": "Print the tables of a saved file again: capture, bench, profile, run.",
-    "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
+    "dump": "Draw or print a capture: DOT, SVG, PNG, PDF, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
     "report": "Write a capture as one HTML page that opens offline in any browser.",
     "diff": "Show what changed between two captures: nodes, kernels, sizes, memory, times.",
@@ -52,35 +53,54 @@ _MODULES = {
 }  # fmt: skip
 """Commands that share the module of another command."""
 
+_CAPTURING = "Capture options"
+_MOSTLY_FILES = ("dump", "pools", "report", "diff", "gate")
+"""Commands that rarely capture: their help only names the capture options."""
+
 
 class Command(TyperCommand):
-    """A command for which everything after ``--`` is an argument of the user's program."""
+    """A command for which everything after ``--``, or after a script, is an argument of the user's
+    program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args and any(param.name == "argument" for param in self.params):
+        names = {param.name for param in self.params}
+        if names & {"program", "arguments"}:
+            args = self._with_program(args)
+        if "--" in args and "argument" in names:
             at = args.index("--")
             args = [*args[:at], *(f"--argument={text}" for text in args[at + 1 :])]
-        elif any(param.name == "program" for param in self.params):
-            args = self._with_program(args)
         return super().parse_args(ctx, args)
 
     def _with_program(self, args: list[str]) -> list[str]:
-        """Put ``--`` where the program begins, so that its options stay its own.
+        """Put ``--`` where the user's program begins, so that its options stay its own: before the
+        program of ``run``, after the script of ``check``.
 
-        The program begins at the first word that is not an option of this command. A saved file
+        It begins at the first word that is not an option of this command. An ENTRY or a saved file
         there is not a program, nor is the folder of an unfinished run.
         """
-        flags = {
-            name for param in self.params for name in param.opts if getattr(param, "is_flag", 0)
-        }
+        from cgtool.model.files import is_dir
+        from cgtool.model.jobs import is_script
+
+        flags = {"-h", "--help"}
+        for param in self.params:
+            if getattr(param, "is_flag", False):
+                flags |= {*param.opts, *param.secondary_opts}
+        letters = "".join(flag[1:] for flag in flags if len(flag) == 2)
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "-m", "--"):
-            takes_value = args[at] not in (*flags, "-h", "--help") and "=" not in args[at]
-            at += 2 if takes_value else 1
+            word = args[at]
+            if word.startswith("--"):
+                is_value_next = "=" not in word and word not in flags
+            else:
+                is_value_next = len(word[1:].lstrip(letters)) == 1  # -o FILE, -qo FILE, -oFILE
+            at += 2 if is_value_next else 1
         words = args[at:]
-        if words and (words[0].endswith(".cgt") or os.path.isdir(words[0])):  # noqa: PTH112
+        if not words or words[0].endswith(".cgt"):
             return args
-        return [*args[:at], "--", *words]
+        if not any(param.name == "arguments" for param in self.params):
+            return args if is_dir(Path(words[0])) else [*args[:at], "--", *words]
+        rest = words[2:] if words[1:2] == ["--"] else words[1:]
+        return [*args[: at + 1], "--", *rest] if is_script(words[0]) else args
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, the options of the command itself, and the others by their panel."""
@@ -94,7 +114,13 @@ class Command(TyperCommand):
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 sections.setdefault(panel, []).append(row)
         for title, rows in sections.items():
-            if rows:
+            if title == _CAPTURING and ctx.info_name in _MOSTLY_FILES:
+                names = ", ".join(row[0].split(" / ")[-1].split()[0] for row in rows)
+                text = f"For an ENTRY, as described by `cgtool capture --help`: {names}"
+                with formatter.section(title):
+                    for line in wrap(text, formatter.width - 2, break_on_hyphens=False):
+                        formatter.write(f"  {line}\n")
+            elif rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
@@ -132,7 +158,8 @@ class LazyGroup(TyperGroup):
         module = importlib.import_module(f"cgtool.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name)
         epilog = getattr(module, "EPILOG", None)
-        if "input" in inspect.signature(command).parameters:
+        has_input = "input" in inspect.signature(command).parameters
+        if has_input and cmd_name not in _MOSTLY_FILES:
             from cgtool.cli.options import INPUT_GRAMMAR
 
             epilog = f"{epilog}\n\n{INPUT_GRAMMAR}" if epilog else INPUT_GRAMMAR

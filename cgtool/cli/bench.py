@@ -24,9 +24,9 @@ from cgtool.analysis.timing.bench import (
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
 from cgtool.cli.gate_targets import Base, open_baseline
-from cgtool.cli.output import check_places, show_report
+from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.cli.workers import Look, Measuring, Runs, until_decided
-from cgtool.model.capture_file import read_raw
+from cgtool.model.capture_file import raw_texts
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions
 
@@ -116,7 +116,7 @@ def bench(
         tolerance = increase_of("--max-regression", "replay-us", max_regression).share or 0.0
     sources = [entry] if against is None else [entry, against]
     check_places([("--save", save)], *sources)
-    check_places([("--save", save), ("-o", output)], *sources, *filter(None, [baseline]))
+    existing = check_places([("--save", save), ("-o", output)], *sources, *filter(None, [baseline]))
     base = None if baseline is None else _open_baseline(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
         # Opened first: a path that cannot be written is reported before anything is measured.
@@ -147,10 +147,10 @@ def bench(
             result = replace(bench_report(merge(measured.captures)), notes=notes)
         if kept is not None:
             first = measured.captures[0]
-            names = [graph.raw_dot for graph in first.graphs if graph.raw_dot is not None]
-            texts = {name: read_raw(measuring.file(0), name) for name in names}
-            write(kept, merge(measured.captures), texts)
+            write(kept, merge(measured.captures), raw_texts(measuring.file(0), first))
     show_report("cgtool-bench", result, render, format_, output, only=only, explain=explain)
+    if save is not None:
+        print_saved(save, replaced=save in existing)
     raise typer.Exit(exit_code(result.verdicts))
 
 

@@ -55,7 +55,7 @@ def capture(
     from cgtool.cli.workers import capture_of
 
     target = output or _default_file(entry)
-    check_places([("-o", target)], entry)
+    existing = check_places([("-o", target)], entry)
     captured = capture_of(CaptureJob(entry, worker.capture_options), target, worker)
     if format_ != "table" or not worker.quiet:
         from cgtool.analysis.graph.summary import summarize
@@ -66,7 +66,7 @@ def capture(
             "cgtool-summary", summary, render, format_, None,
             only=only, quiet=worker.quiet, explain=explain,
         )  # fmt: skip
-    print_saved(target)
+    print_saved(target, replaced=target in existing)
 
 
 # --- profile
@@ -132,13 +132,12 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, peak rates."""
     from cgtool.analysis.timing.profile import has_times, profile_report
-    from cgtool.cli.workers import capture_of, check_name, is_saved, refuse_for_file
+    from cgtool.cli.workers import capture_of, is_saved, refuse_for_file
     from cgtool.model.capture_file import read
     from cgtool.render.profile_table import render
 
     profiling = ProfileOptions(replays, rounds, max_seconds)
-    check_name(target)
-    check_places([("-o", output)], target)
+    existing = check_places([("-o", output)], target)
     saved: Path | None = None
     if is_saved(target):
         refuse_for_file(target, worker.capture_options, profiling, save=save)
@@ -152,7 +151,7 @@ def profile(
             raise _without(target, measured, "no node times")
     else:
         saved = save or _default_file(target, "-profile")
-        check_places([("--save", saved), ("-o", output)], target)
+        existing = check_places([("--save", saved), ("-o", output)], target)
         job = ProfileJob(target, worker.capture_options, profiling)
         measured = capture_of(job, saved, worker)
     # The capture lives until the end, so the garbage collector can skip it.
@@ -170,7 +169,7 @@ def profile(
             only=only, overview=by is None, explain=explain,
         )  # fmt: skip
     if saved is not None:
-        print_saved(saved)
+        print_saved(saved, replaced=saved in existing)
 
 
 def _show_program(

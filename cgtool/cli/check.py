@@ -12,7 +12,7 @@ from msgspec import structs
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, show_table, write_bytes
-from cgtool.model.failure import usage
+from cgtool.model.failure import EXIT_INTERRUPTED, usage
 from cgtool.model.finding import Report
 from cgtool.model.jobs import DebugJob, VerifyJob, check_job
 from cgtool.model.options import DebugOptions, VerifyOptions
@@ -39,7 +39,8 @@ def check(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments for SCRIPT.")
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="What follows SCRIPT is passed to it."),
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
@@ -55,6 +56,8 @@ def check(
     job = check_job(entry, structs.replace(worker.capture_options, argument=given))
     report = report_of(job, worker)
     _print(report, format_, output, render_check, quiet=worker.quiet)
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(int(any(map(is_hazard, explain_findings(report.findings)))))
 
 

@@ -85,14 +85,14 @@ def report(
     from cgtool.html.sources import check_page
 
     targets = [capture] if other is None else [capture, other]
-    check_places([("-o", output)], *targets)
+    existing = check_places([("-o", output)], *targets)
     # Collecting would take a tenth of the time.
     with CollectorPaused(freeze=True):
         captures = _open(*targets, options=worker)
         check_page(output, captures)
         write_bytes(html(list(zip(targets, captures, strict=True))), output)
     if not worker.quiet:
-        print_saved(output)
+        print_saved(output, replaced=output in existing)
     if open_ and not webbrowser.open(output.absolute().as_uri()):
         sys.stderr.write(f"no browser was found to open {output}\n")
 
@@ -105,10 +105,8 @@ def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
     device of the file."""
     from msgspec import structs
 
-    from cgtool.cli.workers import check_name, is_saved, open_capture, refuse_for_file
+    from cgtool.cli.workers import is_saved, open_capture, refuse_for_file
 
-    for target in targets:
-        check_name(target)
     if all(map(is_saved, targets)):
         refuse_for_file(" and ".join(targets), options.capture_options)
     for_file = opt.WorkerOptions()

@@ -19,7 +19,9 @@ from cgtool.model.failure import machine, usage
 
 _NAMES = 12
 """Names of graphs that a message lists."""
-_BY_SUFFIX = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".json": "json"}
+_BY_SUFFIX = {
+    ".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".pdf": "pdf", ".json": "json"
+}  # fmt: skip
 
 
 @opt.captures
@@ -34,6 +36,7 @@ def dump(
     ] = False,
     svg: Annotated[bool, typer.Option("--svg", help="SVG picture.")] = False,
     png: Annotated[bool, typer.Option("--png", help="PNG picture.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="PDF, by Graphviz.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, with all names resolved.")] = False,
     raw: Annotated[
         bool,
@@ -77,22 +80,22 @@ def dump(
     output: opt.Output = None,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text.
+    """Draw or print CAPTURE: DOT, SVG, PNG, PDF, JSON, or the driver's own text.
 
-    The suffix of `-o FILE` selects the format: .dot, .svg, .png or .json.
+    The suffix of `-o FILE` selects the format: .dot, .svg, .png, .pdf or .json.
     """
     from cgtool.cli.workers import open_capture
 
-    formats = [
-        name
-        for name, on in (("dot", dot), ("svg", svg), ("png", png), ("json", json), ("raw", raw))
-        if on
-    ]
+    flags = {"dot": dot, "svg": svg, "png": png, "pdf": pdf, "json": json, "raw": raw}
+    formats = [name for name, on in flags.items() if on]
     if len(formats) > 1:
         raise usage(f"--{' and --'.join(formats)} cannot be used together", fix="choose one format")
     kind = _format(formats[0] if formats else None, output)
-    if kind == "png" and output is None and sys.stdout.isatty():
-        raise usage("a PNG cannot be shown in a terminal", fix="name a file with -o picture.png")
+    if kind in ("png", "pdf") and output is None and sys.stdout.isatty():
+        raise usage(
+            f"a {kind.upper()} cannot be shown in a terminal",
+            fix=f"name a file with -o graph.{kind}",
+        )
     selection = parse(select or ())
     if kind == "raw" and selection:
         raise usage("--raw is the driver's own text, which --select cannot filter")
@@ -143,8 +146,15 @@ def dump(
 
 def _format(flag: str | None, output: Path | None) -> str:
     """The format that an option names, else the end of the file's name. Raises CgtoolError (exit 2)
-    if the two differ."""
-    named = _BY_SUFFIX.get(output.suffix.lower()) if output is not None else None
+    if the two differ, and for another end."""
+    suffix = output.suffix.lower() if output is not None else ""
+    named = _BY_SUFFIX.get(suffix)
+    if flag is None and named is None and suffix:
+        raise usage(
+            f"-o {output}: there is no format {suffix}",
+            fix=f"name a file that ends in {', '.join(_BY_SUFFIX)}; or choose the format by an "
+            "option: --dot, --json, --raw",
+        )
     if flag is not None and named is not None and flag not in (named, "raw"):
         raise usage(
             f"--{flag} -o {output}: option and file name ask for different formats",

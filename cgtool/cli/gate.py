@@ -142,7 +142,7 @@ def gate(
     specs = [target.spec for target in opened]
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline is for one entry, but there are several targets")
-    _check_places(
+    existing = _check_places(
         outputs, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
     )
     bases = [open_baseline(path) for path in baseline or ()]
@@ -173,7 +173,7 @@ def gate(
         baselines.write(save_baseline, values)
     _write(report, outputs, quiet=worker.quiet, explain=explain)
     if save_baseline is not None and values is not None and not worker.quiet:
-        print_saved(save_baseline)
+        print_saved(save_baseline, replaced=save_baseline in existing)
         simulated = values.environment.simulated
         budgets = _budgets(options, project, opened[0].spec, simulated=simulated)
         for warning in _baseline_warnings(values, budgets):
@@ -295,7 +295,7 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
 
 def _check_places(
     chosen: Chosen, targets: Sequence[str], bases: Sequence[Path], saved: Path | None
-) -> None:
+) -> set[Path]:
     """Raises CgtoolError (exit 2) where one file would overwrite a target, a baseline or
     another result, and for a baseline that would be read as a capture. A baseline may be written
     over the one that it was compared with."""
@@ -305,9 +305,9 @@ def _check_places(
             fix=f"--save-baseline {saved.with_suffix('.json')}; or compare with the capture "
             "itself: --baseline FILE.cgt",
         )
-    check_places([("--save-baseline", saved)], *targets)
+    existing = check_places([("--save-baseline", saved)], *targets)
     formats = [(f"--format {kind}:", file) for kind, file in chosen]
-    check_places(formats, *targets, *bases, *filter(None, [saved]))
+    return existing | check_places(formats, *targets, *bases, *filter(None, [saved]))
 
 
 def _write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool) -> None:

@@ -17,7 +17,7 @@ from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.output import show_bug, show_failure
-from cgtool.cli.workers import Look, Measuring, Runs, check_name, until_decided
+from cgtool.cli.workers import Look, Measuring, Runs, until_decided
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Frame
@@ -26,6 +26,7 @@ from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure, u
 from cgtool.model.files import JsonFormat, is_file
 from cgtool.model.finding import REPORT_VERSION, Report
 from cgtool.model.sources import Sources
+from cgtool.program.spec import parse_entry
 
 _REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
 """The schemas of reports, and the command that writes each."""
@@ -65,22 +66,17 @@ def open_targets(names: Sequence[str]) -> list[Target]:
     targets: list[Target] = []
     loose: list[tuple[str, Report]] = []
     for name in names:
-        check_name(name)
         path = Path(name)
         exists = is_file(path) and ":" not in name
         if name.endswith(".cgt") or (exists and _is_zip(path)):
             capture = read(path)
             targets.append(Target(capture.entry.spec, [capture], files=(name,)))
-        elif name.endswith(".json") or exists:
+        elif name.endswith(".json") or (exists and path.suffix != ".py"):
             loose.append((name, _report(path)))
-        elif ":" in name:
-            targets.append(Target(name, live=True))
         else:
-            raise usage(
-                f"{name}: neither a capture, a report, nor an ENTRY",
-                fix="give .cgt files, JSON of `cgtool check` or `cgtool verify`, or "
-                "path/to/file.py:name",
-            )
+            if ":" not in name.removesuffix(":"):
+                parse_entry(name)  # says what is missing
+            targets.append(Target(name, live=True))
     for name, report in loose:
         owners = [target for target in targets if same_entry(target.spec, report.entry.spec)]
         if not owners:
@@ -96,6 +92,8 @@ def _report(path: Path) -> Report:
     schema, report = _REPORT_FORMAT.read(path, Report)
     if report.command != _REPORTS[schema]:
         raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
+    if report.interrupted:
+        raise usage(f"{path}: the check was interrupted", fix="check it again, to its end")
     return report
 
 

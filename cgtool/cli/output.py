@@ -106,13 +106,14 @@ def _named(screen: Screen, only: str | None) -> list[Table[Any]]:
     return [table for table in screen.tables if table.name == (only or names[0])]
 
 
-def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) -> None:
+def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) -> set[Path]:
     """Check, before anything is measured, that results can be written.
 
-    ``written``: options with the files that they name. Raises CgtoolError (exit 2) if a file cannot
-    be written, or would overwrite what the command reads (a file, or the file of an ENTRY) or
-    another result."""
+    ``written``: options with the files that they name. Returns those that exist, which will be
+    replaced. Raises CgtoolError (exit 2) if a file cannot be written, or would overwrite what the
+    command reads (a file, or the file of an ENTRY) or another result."""
     taken = {os.path.realpath(file): str(file) for file in map(file_of, map(str, read))}
+    existing = set()
     for option, file in written:
         if file is None or is_special(file):
             continue
@@ -143,13 +144,15 @@ def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) 
             )
         saved = "the capture that is saved there"
         taken[place] = saved if option == "--save" else f"the output of {option}"
+        if is_file(file):
+            existing.add(file)
+    return existing
 
 
-def print_saved(path: Path) -> None:
-    """Where a result is, on standard error."""
-    from cgtool.render.text import visible
-
-    sys.stderr.write(f"saved {visible(str(path))}\n")
+def print_saved(path: Path, *, replaced: bool) -> None:
+    """Where a result is, on standard error; and whether there was a file of that name before."""
+    before = " (replaced the file that was there)" if replaced else ""
+    sys.stderr.write(f"saved {visible(str(path))}{before}\n")
 
 
 def file_of(target: str) -> Path:

@@ -33,7 +33,9 @@ from cgtool.model.journal import (
     read_journals,
     read_lost,
 )
+from cgtool.model.ledger import Ledger
 from cgtool.model.sources import with_sources
+from cgtool.program.spec import parse_entry
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
@@ -170,7 +172,13 @@ def run(
             show(capture, output=None, stderr=True)
         finally:
             # One that a daemon has forked since then is not in the capture.
-            _save(capture, target, folder, len(running | (_pids(folder) - known)))
+            running |= _pids(folder) - known
+            if output is None and not running and _is_empty(capture.ledger):
+                shutil.rmtree(folder, ignore_errors=True)
+                file = program[0] if program[0].endswith(".py") else "FILE.py"
+                sys.stderr.write(_WITHOUT_GRAPHS.format(file=file))
+            else:
+                _save(capture, target, folder, len(running))
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "
@@ -193,6 +201,19 @@ def _kept_if_interrupted(folder: Path) -> Iterator[None]:
         raise
 
 
+_WITHOUT_GRAPHS = (
+    "nothing was saved; whether one of its functions can be captured, and what would be in the "
+    "graph: cgtool check {file}:NAME, cgtool capture {file}:NAME\n"
+)
+
+
+def _is_empty(ledger: Ledger | None) -> bool:
+    """Whether it has nothing that a later command could show."""
+    return ledger is None or not (
+        ledger.graphs or ledger.skips or ledger.breaks or ledger.gpu_ns or ledger.incomplete
+    )
+
+
 def _show(capture: Capture, **options: Any) -> None:
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
@@ -202,12 +223,13 @@ def _show(capture: Capture, **options: Any) -> None:
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
     """``running``: how many processes still write into the folder."""
+    replaced = is_file(target)
     try:
         capture_file.write(target, capture)
     except CgtoolError as error:
         fix = f"cgtool run {shlex.quote(str(folder))} -o FILE" if is_dir(folder) else None
         raise usage(error.failure.message, why=error.failure.why, fix=fix) from error
-    print_saved(target)
+    print_saved(target, replaced=replaced)
     if running:
         verb, end = ("is", "it ends") if running == 1 else ("are", "they end")
         sys.stderr.write(
@@ -268,6 +290,13 @@ def _command(program: list[str]) -> tuple[list[str], list[str]]:
     if first == "--":
         return rest, rest
     if first != "-m" and not is_file(Path(first)):
+        if first.partition(":")[0].endswith(".py"):
+            parse_entry(first)  # says what is missing in its name
+            raise usage(
+                f"{first} is an ENTRY, not a program",
+                fix=f"cgtool capture {first}; or, for the whole script: cgtool run "
+                f"{first.partition(':')[0]}",
+            )
         raise usage(
             f"{first}: no such file",
             fix="for a command that is not a Python script: "

@@ -39,6 +39,7 @@ from cgtool.model.options import (
     BenchOptions,
     VerifyOptions,
 )
+from cgtool.program.spec import parse_entry
 
 T = TypeVar("T")
 CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
@@ -62,8 +63,8 @@ def report_of(
     """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
-        _run(job, saved, options)
-        report = read_report(saved)
+        interrupted = _run(job, saved, options)
+        report = structs.replace(read_report(saved), interrupted=interrupted)
         if (captured := jobs.capture_path_for(saved)).exists():
             capture = read(captured)
             more = quoted(graph_findings(capture), capture.sources)
@@ -71,24 +72,26 @@ def report_of(
     return report
 
 
-def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
-    """Raises CgtoolError, with all findings of a dry run where a capture failed."""
+def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> bool:
+    """True if Ctrl-C ended a script before its end. Raises CgtoolError, with all findings of a dry
+    run where a capture failed."""
     from cgtool.worker import supervisor
 
+    if not isinstance(job, jobs.ScriptJob):
+        parse_entry(job.spec)  # before torch is imported
     try:
         if options.quiet or not sys.stderr.isatty():
-            supervisor.run(job, output, timeout=options.timeout)
-        else:
-            with console(stderr=True).status("start") as status:
+            return supervisor.run(job, output, timeout=options.timeout)
+        with console(stderr=True).status("start") as status:
 
-                def show(phase: str) -> None:
-                    if phase == jobs.RUNS_SCRIPT:
-                        status.stop()  # what it prints would begin behind the phase
-                    else:
-                        status.start()
-                        status.update(phase)
+            def show(phase: str) -> None:
+                if phase == jobs.RUNS_SCRIPT:
+                    status.stop()  # what it prints would begin behind the phase
+                else:
+                    status.start()
+                    status.update(phase)
 
-                supervisor.run(job, output, timeout=options.timeout, progress=show)
+            return supervisor.run(job, output, timeout=options.timeout, progress=show)
     except CgtoolError as error:
         if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob):
             raise
@@ -123,19 +126,18 @@ def _with_fault(error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptio
 def _with_dry_run(
     error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptions
 ) -> CgtoolError:
-    """The error with all further findings of ``cgtool check``, when a capture failed, or what is
-    captured was refused.
+    """The error with all further findings of ``cgtool check``, where those may name the cause.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
     """
     failure = error.failure
-    in_capture = "capture" in (failure.phase or "")
-    if failure.exit_code != EXIT_USER_CODE or not (in_capture or failure.findings):
+    if failure.exit_code != EXIT_USER_CODE or not failure.uncertain:
         return error
+    dry_run_only = "capture" in (failure.phase or "")
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         try:
-            _run(jobs.CheckJob(job.spec, job.capture_options), saved, options)
+            _run(jobs.CheckJob(job.spec, job.capture_options, dry_run_only), saved, options)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.
@@ -250,7 +252,9 @@ class Measuring(WorkerOptions):
 
 def is_saved(target: str) -> bool:
     """Whether a target is a saved capture rather than an ENTRY."""
-    return target.endswith(".cgt") or (":" not in target and is_file(Path(target)))
+    if target.endswith((".cgt", ".py")):
+        return target.endswith(".cgt")
+    return ":" not in target and is_file(Path(target))
 
 
 def open_capture(
@@ -258,15 +262,9 @@ def open_capture(
 ) -> tuple[Capture, Path]:
     """A capture and its file. An ENTRY is captured into a temporary file, which is deleted when the
     process ends."""
-    check_name(target)
     if is_saved(target):
         refuse_for_file(target, options.capture_options, flags=flags)
         return read(Path(target)), Path(target)
-    if ":" not in target:
-        raise usage(
-            f"{target}: neither a capture file nor an ENTRY",
-            fix="give a .cgt file, or path/to/file.py:name to capture it first",
-        )
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
@@ -291,15 +289,6 @@ def refuse_for_file(
                 f"captured or measured, not to a saved capture: {target}",
                 fix="leave the option out, or give an ENTRY",
             )
-
-
-def check_name(target: str) -> None:
-    """Raises CgtoolError (exit 2) for a Python file without a name in it."""
-    if target.endswith(".py"):
-        raise usage(
-            f"{target}: an ENTRY also names a function or a module in it",
-            fix=f"write {target}:NAME",
-        )
 
 
 # --- runs are added until times are decided: `bench --baseline` and `gate` share this

@@ -71,8 +71,11 @@ def check_entry(
     progress: Progress,
     annotations: Annotations,
     dry_run: DryRun,
+    *,
+    later: bool = True,
 ) -> tuple[str, ...]:
-    """Fill ``region.findings``; returns what was checked.
+    """Fill ``region.findings``; returns what was checked. ``later``: the code also runs as it would
+    run later.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
@@ -94,7 +97,7 @@ def check_entry(
         session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            differences = compare_iterations(run, *observed, workload, later=True)
+            differences = compare_iterations(run, *observed, workload, later=later)
         return steps, differences, run, session.without_gradient
 
     try:
@@ -109,14 +112,14 @@ def check_entry(
             # Another call may run the layers that this one skipped.
             findings.demote(UNUSED_INPUT)
         checked.append("two eager iterations")
-        if not differences.limits:
+        if later and not differences.limits:
             checked.append("runs from later host state")
         checked.extend(differences.limits)
         gc.collect()
         region.collecting = True
         region.without_gradient = without_gradient.copy()
         try:
-            with _stepping_anyway(region):
+            with stepping_anyway(region):
                 captured = dry_run(annotations, options)
         finally:
             # They may follow from what the host reads there.
@@ -170,7 +173,7 @@ def _without_refusals(
 
 
 @contextlib.contextmanager
-def _stepping_anyway(region: CapturedRegion) -> Iterator[None]:
+def stepping_anyway(region: CapturedRegion) -> Iterator[None]:
     """Optimizers do not refuse to be captured: ``captured_optimizers`` has reported those that do,
     and the code after their step is checked too."""
 

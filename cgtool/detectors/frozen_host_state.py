@@ -224,7 +224,7 @@ def _argument(caused: Caused, op: str, name: str, when: str, *, is_random: bool)
         what, chosen = "a CPU tensor with other values", CPU_WORK_IN_REGION
     else:
         what, chosen = "another number", _code_of(caused, items)
-    by = f": {name} changes on the host" if name else ""
+    by = f": {name} changes from call to call" if name else ""
     reason = f"{op} gets {what} {when}{by}; a graph keeps that of the capture"
     return Finding(chosen, reason, evidence=evidence, fix=fix)
 

@@ -90,9 +90,10 @@ class Device(ABC):
 
     @abstractmethod
     def check(
-        self, workload: Workload, options: CaptureOptions, progress: Progress
+        self, workload: Workload, options: CaptureOptions, progress: Progress, dry_run_only: bool
     ) -> tuple[Checked, CaptureWithDot | None]:
-        """Findings on a workload that would be captured, and the capture if it succeeded.
+        """Findings on a workload that would be captured, and the capture if it succeeded. With
+        ``dry_run_only`` the code does not run from later host state, nor is captured on a GPU.
 
         Raises CgtoolError when the code fails in eager mode already.
         """

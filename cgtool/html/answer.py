@@ -12,6 +12,7 @@ from cgtool.analysis.graph.summary import Summary, graph_findings, summarize
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.ledger_report import LedgerReport, ledger_report
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, place_of
+from cgtool.analysis.timing.bench import bench_report
 from cgtool.analysis.timing.gain import Gain, judge
 from cgtool.analysis.timing.profile import ProfileReport
 from cgtool.analysis.units import (
@@ -24,6 +25,7 @@ from cgtool.analysis.units import (
 from cgtool.html.screens import page_table, tables
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import Ledger, LedgerGraph
+from cgtool.model.measurements import whole
 from cgtool.render import ledger_table, profile_table, summary_table
 from cgtool.render.table import Table
 
@@ -49,6 +51,7 @@ def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) 
         sentences = [_contents(summary)]
     return {
         "sentences": sentences,
+        "compared": _compared(capture),
         "verdict": gain.answer if gain is not None and ledger is None else None,
         "facts": list(_facts(capture, summary)),
         "tables": tables(profile_table.render(report)) if report else [],
@@ -67,6 +70,14 @@ def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) 
 def _sentences(gain: Gain, report: ProfileReport | None) -> Iterator[str]:
     yield from filter(None, (gain.sentence, gain.why, gain.copies_sentence))
     yield from filter(None, (bound.sentence for bound in report.bounds) if report else ())
+
+
+def _compared(capture: Capture) -> dict[str, float] | None:
+    """The time of a whole iteration in eager and by replay, in nanoseconds; None where they were
+    not timed against each other."""
+    rows = {row.phase: row for row in bench_report(capture).rows} if capture.bench else {}
+    row = rows.get(whole(rows))
+    return {"eager": row.eager_ns, "replay": row.replay_ns} if row is not None else None
 
 
 def _three_times(report: ProfileReport) -> Iterator[str]:

@@ -37,9 +37,9 @@ def html(captures: Sequence[tuple[str, Capture]]) -> bytes:
 
 
 SCRIPTS = (
-    "data.js", "dom.js", "state.js", "capture.js", "plot.js", "table.js", "details.js",
-    "answer.js", "layout.js", "graph.js", "tables.js", "source.js", "memory.js",
-    "run.js", "difference.js", "main.js",
+    "data.js", "dom.js", "image.js", "state.js", "capture.js", "plot.js", "table.js", "details.js",
+    "layout.js", "lanes.js", "memory.js", "run.js", "overview.js", "answer.js", "graph.js",
+    "tables.js", "source.js", "difference.js", "main.js",
 )  # fmt: skip
 """In the order in which they run: they share one scope."""
 

@@ -23,7 +23,7 @@ from cgtool.analysis.reports import quoted
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
 from cgtool.model.capture import Entry, created_now
-from cgtool.model.failure import machine, usage
+from cgtool.model.failure import CgtoolError, machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
 from cgtool.model.options import CaptureOptions, Progress, unexpected
@@ -32,7 +32,6 @@ from cgtool.observe import call_sites
 from cgtool.program.description import entry_of, notes_on_generators
 from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load, seed_all
-from cgtool.program.spec import parse_entry
 from cgtool.program.workload import Workload
 
 
@@ -49,7 +48,14 @@ def run(request: jobs.Request, progress: Progress) -> None:
     context = JobContext(open_device(job.capture_options.device), progress)
     if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
-    captured, report = RUN[type(job)](job, context)
+    try:
+        captured, report = RUN[type(job)](job, context)
+    except CgtoolError as error:
+        in_capture = "capture" in (error.failure.phase or "")
+        if in_capture and context.device.simulated_because is None:
+            # What CUDA refuses, it does not name.
+            raise CgtoolError(replace(error.failure, uncertain=True)) from error
+        raise
     progress("write")
     if captured is not None:
         place = output if report is None else jobs.capture_path_for(output)
@@ -112,7 +118,9 @@ def _capture(job: jobs.CaptureJob, context: JobContext) -> JobResult:
 def _check(job: jobs.CheckJob, context: JobContext) -> JobResult:
     with context.device.active(), context.device.observable(), call_sites.recorded():
         workload = context.load(job)
-        checked, captured = context.device.check(workload, job.capture_options, context.progress)
+        checked, captured = context.device.check(
+            workload, job.capture_options, context.progress, job.dry_run_only
+        )
         entry = entry_of(workload, job.capture_options)
         report = context.report("check", entry, checked)
         report = replace(report, notes=(*report.notes, *notes_on_generators(workload)))
@@ -156,8 +164,6 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
-    # Report an invalid ENTRY before a missing GPU.
-    parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import bench
 
@@ -168,7 +174,6 @@ def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
 
 
 def _profile(job: jobs.ProfileJob, context: JobContext) -> JobResult:
-    parse_entry(job.spec)
     context.device.require_gpu(
         "profile",
         fix="run it on a machine with an NVIDIA GPU; the capture that it saves can be shown here",
@@ -183,7 +188,6 @@ def _profile(job: jobs.ProfileJob, context: JobContext) -> JobResult:
 
 def _against(job: jobs.AgainstJob, context: JobContext) -> JobResult:
     """Replays of two ENTRIES, compared in one process."""
-    parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import pairs
 

@@ -16,7 +16,7 @@ import msgspec
 from cgtool.model.capture import Entry, Environment
 from cgtool.model.files import JsonFormat, atomic, encodable
 from cgtool.model.measurements import Clock, Samples
-from cgtool.model.schema import MAX_INT, Positive
+from cgtool.model.schema import MAX_INT, Bytes, Positive
 
 SCHEMA = "cgtool-baseline"
 SCHEMA_VERSION = 1
@@ -40,6 +40,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     the unit that the name says."""
     ops: dict[str, int] = {}
     """Nodes by op (``addmm``), which explain a change of the counts."""
+    memory: dict[str, tuple[Bytes, Bytes]] = {}
+    """Bytes of a pool's blocks at the peak and at the end of the capture, by op and module (``addmm
+    in layers.0``), which explain a change of the memory."""
     capture_ns: tuple[Positive, ...] = ()
     """Host time to capture, instantiate and upload all graphs; one number per run."""
     samples: tuple[Samples, ...] = ()

@@ -275,8 +275,6 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Kernels, copies and fills that the recorded eager iteration launched in this phase."""
     calls: tuple[Call, ...] = ()
     """Accesses of the op calls of its nodes."""
-    eager_only: tuple[OriginIndex, ...] = ()
-    """Origins of launches of that iteration that have no node, the first few."""
 
     @property
     def cost_ns(self) -> int:

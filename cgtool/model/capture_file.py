@@ -333,6 +333,12 @@ def read(path: Path) -> Capture:
     return capture
 
 
+def raw_texts(path: Path, capture: Capture) -> dict[str, str]:
+    """The raw parts of the graphs of ``capture``, which is in this file, by their names."""
+    names = [graph.raw_dot for graph in capture.graphs if graph.raw_dot is not None]
+    return {name: read_raw(path, name) for name in names}
+
+
 def read_raw(path: Path, name: str) -> str:
     """The text of a raw part (``Graph.raw_dot``)."""
     with _open(path) as archive:

@@ -16,6 +16,7 @@ EXIT_MACHINE = 3
 EXIT_USER_CODE = 4
 EXIT_UNKNOWN = 5
 EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,6 +35,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """``load``, ``warm-up``, ``capture forward``, ``capture backward``, ``replay``, ..."""
     findings: tuple[Finding, ...] = ()
     """The causes that have a code; first the one that ended the attempt."""
+    uncertain: bool = False
+    """A dry run may find another cause: what an error of CUDA means is a guess from the line, and
+    what gets no gradient may follow from a branch."""
 
 
 class CgtoolError(Exception):
@@ -57,8 +61,9 @@ def _error(
     fix: str | None = None,
     phase: str | None = None,
     findings: tuple[Finding, ...] = (),
+    uncertain: bool = False,
 ) -> CgtoolError:
-    return CgtoolError(Failure(message, exit_code, frames, why, fix, phase, findings))
+    return CgtoolError(Failure(message, exit_code, frames, why, fix, phase, findings, uncertain))
 
 
 usage = partial(_error, EXIT_USAGE)

@@ -77,7 +77,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     exact: bool = False
     """Equal to the last bit."""
     largest: int | float | None = None
-    """Largest absolute difference, exact for integers; None if it is not a number."""
+    """Largest absolute difference, exact for integers; None if it is not a number, or if there is a
+    ``mismatch``."""
     relative: float | None = None
     """``largest`` over the largest magnitude of the eager values."""
     tolerance: int | float | None = None
@@ -90,6 +91,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     the root mean square if that one is too large."""
     eager_error: float | None = None
     """The error of eager."""
+    mismatch: str | None = None
+    """Why there is nothing to subtract: ``shape [7, 8], not [8, 8]``, as eager has it."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -108,6 +111,8 @@ class Report(msgspec.Struct, frozen=True):
     """Steps that were done, in order: ``2 eager iterations recorded``, ``forward captured``."""
     elapsed_ns: DurationNs = 0
     schema_version: int = REPORT_VERSION
+    interrupted: bool = False
+    """Ctrl-C ended the script: what it would have done later was not checked."""
 
 
 class Capability(msgspec.Struct, frozen=True, omit_defaults=True):

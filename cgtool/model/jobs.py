@@ -54,6 +54,9 @@ class ProfileJob(Job, frozen=True, omit_defaults=True, tag="profile"):
 class CheckJob(Job, frozen=True, omit_defaults=True, tag="check"):
     """Find what would fail when an ENTRY is captured. Writes a Report."""
 
+    dry_run_only: bool = False
+    """It is known that a capture fails, and in it: look for the cause."""
+
 
 class ScriptJob(Job, frozen=True, omit_defaults=True, tag="script"):
     """Run a script, and watch the graphs that it captures itself. Writes a Report."""
@@ -129,9 +132,12 @@ def check_job(spec: str, options: CaptureOptions) -> CheckJob | ScriptJob:
             f"{spec} is a saved capture: there is no code to check",
             fix="give the ENTRY or the script that was captured",
         )
-    if ":" not in spec or is_file(Path(spec)):
-        return ScriptJob(spec, options)
-    return CheckJob(spec, options)
+    return ScriptJob(spec, options) if is_script(spec) else CheckJob(spec, options)
+
+
+def is_script(target: str) -> bool:
+    """Whether this names a file as a whole, not an object in it."""
+    return ":" not in target or is_file(Path(target))
 
 
 def capture_path_for(report: Path) -> Path:

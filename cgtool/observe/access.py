@@ -440,7 +440,7 @@ class FlopCounter:
 
 
 def _composite_formulas(library: Any) -> dict[Any, Callable[..., Any]]:
-    """For composite ops, which a mode sees whole in inference mode, and the CPU's attention."""
+    """For composite ops, which a mode sees whole in inference mode."""
 
     def linear(x: Any, weight: Any, *_: Any, **_kwargs: Any) -> int:
         return int(2 * prod(x) * weight[0])
@@ -466,13 +466,4 @@ def _composite_formulas(library: Any) -> dict[Any, Callable[..., Any]]:
     formulas |= dict.fromkeys(
         (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d), transposed
     )
-    wrapped = {op: library.shape_wrapper(formula) for op, formula in formulas.items()}
-    # The CPU's names of the same ops, which the simulated device runs.
-    flash = library.flop_registry
-    wrapped[aten._scaled_dot_product_flash_attention_for_cpu] = flash[
-        aten._scaled_dot_product_flash_attention
-    ]
-    wrapped[aten._scaled_dot_product_flash_attention_for_cpu_backward] = flash[
-        aten._scaled_dot_product_flash_attention_backward
-    ]
-    return wrapped
+    return {op: library.shape_wrapper(formula) for op, formula in formulas.items()}

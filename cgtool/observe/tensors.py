@@ -101,6 +101,11 @@ def runs_on_the_cpu() -> bool:
     return _place is _by_mark
 
 
+def all_on_host() -> bool:
+    """Whether no tensor of the simulated device was made yet."""
+    return not _marks
+
+
 def put(tensor: torch.Tensor, place: str) -> None:
     """Mark a new tensor of the simulated device."""
     try:

@@ -75,6 +75,11 @@ class UserCallable:
         signature = _signature_of(self.value, follow_wrapped=False)
         if signature is None:
             return None
+        parameters = signature.parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        unknown = [] if takes_any else [f"`{name}`" for name in kwargs if name not in parameters]
+        if unknown:
+            return f"it has no parameter {' or '.join(unknown)}"
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:

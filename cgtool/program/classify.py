@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cgtool.analysis.units import names_text
 from cgtool.model.capture import Frame, Frames
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.observe.frames import call_user
@@ -274,7 +275,9 @@ class Classifier:
             return self._callable(function, args, kwargs)
         message = f"{function.signature_text()}: {mismatch}"
         if self.inputs:
-            raise self._usage_error(message, fix="give the inputs the names of its parameters")
+            names = list(function.signature.parameters) if function.signature else []
+            fix = f"--input names its parameters: {names_text(names, 8) or 'it has none'}"
+            raise self._usage_error(message, fix=fix)
         raise self._user_error(
             message, why=None, fix=f"return its arguments from {self.name}_inputs"
         )

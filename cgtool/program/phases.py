@@ -121,6 +121,7 @@ def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, 
             fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
             "them, or use them",
             phase="backward",
+            uncertain=True,
         ) from error
 
 

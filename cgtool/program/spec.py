@@ -19,8 +19,8 @@ from cgtool.model.failure import CgtoolError, usage
 FORMS = "ENTRY is path/to/file.py:name or package.module:name"
 
 
-_FACTORY = re.compile(r"^def ([A-Za-z]\w*)\((?:device\b[^,)]*)?\)", re.MULTILINE)
-"""A function at the top of a file that takes nothing, or a device."""
+_FACTORY = re.compile(r"^def (build(?=\(\))|[A-Za-z]\w*(?=\(device\b[^,)]*\)))", re.MULTILINE)
+"""A function at the top of a file that takes a device; one called `build` may take nothing."""
 
 
 class EntrySpec(msgspec.Struct, frozen=True):
@@ -62,44 +62,68 @@ def parse_entry(text: str) -> EntrySpec:
 
 
 def _no_name(target: str) -> CgtoolError:
-    """The error for an ENTRY without a name; its hint lists the factories of the file, which is
-    not run."""
+    """The error for an ENTRY without a name. Its fix lists the factories of the file or folder,
+    which are not run; a file without one is probably a script."""
     if not target or target.startswith(":"):
         return usage(f"{target or ':'}: no file or module before the colon", fix=FORMS)
+    if files.is_dir(Path(target)):
+        return _folder(target)
+    is_module = _is_dotted(target) and os.sep not in target and not target.endswith(".py")
+    if is_module and not files.is_file(Path(target)):
+        return usage(
+            f"{target}: no such file, and an ENTRY also names a function in a module",
+            why=FORMS,
+            fix=f"write {target}:NAME if it is a module",
+        )
+    _check_file(target, "")
+    fix = (
+        f"`cgtool check {target}` and `cgtool run {target}` take the script as it is; to capture a "
+        "part of it, write a function in it that returns the part: `def build(device): return "
+        f"function, arguments`, and name it: {target}:build"
+    )
+    if names := _factories(Path(target)):
+        fix = f"write {' or '.join(f'{target}:{name}' for name in names[:5])}"
+    message = f"{target}: an ENTRY also names a function or a module in it"
+    return usage(message, why=FORMS, fix=fix)
+
+
+def _factories(file: Path) -> list[str]:
+    """The factories at the top of a file, `build` first."""
     try:
         # os.path answers False where pathlib raises: a name too long, a NUL, no permission.
-        is_file = os.path.isfile(target)  # noqa: PTH113
-        source = Path(target).read_text("utf-8", "replace") if is_file else ""
+        source = file.read_text("utf-8", "replace") if files.is_file(file) else ""
     except (OSError, ValueError, MemoryError):
         source = ""
-    names = sorted(_FACTORY.findall(source), key=lambda name: bool(name != "build"))
-    shown = [f"{target}:{name}" for name in names[:5] or ["build"]]
-    return usage(
-        f"{target}: an ENTRY also names a function or a module in it",
-        why=FORMS,
-        fix=f"write {' or '.join(shown)}",
-    )
+    return sorted(_FACTORY.findall(source), key=lambda name: bool(name != "build"))
 
 
-def _folder(target: str, name: str) -> CgtoolError:
-    near = [f"{file}:{name}" for file in sorted(Path(target).glob("*.py"))[:5]]
+def _folder(target: str, name: str | None = None) -> CgtoolError:
+    near = [
+        f"{file}:{each}"
+        for file in sorted(Path(target).glob("*.py"))
+        for each in ([name] if name else _factories(file))
+    ]
     return usage(
         f"{target} is a folder, not a Python file",
-        fix=f"write {' or '.join(near)}" if near else FORMS,
+        fix=f"write {' or '.join(near[:5])}" if near else FORMS,
     )
+
+
+def _no_file(target: str, name: str = "") -> CgtoolError:
+    parent = Path(target).parent
+    siblings = parent.glob("*.py") if os.path.isdir(parent) else ()  # noqa: PTH112
+    near = difflib.get_close_matches(Path(target).name, [file.name for file in siblings], 3)
+    hints = [f"{parent / file}{name and f':{name}'}" for file in near]
+    otherwise = FORMS if name else "give its path from the current folder"
+    fix = f"did you mean {' or '.join(hints)}?" if hints else otherwise
+    return usage(f"{target}: no such file", fix=fix)
 
 
 def _check_file(target: str, name: str) -> None:
     if os.path.isdir(target):  # noqa: PTH112
         raise _folder(target, name)
     if not os.path.exists(target):  # noqa: PTH110
-        parent = Path(target).parent
-        siblings = parent.glob("*.py") if os.path.isdir(parent) else ()  # noqa: PTH112
-        near = difflib.get_close_matches(Path(target).name, [file.name for file in siblings], 3)
-        hints = [f"{parent / file}:{name}" for file in near]
-        raise usage(
-            f"{target}: no such file", fix=f"did you mean {' or '.join(hints)}?" if hints else FORMS
-        )
+        raise _no_file(target, name)
     suffix = Path(target).suffix
     if suffix not in (".py", ""):
         fix = "export it first: jupyter nbconvert --to script" if suffix == ".ipynb" else FORMS

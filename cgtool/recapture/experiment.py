@@ -120,6 +120,8 @@ class Experiment:
         self._end = clock.monotonic() + seconds
         self._most_ops = sys.maxsize
         self._now = times_now()
+        self._took = 0.0
+        """Seconds of an iteration."""
         self._clock_reads = 0
         """How often the last run that had a ``Clock`` has read it."""
 
@@ -130,8 +132,9 @@ class Experiment:
             return self._compare_only()
         before = state.read()
         first = self.iterate()
-        between = state.read()
+        between, began = state.read(), clock.monotonic()
         second = self.iterate()
+        self._took = clock.monotonic() - began
         after = state.read()
         self._most_ops = most_ops_after(second)
         outcome = Outcome(first, second)
@@ -286,22 +289,28 @@ class Experiment:
         assert state is not None
         known = {item.key for caused in outcome.caused for item in caused.items}
         items = [each for each in state.differences(between, after) if each.key not in known]
-        base = self._repeatable(after)
-        if base is None:
-            return
         numbers = [item for item in items if _is_movable(item)]
+        draws = _draws(outcome.second, items) and not _is_known(outcome, "random")
+        walks = bool(items) and self._took < _SECONDS_OF_WALK
+        # Where it reads no clock, this is as good a run as any other.
+        first = self.rerun(after, days=0.0)
+        reads_clock = self._clock_reads > 0
+        if first is None or not (numbers or draws or walks or reads_clock):
+            return
+        base = self._repeatable(after) if reads_clock else self.rerun(after)
+        if base is None or (not reads_clock and _difference(first, base) is not None):
+            return
         for values in self._later_values(outcome.second):
             if not numbers:
                 break
             numbers = self._try_numbers(outcome, base, after, numbers, values)
-        if _draws(outcome.second, items) and not _is_known(outcome, "random"):
+        if draws:
             self._try_draws(outcome, base, after)
-        if items and not outcome.caused:
+        if walks and not outcome.caused:
             self._walk(outcome, base, after)
-        again = self.rerun(after, days=0.0)
-        if again is not None and self._clock_reads and not _has_trial(outcome, "clock"):
+        if reads_clock and not _has_trial(outcome, "clock"):
             later = self.rerun(after, days=_LATER_DAY)
-            found = _difference(again, later)
+            found = _difference(first, later)
             if later is not None and found is not None:
                 outcome.caused.append(Caused(found, (), later, "clock"))
 

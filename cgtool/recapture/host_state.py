@@ -53,7 +53,9 @@ class Item:
         if self.kind == "random":
             return f"{self.path} goes on from call to call"
         if self.kind == "tensor":
-            return f"`{self.path}` has other values on the host"
+            is_array = not isinstance(self.after, torch.Tensor)
+            subject = self.path if is_array else f"the CPU tensor `{self.path}`"
+            return f"{subject} has other values in the next call"
         if self.kind == "iterator":
             return f"`{self.path}` moves on"
         return f"`{self.path}` is another object"

@@ -469,7 +469,7 @@ def engine() -> Path | None:
 
 
 def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
-    """Lay the graph out as ``svg`` or ``png``.
+    """Lay the graph out as ``svg``, ``png``, or what else the layout program writes.
 
     Raises CgtoolError: exit 3 without any layout program, 2 when it fails or takes too long.
     """
@@ -498,6 +498,12 @@ def lay_out(text: str, kind: str, *, seconds: float = LAYOUT_SECONDS) -> bytes:
     except (subprocess.CalledProcessError, execute.ExecutableNotFound, OSError) as error:
         message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
         reason = message.splitlines()[0] if message else str(error)
+        if "not recognized" in reason:
+            raise usage(
+                f"{program.name} cannot write {kind.upper()}",
+                fix="install Graphviz, whose dot program can (apt install graphviz); or take "
+                "--svg, which every browser prints as PDF",
+            ) from error
         raise usage(
             f"{program.name} could not lay the graph out: {reason}",
             fix="draw less: --depth 1; or take the text with --dot",

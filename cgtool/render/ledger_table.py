@@ -40,7 +40,7 @@ def _key(priority: int) -> Column[LedgerRow]:
         priority=priority,
         explanation=(
             "the function that torch.compile compiled, or what was noted for the capture; "
-            "otherwise a shape or the grid of a kernel in which graphs of the line differ"
+            "otherwise a result's shape or a kernel's grid in which graphs of the line differ"
         ),
     )
 

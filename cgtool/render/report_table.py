@@ -27,6 +27,8 @@ from rich.text import Text
 from cgtool.analysis.reports import (
     ExplainedFinding,
     comparison_rows,
+    difference_of,
+    difference_text,
     exit_code,
     explain_findings,
     place_of,
@@ -188,7 +190,7 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
     findings = Findings(report.findings)
-    screen.parts.append(_conclusion(report, findings.rows))
+    screen.parts.append(conclusion(report, findings.rows))
     screen.add(findings)
     title = f"Replay compared with eager, {report.entry.spec}"
     screen.table(title, COMPARISONS, comparison_rows(report.comparisons), name="comparisons")
@@ -196,12 +198,6 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     screen.legend()
     screen.parts += ["", *_remarks(report, but=unanswered(report))]
     return screen
-
-
-def _number_text(value: float | None) -> str:
-    if value is None:
-        return "not a number"
-    return "0" if value == 0 else f"{value:.3g}"
 
 
 def _optional_number_text(value: float | None) -> str:
@@ -227,8 +223,9 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     ),
     Column(
         "difference",
-        "largest",
-        _number_text,
+        difference_of,
+        difference_text,
+        numeric=True,
         explanation="largest absolute difference between replay and eager",
     ),
     Column(
@@ -273,7 +270,7 @@ COMPARISONS: Sequence[Column[Comparison]] = (
 )
 
 
-def _conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
+def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
     """The verdict, and on failure its cause with the line, in one sentence."""
     code, count = exit_code(report), len(report.comparisons)
     if code == EXIT_FOUND:

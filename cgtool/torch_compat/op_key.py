@@ -172,6 +172,11 @@ def run_observed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Ru
     return _observer(op, args, kwargs, run, _caller())
 
 
+def is_watched() -> bool:
+    """Whether there is an observer."""
+    return _observer is not None
+
+
 _kept_off: list[Any] = []
 """Other keys that are off inside an op."""
 

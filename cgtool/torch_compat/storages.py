@@ -207,6 +207,9 @@ class StorageMarks(Generic[T]):
     def put_storage(self, storage: torch.UntypedStorage, word: T) -> None:
         self._put(storage_key(storage), word, lambda: weak_storage(storage))
 
+    def __bool__(self) -> bool:
+        return bool(self._words)
+
     def _put(self, key: int, word: T, refer: Callable[[], int]) -> None:
         if key not in self._words:
             refer()

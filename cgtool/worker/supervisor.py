@@ -20,11 +20,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 import cgtool
 from cgtool.model.capture import Frame, Frames
-from cgtool.model.failure import CgtoolError, machine, usage, user_code
-from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, AnyJob, Ending, Message, Request
+from cgtool.model.failure import EXIT_INTERRUPTED, CgtoolError, machine, usage, user_code
+from cgtool.model.jobs import (
+    AHEAD,
+    CHANNEL_LOST,
+    READY,
+    RUNS_SCRIPT,
+    AnyJob,
+    Ending,
+    Message,
+    Request,
+)
 from cgtool.model.options import Progress
 from cgtool.observe.frames import folded, is_internal_file
 from cgtool.worker.user_process import signal_name
@@ -39,8 +49,11 @@ _CRASHES = frozenset(
 
 def run(
     job: AnyJob, output: Path, *, timeout: float | None = None, progress: Progress = lambda _: None
-) -> None:
+) -> bool:
     """Do a job in a worker process; when this returns, the answer is at ``output``.
+
+    The first Ctrl-C while a script runs goes to the script, as in a terminal: its answer is what
+    was found until then, and this returns True.
 
     ``timeout`` is in seconds. Raises CgtoolError for everything that the user's code or this
     machine can do to the worker, RuntimeError with the worker's traceback for a bug in cgtool, and
@@ -57,20 +70,21 @@ def run(
         # No more processes, memory or open files; a folder or a Python that was removed.
         raise machine(f"a worker process cannot be started: {error}") from error
     deadline = None if timeout is None else time.monotonic() + timeout
+    interrupted = False
     try:
         worker.send(request)
-        for message in worker.messages(deadline):
-            if message.phase is not None:
-                worker.phase = message.phase
-                progress(message.phase)
-            worker.ending = message.ending or worker.ending
-            if message.failure is not None:
-                raise CgtoolError(message.failure)
-            if message.bug is not None:
-                raise RuntimeError(message.bug)
-            if message.done:
-                return
-        raise _post_mortem(worker, worker.process.wait())
+        try:
+            _await(worker, deadline, progress)
+        except KeyboardInterrupt:
+            if worker.phase != RUNS_SCRIPT:
+                raise
+            interrupted = True
+            progress("interrupted; Ctrl-C again does not wait for what was found")
+            os.killpg(worker.process.pid, signal.SIGINT)
+            try:
+                _await(worker, deadline, progress)
+            except CgtoolError as error:
+                raise CgtoolError(replace(error.failure, exit_code=EXIT_INTERRUPTED)) from None
     except TimeoutError:
         frames = worker.stack_now()
         raise user_code(
@@ -83,6 +97,23 @@ def run(
         ) from None
     finally:
         worker.end()
+    return interrupted
+
+
+def _await(worker: Worker, deadline: float | None, progress: Progress) -> None:
+    """Return when the worker is done. Raises what ``run`` does, and TimeoutError."""
+    for message in worker.messages(deadline):
+        if message.phase is not None:
+            worker.phase = message.phase
+            progress(message.phase)
+        worker.ending = message.ending or worker.ending
+        if message.failure is not None:
+            raise CgtoolError(message.failure)
+        if message.bug is not None:
+            raise RuntimeError(message.bug)
+        if message.done:
+            return
+    raise _post_mortem(worker, worker.process.wait())
 
 
 def import_path() -> tuple[str, ...]:

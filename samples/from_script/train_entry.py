@@ -17,7 +17,7 @@ def build(device: str):
 
     def train_step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16):
             loss = nn.functional.cross_entropy(model(x).float(), y)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -412,3 +412,44 @@ def test_a_capture_file_is_not_an_entry(tmp_path):
     done = cgtool("capture", "model.cgt", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+GPT = """
+from torch.nn import functional
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(64, 192), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        q, k, v = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+        y = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+def gpt(device, dtype=torch.bfloat16):
+    model = torch.nn.Sequential(Block(), Block()).to(device, dtype)
+    return model, (torch.randn(2, 32, 64, device=device, dtype=dtype),)
+
+
+def gpt32(device):
+    return gpt(device, torch.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "notes"),
+    [("gpt", "cudnn", ["simulated", "attention-backend"]), ("gpt32", "efficient", ["simulated"])],
+)
+def test_attention_is_one_node_each_way(tmp_path, name, op, notes):
+    done = attempt(tmp_path, GPT, "-o", "gpt.cgt", name=name)
+    assert done.returncode == 0
+    capture = read(tmp_path / "gpt.cgt")
+    assert [caveat.code for caveat in capture.caveats] == notes
+    op = f"aten::_scaled_dot_product_{op}_attention"
+    for graph, name in zip(capture.graphs, (op, f"{op}_backward"), strict=True):
+        ops = [capture.origins[node.origin].op for node in graph.nodes]
+        assert ops.count(name) == 2
+        assert not {"aten::bmm", "aten::_safe_softmax"} & set(ops)

@@ -8,8 +8,10 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -25,7 +27,7 @@ def cgtool(*arguments, cwd):
 
 def check(tmp_path, source, *arguments, target="model.py:build"):
     (tmp_path / "model.py").write_text(source)
-    done = cgtool("check", target, "--device", "simulated", *arguments, cwd=tmp_path)
+    done = cgtool("check", "--device", "simulated", *arguments, target, cwd=tmp_path)
     assert "/cgtool/" not in done.stderr, done.stderr
     return done
 
@@ -402,24 +404,43 @@ def test_code_that_fails_in_eager_mode_is_a_failure_not_a_hazard(tmp_path):
     assert "model.py:3" in done.stderr
 
 
-def test_a_script_gets_its_arguments_and_its_graphs_are_watched(tmp_path):
+@pytest.mark.parametrize("given", [(), ("--",)])
+def test_what_follows_a_script_is_passed_to_it_and_its_graphs_are_watched(tmp_path, given):
     source = (
-        "import sys, torch\n"
-        "x = torch.ones(int(sys.argv[1]), device='cuda')\n"
+        "import argparse, torch\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--format', type=int)\n"
+        "x = torch.ones(parser.parse_args().format, device='cuda')\n"
         "graph = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(graph):\n"
         "    y = x / x.max().item()\n"
     )
     (tmp_path / "script.py").write_text(source)
-    done = cgtool(
-        "check", "script.py", "4", "--device", "simulated", "--format", "json", cwd=tmp_path
-    )
+    options = ("--device", "simulated", "--no-annotations", "--format", "json")
+    done = cgtool("check", *options, "script.py", *given, "--format", "4", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert report["entry"]["kind"] == "script"
-    assert ("sync-item", 5) in [
+    assert ("sync-item", 7) in [
         (finding["code"], finding["frames"][0][1]) for finding in report["findings"]
     ]
+    wrong = cgtool("check", *options, "script.py", "--device", "simulated", cwd=tmp_path)
+    assert wrong.returncode == 4
+    assert "options of cgtool come before it: `cgtool check OPTIONS script.py ARGS`" in wrong.stderr
+
+
+def test_options_of_check_may_follow_an_entry(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import sys, torch\n"
+        "def build(device):\n"
+        "    print('given', sys.argv[1:])\n"
+        "    return torch.neg, (torch.ones(4, device=device),)\n"
+    )
+    given = ("--device", "simulated", "--format", "json", "--", "--steps", "3")
+    done = cgtool("check", "model.py:build", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["entry"]["kind"] == "callable"
+    assert "given ['--steps', '3']" in done.stderr
 
 
 def test_a_script_that_raises_shows_what_was_found_before(tmp_path):
@@ -434,12 +455,61 @@ def test_a_script_that_raises_shows_what_was_found_before(tmp_path):
         "raise ValueError('of its own')\n"
     )
     (tmp_path / "script.py").write_text(source)
-    done = cgtool("check", "script.py", "--device", "simulated", cwd=tmp_path)
+    done = cgtool("check", "--device", "simulated", "script.py", cwd=tmp_path)
     assert done.returncode == 4
     shown = " ".join(done.stderr.split())
     assert "found before that: error" in shown
     assert "script.py:6 x = torch.zeros(4, device='cuda')" in shown
     assert "dry run" not in shown
+
+
+STARTED = """\
+import pathlib, time, torch
+x = torch.ones(4, device='cuda')
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+x = torch.zeros(4, device='cuda')
+graph.replay()
+pathlib.Path('started').touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (STARTED, True),
+        (
+            STARTED.replace("time.sleep(60)", "try: time.sleep(60)\nexcept KeyboardInterrupt: 1/0"),
+            1,
+        ),
+        (STARTED.partition("graph =")[0] + STARTED[STARTED.index("pathlib.P") :], False),
+    ],
+)
+def test_ctrl_c_ends_a_script_and_shows_what_was_found(tmp_path, source, found):
+    (tmp_path / "script.py").write_text(source)
+    command = ["check", "--device", "simulated", "--format", "json", "script.py"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cgtool", *command],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in error) == (130, False), error
+    report = json.loads(out)
+    if found is True:
+        assert [each["line"] for each in report["findings"] if each["severity"] == "error"] == [6]
+        assert report["interrupted"]
+        assert any("interrupted at script.py:9" in each for each in report["looked_at"])
+    elif found:
+        assert [each["line"] for each in report["error"]["findings"]] == [6]
+        assert "ZeroDivisionError" in report["error"]["message"]
+    else:
+        assert "captured no CUDA graph" in report["error"]["message"]
 
 
 def test_a_failed_capture_names_what_else_would_fail(tmp_path):
@@ -736,7 +806,7 @@ def test_generators_that_cgtool_registers_are_named(tmp_path, command):
 def test_what_a_script_prints_is_alone_in_its_line_of_a_terminal(tmp_path):
     """Behind the name of a phase it would be hard to read."""
     (tmp_path / "script.py").write_text("print('hello from the script')\n")
-    command = [sys.executable, "-m", "cgtool", "check", "script.py", "--device", "simulated"]
+    command = [sys.executable, "-m", "cgtool", "check", "--device", "simulated", "script.py"]
     own, terminal = os.openpty()
     process = subprocess.Popen(
         command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path

@@ -274,7 +274,7 @@ for each in (read_after_each_replay, one_name_after_another, copies, one_output_
 def findings_of(source, tmp_path):
     (tmp_path / "script.py").write_text(source)
     done = run_cgtool(
-        "check", "script.py", "--device", "simulated", "--format", "json", cwd=tmp_path, timeout=300
+        "check", "--device", "simulated", "--format", "json", "script.py", cwd=tmp_path, timeout=300
     )
     assert "/cgtool/" not in done.stderr, done.stderr
     findings = json.loads(done.stdout)["findings"]
@@ -300,3 +300,18 @@ def test_what_keeps_results_of_several_replays_is_named(tmp_path):
 
 def test_outputs_that_are_used_before_the_next_replay_are_fine(tmp_path):
     assert findings_of(FINE, tmp_path) == (0, [])
+
+
+def test_graphs_have_the_numbers_of_a_run(tmp_path):
+    script = tmp_path / "engines.py"
+    second = "second.x.fill_({0})\nsecond.graph.replay()\nkept.append(second.y)\n"
+    body = "Runner().graph.replay()\nsecond, kept = Runner(), []\n"
+    body += second.format(1) + second.format(2) + "print(kept)\n"
+    script.write_text(CAPTURE + body)
+    checked = run_cgtool("check", "engines.py", "--device", "simulated", cwd=tmp_path)
+    assert "output of graph 1" in " ".join(checked.stdout.split()) + checked.stderr
+    ran = run_cgtool(
+        "run", "--graphs", "--device", "simulated", "--format", "csv", "engines.py", cwd=tmp_path
+    )
+    rows = [line.split(",")[0] for line in ran.stdout.splitlines() if "engines.py:" in line]
+    assert rows == ["0", "1"]

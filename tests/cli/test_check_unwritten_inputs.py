@@ -83,7 +83,7 @@ with torch.cuda.graph(graph):
 def test_inputs_that_stay_as_they_are(source, severity, tmp_path):
     (tmp_path / "script.py").write_text(source)
     done = run_cgtool(
-        "check", "script.py", "--device", "simulated", "--format", "json", cwd=tmp_path, timeout=300
+        "check", "--device", "simulated", "--format", "json", "script.py", cwd=tmp_path, timeout=300
     )
     assert done.returncode == (severity == "warning"), done.stderr
     found = [each for each in json.loads(done.stdout)["findings"] if each["code"] == CODE]

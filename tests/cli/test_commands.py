@@ -49,6 +49,8 @@ def test_options_are_listed_under_headings_that_fit_80_columns(command, tmp_path
     assert headings == [heading for heading in order if heading in headings]
     *_, capturing = shown.partition("Capture options:")
     assert ("--warmup-iters" in capturing) == ("--warmup-iters" in shown)
+    lines = {"gate": 100, "dump": 60, "report": 50, "pools": 50, "diff": 50}
+    assert shown.count("\n") <= lines.get(command, 100)
 
 
 @pytest.mark.parametrize("arguments", [("captur", "model.py:build"), ("help", "captur")])
@@ -144,3 +146,18 @@ def test_sentences_stay_on_one_line_in_a_pipe(tmp_path):
     narrow = as_module("profile", str(capture), cwd=tmp_path, COLUMNS="60").stdout
     assert max(map(len, narrow.splitlines())) <= 60
     assert sentence in " ".join(narrow.split())
+
+
+def test_a_file_that_is_replaced_is_said(tmp_path):
+    (tmp_path / "m.py").write_text(ENTRY)
+    samples = Path(__file__).parents[2] / "samples" / "captures"
+    commands = {
+        "report.html": ("report", samples / "mlp.cgt"),
+        "m-build.cgt": ("capture", "m.py:build", "--device", "simulated", "-q"),
+        "b.json": ("gate", samples / "mlp.cgt", "--save-baseline", "b.json", "--max-nodes", "99"),
+        "true-run.cgt": ("run", "-q", "--", "true"),
+    }
+    for name, command in commands.items():
+        first, second = (run_cgtool(*command, cwd=tmp_path).stderr for _ in range(2))
+        assert f"saved {name}\n" in first
+        assert f"saved {name} (replaced the file that was there)\n" in second

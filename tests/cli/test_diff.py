@@ -159,7 +159,7 @@ def test_what_an_op_is_given_is_part_of_what_a_replay_does(run, tmp_path, before
         (
             "leaky_relu(x, 0.1)",
             "leaky_relu(x, 0.2)",
-            "3 calls of leaky_relu at two.py:12 changed negative_slope from 0.1 to 0.2",
+            "3 calls of leaky_relu at two.py:12 changed argument `negative_slope` from 0.1 to 0.2",
             "negative_slope 0.1 → 0.2 ",
         ),
     ],
@@ -173,6 +173,15 @@ def test_a_row_of_nodes_of_several_shapes(run, tmp_path, before, after, summary,
     _, out, _ = run(*(f"{tmp_path / name / 'two.py'}:{name}" for name in "ab"))
     assert summary in " ".join(out.split())
     assert change in out
+
+
+def test_many_ops_with_another_argument_say_which(run, tmp_path):
+    file = tmp_path / "two.py"
+    lines = "".join(f"x = x.{op}(y, alpha=n)\n        " for op in ("add", "sub") * 2)
+    function = f"def scaled(n):\n    def f(x, y):\n        {lines}return x\n    return entry(f)\n"
+    file.write_text(f"{PAIRS}{function}a, b = scaled(2), scaled(3)\n")
+    _, out, _ = run(f"{file}:a", f"{file}:b")
+    assert "4 calls of 2 ops changed argument `alpha` from 2 to 3" in " ".join(out.split())
 
 
 def test_an_entry_is_captured_where_the_other_was(run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -88,6 +89,17 @@ def test_the_name_of_the_file_chooses_the_format(run, saved: Path, tmp_path: Pat
     assert (done.code, (tmp_path / "other.png").exists()) == (2, False)
     assert "--svg -o" in done.err
     assert run(saved, "--raw", "-o", tmp_path / "raw.dot").code == 0
+    assert run(saved, "--json", "-o", tmp_path / "json.txt").code == 0
+
+
+def test_pdf_takes_graphviz(run, saved: Path, tmp_path: Path) -> None:
+    """The layout program that pip installs writes none."""
+    done = run(saved, "-o", tmp_path / "graph.pdf")
+    if shutil.which("dot"):
+        assert (tmp_path / "graph.pdf").read_bytes().startswith(b"%PDF")
+    else:
+        assert (done.code, (tmp_path / "graph.pdf").exists()) == (2, False)
+        assert "cannot write PDF\n  fix: install Graphviz" in done.err
 
 
 def test_json_is_the_only_thing_on_standard_output(run, saved: Path) -> None:
@@ -211,6 +223,7 @@ def test_a_training_step_of_24_layers_fits_a_screen(run, tmp_path: Path) -> None
         (["--raw", "--graph", "backward"], 2, "no debug_dump text"),
         (["-o", "/nowhere/at/all.dot"], 2, "cannot write /nowhere/at/all.dot"),
         (["-o", "/"], 2, "directory"),
+        (["-o", "picture.jpg"], 2, "picture.jpg: there is no format .jpg"),
     ],
 )
 def test_wrong_use(run, saved: Path, arguments: list[str], code: int, words: str) -> None:
@@ -242,7 +255,7 @@ def test_a_png_is_not_written_to_a_terminal(run, saved: Path, monkeypatch) -> No
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _self: True, raising=False)
     done = run(saved, "--png")
     assert done.code == 2
-    assert "-o picture.png" in done.err
+    assert "-o graph.png" in done.err
 
 
 def test_no_such_file_and_no_such_thing(run, tmp_path: Path) -> None:

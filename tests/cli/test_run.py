@@ -584,25 +584,49 @@ def test_commands_that_are_not_python(folder: Path) -> None:
     assert "cannot run no-such-command" in done.stderr
 
 
+FIRST_ON_THE_GPU = """
+import torch
+@torch.library.custom_op("mine::make", mutates_args=())
+def make(x: torch.Tensor) -> torch.Tensor:
+    ones = torch.ones(3, device="cuda")
+    assert ones.is_cuda
+    return (ones * 2).cpu()
+on_host = torch.ones(3) + 1
+assert not make(on_host).is_cuda
+assert (torch.ones(3, device="cuda") + 1).is_cuda and not on_host.is_cuda
+"""
+
+
+def test_an_op_of_the_programs_own_may_be_the_first_to_use_the_gpu(folder: Path) -> None:
+    """Ops are placed from then on."""
+    first = program(folder, "first.py", FIRST_ON_THE_GPU)
+    done = run(first.name, folder=folder)
+    assert done.returncode == 0, done.stderr
+
+
 def test_options_after_the_program_are_its_own(folder: Path) -> None:
     """One table can be chosen of those on standard error; a name that is wrong loses no run."""
     prints = program(folder, "prints.py", "import sys\nprint(sys.argv[1:])")
     done = run("--table", "no-such", prints.name, "-o", "for_it.cgt", folder=folder)
     assert (done.returncode, done.stdout) == (2, "['-o', 'for_it.cgt']\n")
-    assert "saved prints-run.cgt" in done.stderr
+    assert "cgtool capture prints.py:NAME" in done.stderr
     assert not list(folder.glob(".cgtool-run-*"))
+    assert not (folder / "prints-run.cgt").exists()
     done = run("--table", "graphs", prints.name, "-o", "for_it.cgt", folder=folder)
     assert (done.returncode, "the program captured" in done.stderr) == (0, False)
     assert "cgtool run -o for_it.cgt prints.py" in done.stderr
     assert not (folder / "for_it.cgt").exists()
-    done = run("-o", "own.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    done = run("-qoown.cgt", prints.name, "-o", "for_it.cgt", folder=folder)
+    assert (folder / "own.cgt").exists()
     assert "-o for_it.cgt prints.py" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["missing.py"], "missing.py: no such file"),
+        (["missing.py"], "missing.py: no such file\n  fix: give its path from"),
+        ([f"{__file__}:build"], "is an ENTRY, not a program\n  fix: cgtool capture"),
+        (["missing"], "missing: no such file\n  fix: for a command that is not a Python script"),
         (["-m"], "nothing after -m\n  fix: cgtool run -m package.module"),
         (["--"], "nothing after --\n  fix: cgtool run -- torchrun"),
         (["--device", "tpu", "train.py"], "device `tpu`"),

@@ -10,6 +10,7 @@ from cgtool.cli.workers import with_cause
 from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure
 from cgtool.model.finding import Finding
+from cgtool.recapture import experiment
 from tests.forked_workers import run_cgtool
 
 ENTRIES = """
@@ -82,6 +83,10 @@ def not_a_number(device):
             (x.sqrt() * 0).sum().backward()
         return x.grad
     return step
+
+def growing(device):
+    sizes = itertools.count(1)
+    return lambda x: x[: next(sizes)] * 2, (torch.ones(9, device=device),)
 """
 
 
@@ -119,6 +124,13 @@ def test_a_mismatch_with_its_line_and_reason(run):
     assert "differs" in done.stdout and "python-scalar-frozen" in done.stdout
     assert "entry.py:11" in done.stdout and "return x * next(scales)" in done.stdout
     assert "not verified" in done.stdout
+
+
+def test_a_mismatch_of_shapes(run):
+    out = run("growing").stdout
+    assert "shape [5], not [6]" in out and "not a number" not in out
+    comparisons = json.loads(run("growing", "--format", "json").stdout)["comparisons"]
+    assert {"shape [5], not [6]"} <= {each.get("mismatch") for each in comparisons}
 
 
 @pytest.mark.fresh_worker
@@ -287,6 +299,33 @@ def test_all_that_would_fail_is_listed(run):
     assert done.returncode == 4
     assert "code: sync-item" in done.stderr
     assert "sync-dynamic-shape-op at" in done.stderr
+
+
+REFUSED = """
+import os
+import torch
+runs = os.open("runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def build(device):
+    model = torch.nn.Linear(4, 4).to(device)
+    x = torch.ones(2, 4, device=device)
+    def step():
+        os.write(runs, b".")
+        loss = model(x).sum()
+        loss.backward()
+        return loss.item()
+    return step
+"""
+
+
+@pytest.mark.parametrize(("command", "most"), [("check", 6), ("capture", 5), ("verify", 6)])
+def test_a_slow_step_that_is_refused_runs_a_few_times(cgtool, tmp_path, monkeypatch, command, most):
+    """Three times as a warm-up, once to be refused, and once more for what else would be."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(experiment, "_SECONDS_OF_WALK", 0.0)  # each run takes longer
+    (tmp_path / "model.py").write_text(REFUSED)
+    _, out, err = cgtool(command, "model.py:build", "--device", "simulated")
+    assert "sync-item" in out + err
+    assert len((tmp_path / "runs").read_text()) <= most
 
 
 def test_layers_that_a_call_leaves_out_are_explained_by_the_branch(tmp_path):

@@ -82,7 +82,7 @@ def test_a_backward_is_refused_for_what_the_code_wrote(tmp_path):
     device = SimulatedDevice("test")
     with call_sites.recorded(), device.active():
         workload = load(f"{file}:build", device="cuda")
-        (findings, _), _ = device.check(workload, CaptureOptions(), lambda _text: None)
+        (findings, _), _ = device.check(workload, CaptureOptions(), lambda _text: None, False)
     found = [(finding.code, finding.frames[0].line) for finding in findings]
     assert set(found) == {mark for mark in marks if mark[0]}
     assert len(found) == 2

@@ -151,7 +151,7 @@ def test_invalid_arguments_are_a_failure(tmp_path: Path) -> None:
     ).failure
     assert failure.exit_code == 4
     assert failure.frames[0].line == 4
-    assert "-- ..." in failure.fix
+    assert "cgtool check OPTIONS" in failure.fix and "ARGS" in failure.fix
 
 
 def test_exit_because_of_what_a_finding_explains(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_compiled_code_is_captured_as_without_cgtool(tmp_path: Path) -> None:
 
 def findings_of(script: Path, code: str) -> list[dict[str, object]]:
     script.write_text(code)
-    checked = run("-m", "cgtool", "check", str(script), "--format", "json")
+    checked = run("-m", "cgtool", "check", "--format", "json", str(script))
     assert checked.returncode == 1, checked.stderr
     return [each for each in json.loads(checked.stdout)["findings"] if each["severity"] == "error"]
 
@@ -148,7 +148,7 @@ for _ in range(3):
 def test_memory_of_fused_kernels_is_that_of_the_graph(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TRACED)
-    checked = run("-m", "cgtool", "check", str(script), "--format", "json")
+    checked = run("-m", "cgtool", "check", "--format", "json", str(script))
     assert checked.returncode == 0, checked.stdout
 
 

@@ -44,7 +44,8 @@ class Page:
         self.page.wait_for_selector("html[data-ready]")
 
     def requested(self, url):
-        if url != self.url:
+        # A blob is made by the page itself.
+        if url != self.url and not url.startswith("blob:"):
             self.errors.append(f"asked for {url}")
 
     def __call__(self, script, argument=None):

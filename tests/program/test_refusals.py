@@ -136,8 +136,9 @@ def test_a_module_without_inputs(refused):
 @pytest.mark.parametrize(
     ("inputs", "reason"),
     [
-        (["y=f32[1]"], "missing a required argument: 'x'"),
-        (["x=f32[1]", "y=f32[1]"], "got an unexpected keyword argument 'y'"),
+        (["k=f32[1]"], "missing a required argument: 'x'"),
+        (["y=f32[1]"], "it has no parameter `y`"),
+        (["x=f32[1]", "y=f32[1]"], "it has no parameter `y`"),
         (["0=f32[1]", "x=f32[1]"], "multiple values for argument 'x'"),
         (["0=f32[1]", "1=f32[1]", "2=f32[1]"], "too many positional"),
     ],
@@ -146,6 +147,7 @@ def test_inputs_that_do_not_fit(refused, inputs, reason):
     failure = refused("def f(x, k=1): return x", "f", *inputs)
     assert failure.exit_code == 2
     assert "f(x, k=1): " in failure.message
+    assert failure.fix == "--input names its parameters: x, k"
     assert reason in failure.message
 
 

@@ -33,15 +33,27 @@ def test_the_last_colon_splits(write):
 
 
 @pytest.mark.parametrize("suffix", ["", ":"])
-def test_no_name_offers_the_functions_of_the_file(write, suffix):
-    path = write("def helper(): ...\ndef build(device): ...\ndef _own(): ...")
-    failure = wrong(f"{path}{suffix}")
-    assert f"{path}:build or {path}:helper" in failure.fix
-    assert "_own" not in failure.fix
+def test_no_name_offers_the_factories_of_the_file(write, suffix):
+    path = write(
+        "def main(): ...\ndef make(device: str): ...\ndef build(): ...\ndef _own(device): ..."
+    )
+    assert wrong(f"{path}{suffix}").fix == f"write {path}:build or {path}:make"
+    assert wrong(str(path.parent)).fix == f"write {path}:build or {path}:make"
 
 
-def test_no_name_and_no_file():
-    assert "model:build" in wrong("model").fix
+def test_a_script_has_its_own_commands(write):
+    path = write("def main(): ...\nif __name__ == '__main__': main()")
+    failure = wrong(str(path))
+    assert f"`cgtool check {path}` and `cgtool run {path}` take" in failure.fix
+    assert ":main" not in failure.fix
+
+
+def test_no_name_and_no_file(write):
+    assert wrong("model").fix == "write model:NAME if it is a module"
+    assert "export it first" in wrong(str(write("", "a.ipynb"))).fix
+    assert wrong("model.py").message == "model.py: no such file"
+    path = write("")
+    assert wrong(f"{path.parent}/modl.py").fix == f"did you mean {path}?"
     assert "before the colon" in wrong(":build").message
     assert wrong("").fix
     assert wrong(":").fix

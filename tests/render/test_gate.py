@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -163,6 +164,7 @@ def test_junit_counts_what_it_holds() -> None:
     for suite in root:
         assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
     names = [(case.get("classname"), case.get("name")) for case in cases]
+    assert not [name for _, name in names if re.search(r"\d", name or "")]
     assert len(set(names)) == len(names)
 
 

@@ -23,7 +23,7 @@ def test_no_worker_can_be_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone" / "python"))
     output = tmp_path / "out.cgt"
     with pytest.raises(CgtoolError) as caught:
-        capture_of(CaptureJob("model.py:build"), output)
+        capture_of(CaptureJob("model:build"), output)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_MACHINE
     assert failure.message.startswith("a worker process cannot be started: ")

@@ -34,6 +34,8 @@ class ChangedAttribute(msgspec.Struct, frozen=True):
     shared bytes``), or an argument of the op (``other``)."""
     a: str | None
     b: str | None
+    is_argument: bool = False
+    """It is an argument of the op: its value, or for a tensor also what computed it."""
 
 
 class ChangeRow(msgspec.Struct, frozen=True):
@@ -265,15 +267,14 @@ class Lines:
         yield from self._argument_changes(before, after)
         for operand in change.operands:
             a_text = _source_text(operand.a, change.matched.facts_a)
-            yield ChangedAttribute(
-                operand.name, a_text, _source_text(operand.b, change.matched.facts_b)
-            )
+            b_text = _source_text(operand.b, change.matched.facts_b)
+            yield ChangedAttribute(operand.name, a_text, b_text, is_argument=True)
         if change.matched.turned(before, after):
-            names = (
+            a_name, b_name = (
                 None if fact.stream is None else streams[fact.stream].name
                 for fact, streams in zip((before, after), self._streams, strict=True)
             )
-            yield ChangedAttribute("stream", *names)
+            yield ChangedAttribute("stream", a_name, b_name)
 
     def _argument_changes(self, before: Fact, after: Fact) -> Iterator[ChangedAttribute]:
         """The arguments that differ: of one op, and without the sizes of tensors if the node's own
@@ -289,7 +290,8 @@ class Lines:
             is_tensor = any(side is not None and side.operands for side in (a, b))
             if a != b and not (is_tensor and before.sizes != after.sizes):
                 absent = None if is_tensor else _DEFAULT
-                yield ChangedAttribute(name, a.value if a else absent, b.value if b else absent)
+                old_text, new_text = (side.value if side else absent for side in (a, b))
+                yield ChangedAttribute(name, old_text, new_text, is_argument=True)
 
     def _values(self, fact: Fact) -> Iterator[tuple[str, str]]:
         if fact.name is not None and fact.type == "kernel":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.rows import (
@@ -13,6 +13,7 @@ from cgtool.analysis.diff.rows import (
     MOVED,
     REMOVED,
     Change,
+    ChangedAttribute,
     ChangeRow,
     Figure,
     Lines,
@@ -91,16 +92,12 @@ def _nodes(
         modules = Counter(node.fact.module for node in changes if node.change == change)
         whole = _whole_modules(graphs, modules, change)
         if whole:
-            inside = {module for module in modules if whole & set(_outer(module))}
+            inside = {module for module in modules if whole & set(outer_modules(module))}
             count = sum(modules[module] for module in inside)
             one_sided[change] = lines.rows(
                 node for node in changes if node.change == change and node.fact.module not in inside
             )
-            first, *more = sorted(whole, key=_natural)
-            names = f"module {first} is"
-            if more:
-                names = f"modules {first} and {count_text(len(more), 'other')} are"
-            yield count, f"{names} {word} ({count_text(count, 'node')})"
+            yield count, f"{modules_are(whole)} {word} ({count_text(count, 'node')})"
     replaced: set[int] = set()
     for before, after in _replaced(one_sided[REMOVED], one_sided[ADDED]):
         replaced |= {id(before), id(after)}
@@ -117,10 +114,11 @@ def _nodes(
         if row.change == CHANGED:
             by_aspect[_aspect(row)].append(row)
     for aspect, changed in by_aspect.items():
-        if len(changed) == 1 and (values := _new_values(changed[0])):
-            yield changed[0].nodes, f"{_nodes_of(changed[0], changed[0].nodes)} changed {values}"
-            continue
-        yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
+        values = set(map(_new_values, changed))
+        if len(values) == 1 and (value := values.pop()):
+            yield from _clauses(changed, f"changed {value}", f"changed {value}")
+        else:
+            yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
         yield moved, f"{count_text(moved, 'node runs', 'nodes run')} in another order"
@@ -171,22 +169,32 @@ def _whole_modules(
     had, have = (in_a, in_b) if change == REMOVED else (in_b, in_a)
     counts = _with_outer(modules)
     whole = {name for name, count in counts.items() if 1 < count == had[name] and not have[name]}
-    return {name for name in whole if not whole & set(_outer(name)[:-1])}
+    return {name for name in whole if not whole & set(outer_modules(name)[:-1])}
 
 
 def _with_outer(modules: Counter[str | None]) -> Counter[str]:
     """Counts of each module, including everything inside it."""
     counts = Counter[str]()
     for module, count in modules.items():
-        for outer in _outer(module):
+        for outer in outer_modules(module):
             counts[outer] += count
     return counts
 
 
-def _outer(module: str | None) -> list[str]:
+def outer_modules(module: str | None) -> list[str]:
     """``layers``, ``layers.0``, ``layers.0.linear``: outermost first."""
     words = module.split(".", _DEEPEST) if module else []
     return [".".join(words[:length]) for length in range(1, len(words) + 1)]
+
+
+def modules_are(names: Iterable[str]) -> str:
+    """``module layers.9 is``, ``modules layers.9 and 2 others are``."""
+    first, *more = sorted(names, key=_natural)
+    return (
+        f"modules {first} and {count_text(len(more), 'other')} are"
+        if more
+        else f"module {first} is"
+    )
 
 
 def _natural(module: str) -> list[tuple[int, str]]:
@@ -218,17 +226,21 @@ def _new_values(row: ChangeRow) -> str:
     if row.variants > 1 or any(attribute.name in _LAUNCH for attribute in row.attributes):
         return ""
     text = " and ".join(
-        f"{attribute.name} from {attribute.a} to {attribute.b}" for attribute in row.attributes
+        f"{_name(attribute)} from {attribute.a} to {attribute.b}" for attribute in row.attributes
     )
     return text if len(text) <= _SHORT else ""
 
 
 def _aspect(row: ChangeRow) -> str:
-    names = [attribute.name for attribute in row.attributes]
+    names = [_name(attribute) for attribute in row.attributes]
     if "kernel" in names:
         names = [name for name in names if name not in _LAUNCH]
     words = ("launch" if name in _LAUNCH else name for name in names)
     return " and ".join(dict.fromkeys(words))
+
+
+def _name(attribute: ChangedAttribute) -> str:
+    return f"argument `{attribute.name}`" if attribute.is_argument else attribute.name
 
 
 def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:

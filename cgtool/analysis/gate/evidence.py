@@ -8,10 +8,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from cgtool.analysis.diff.sentence import modules_are, outer_modules
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.pools import ProgramPoolRow, peak_of, program_pools
-from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
+from cgtool.analysis.reports import (
+    ExplainedFinding,
+    difference_text,
+    explain_findings,
+    is_hazard,
+)
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame
@@ -22,6 +28,7 @@ SHOWN = 5
 _MIB = 1 << 20
 _LITTLE = 0.01
 """A smaller share of the memory is not worth naming."""
+_IN = " in "
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -45,6 +52,8 @@ class EvidenceContext(NamedTuple):
     """An earlier state of the code, which shows which ops are new."""
     compared: Capture | None
     """The capture of the baseline, which also shows in which module an op is new."""
+    over_limit: bool = False
+    """The figure is over a limit, rather than worse than that of the baseline."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -131,7 +140,12 @@ def of_replay_time(context: EvidenceContext) -> Evidence:
     if context.baseline is None and context.compared is None:
         return Evidence()
     phase = None if context.phase == "both" else context.phase
-    nodes = of_nodes(context._replace(phase=phase))
+    return _more_nodes(context._replace(phase=phase))
+
+
+def _more_nodes(context: EvidenceContext) -> Evidence:
+    """The nodes that are new, where any are."""
+    nodes = of_nodes(context)
     if nodes.lines and nodes.lines[0].startswith("+"):
         return Evidence(("the graph has more nodes:", *nodes.lines), nodes.frame)
     return Evidence()
@@ -202,26 +216,55 @@ def of_ledger(context: EvidenceContext, *, counts: Callable[[LedgerGraph], bool]
 
 def of_memory(context: EvidenceContext, *, live: bool) -> Evidence:
     """The allocations that hold most memory, by op and line: at the end of the capture (``live``),
-    or at the peak. With a capture to compare, what is new in them. Of a program, its pools."""
-    capture, compared = context.measured.capture, context.compared
+    or at the peak. With a baseline, the modules and blocks that it does not have, and what has
+    grown where they are less than the increase. Of a program, its pools."""
+    capture, baseline = context.measured.capture, context.baseline
     if capture is None:
         return Evidence()
     if capture.ledger is not None:
         rows = program_pools(capture, capture.ledger)[:SHOWN]
         return Evidence(tuple(_of_pool(row, live=live) for row in rows))
-    (held, places), sign = _held(capture, live=live), ""
-    if compared is not None:
-        held, sign = held - _held(compared, live=live)[0], "+"
+    blocks = _blocks(capture)
+    held = Counter({name: each.sizes[live] for name, each in blocks.items()})
+    if baseline is not None and not baseline.memory:
+        # It was saved by an earlier version.
+        return _more_nodes(context)
+    saved = {} if baseline is None else baseline.memory
+    before = Counter({name: sizes[live] for name, sizes in saved.items()})
+    more = held - before
+    if baseline is None or (context.over_limit and not more):
+        return _listed_blocks(held, blocks, "")
+    new = Counter({name: size for name, size in more.items() if name not in saved})
+    if new.total() < held.total() - before.total():
+        new |= more
+    had = {outer for name in saved for outer in outer_modules(name.partition(_IN)[2])}
+    added = {
+        next(outer for outer in outers if outer not in had)
+        for name in new
+        if (outers := outer_modules(blocks[name].module)) and outers[-1] not in had
+    }
+    evidence = _listed_blocks(new, blocks, "+")
+    first = [f"{modules_are(added)} new"] if added else []
+    return Evidence((*first, *evidence.lines), evidence.frame)
+
+
+def memory_of(capture: Capture) -> dict[str, tuple[int, int]]:
+    """Bytes at the peak and at the end of the capture, by op and module (``mm in layers.0``); zero
+    where all was freed, or nothing allocated."""
+    return {name: each.sizes for name, each in sorted(_blocks(capture).items())}
+
+
+def _listed_blocks(held: Counter[str], blocks: Mapping[str, _Blocks], sign: str) -> Evidence:
     lines: list[str] = []
     first: Frame | None = None
-    for (op, module), size in held.most_common(SHOWN):
+    for name, size in held.most_common(SHOWN):
         if lines and size < _LITTLE * held.total():
             break
-        frame = places[op, module]
+        frame = blocks[name].frame
         first = first or frame
-        inside = f" in {module}" if module else ""
-        at = f" at {file_line(frame)}" if frame else ""
-        lines.append(f"{sign}{size / _MIB:.4g} MiB: {op}{inside}{at}")
+        lines.append(
+            f"{sign}{size / _MIB:.4g} MiB: {name}" + (f" at {file_line(frame)}" if frame else "")
+        )
     return Evidence(tuple(lines), first)
 
 
@@ -231,26 +274,41 @@ def _of_pool(row: ProgramPoolRow, *, live: bool) -> str:
     return f"{size / _MIB:.4g} MiB: {row.name} of {count_text(row.graphs, 'graph')}{kept}"
 
 
-def _held(capture: Capture, *, live: bool) -> tuple[Counter[_Group], dict[_Group, Frame | None]]:
-    """Bytes by op and module, and a line of each: of what is live at the end, or of what was live
-    at the peak."""
+class _Blocks(NamedTuple):
+    """The allocations of one op in one module."""
+
+    module: str
+    frame: Frame | None
+    """The line of one of them."""
+    sizes: tuple[int, int]
+    """Bytes at the peak, and at the end."""
+
+
+def _blocks(capture: Capture) -> dict[str, _Blocks]:
+    """By op and module; workspaces of cuBLAS belong to no module, whichever is the first to
+    multiply."""
     places = Places(capture)
-    sizes: Counter[_Group] = Counter()
-    lines: dict[_Group, Frame | None] = {}
-    allocations = capture.memory.allocations
-    _, peak = peak_of(allocations)
-    for allocation in allocations:
-        freed = allocation.freed_at
-        at_peak = allocation.allocated_at <= peak and (freed is None or freed > peak)
-        if freed is None if live else at_peak:
-            place = places.of_origin(allocation.origin)
-            op = place.short_op or "(no op)"
-            if allocation.label == "cuBLAS workspace":
-                op = allocation.label
-            group = (op, place.module or "")
-            sizes[group] += allocation.bytes
-            lines.setdefault(group, place.line)
-    return sizes, lines
+    blocks: dict[str, _Blocks] = {}
+    _, peak = peak_of(capture.memory.allocations)
+
+    def add(origin: int | None, label: str | None, at_peak: int, at_end: int) -> None:
+        place = places.of_origin(origin)
+        op, module = place.short_op or "(no op)", place.module or ""
+        if label == "cuBLAS workspace":
+            op, module = label, ""
+        name = f"{op}{_IN}{module}" if module else op
+        known = blocks.get(name, _Blocks(module, place.line, (0, 0)))
+        sizes = known.sizes[0] + at_peak, known.sizes[1] + at_end
+        blocks[name] = known._replace(sizes=sizes)
+
+    for each in capture.memory.allocations:
+        size, freed = each.bytes, each.freed_at
+        is_at_peak = each.allocated_at <= peak and (freed is None or freed > peak)
+        add(each.origin, each.label, size * is_at_peak, size * (freed is None))
+    for graph in capture.graphs:
+        for node in graph.nodes:
+            add(node.origin, None, 0, 0)
+    return blocks
 
 
 # --- reports and times
@@ -296,8 +354,8 @@ def of_mismatches(context: EvidenceContext) -> Evidence:
         if not comparison.equal
     ]
     lines = [
-        f"{comparison.name}, {comparison.trial}: differs by up to "
-        f"{'not a number' if comparison.largest is None else f'{comparison.largest:.3g}'}"
+        f"{comparison.name}, {comparison.trial}: "
+        + (comparison.mismatch or f"differs by up to {difference_text(comparison.largest)}")
         for comparison in different[:SHOWN]
     ]
     if different[SHOWN:]:

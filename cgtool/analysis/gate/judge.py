@@ -238,7 +238,8 @@ class _Target(msgspec.Struct, frozen=True):
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:
         if verdict.verdict != FAIL:
             return verdict
-        context = EvidenceContext(self.measured, phase, self.base, self.compared)
+        over_limit = verdict.baseline is None
+        context = EvidenceContext(self.measured, phase, self.base, self.compared, over_limit)
         evidence = explain(metric.evidence, context)
         return replace(verdict, evidence=(*verdict.evidence, *evidence.lines), frame=evidence.frame)
 

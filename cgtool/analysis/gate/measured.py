@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.evidence import Measured
+from cgtool.analysis.gate.evidence import Measured, memory_of
 from cgtool.analysis.gate.metrics import METRICS, count, known, unrecorded
 from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge, typical_clock
@@ -37,6 +37,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         cgtool=first.cgtool,
         counts={**(count(capture) if capture is not None else {}), **_reported(reports)},
         ops=_nodes_by_op(capture) if capture is not None else {},
+        memory=memory_of(capture) if capture is not None else {},
         capture_ns=_capture_ns(captures),
         samples=_samples(bench),
         clock=typical_clock(bench.clock) if bench.clock is not None else None,

@@ -12,7 +12,7 @@ import msgspec
 
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
 from cgtool.analysis.gate.verdict import BaselineComparison, compare_with_baseline
-from cgtool.analysis.graph.places import frames_of, short_op
+from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.reports import quoted
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
@@ -277,12 +277,10 @@ def exit_code(verdicts: Iterable[PhaseVerdict]) -> int:
 
 GPU_BOUND_NO_GAIN = code("gpu-bound-no-gain")
 REPLAY_EXTRA_FILL_KERNELS = code("replay-extra-fill-kernels")
-SPEEDUP_TOO_GOOD = code("speedup-too-good")
 
 _NO_GAIN = 1.1
 _TINY = 8
 """Nodes of a graph in which two fills are seen."""
-_MISSING = 0.8
 _RANDOM = frozenset(
     (
         "native_dropout", "rand", "randn", "rand_like", "randn_like", "randint", "randint_like",
@@ -315,13 +313,4 @@ def _of_graph(capture: Capture, graph: Graph) -> Iterator[Finding]:
             "offset, run before every replay",
             phase=graph.phase,
             evidence=(f"random: {', '.join(dict.fromkeys(random))}",),
-        )
-    eager = graph.eager_launches
-    if eager and count < _MISSING * eager:
-        yield Finding(
-            SPEEDUP_TOO_GOOD,
-            f"{graph.name} has {count} nodes where an eager iteration launches {eager}: work is "
-            "missing from the graph",
-            frames_of(capture, graph.eager_only[0] if graph.eager_only else None),
-            phase=graph.phase,
         )

@@ -61,7 +61,7 @@ class ModuleChanges:
         """Where a module, or one parameter or buffer of it, was changed since the capture of a
         graph; () if no line was seen."""
         graphs, frames = self._changes.get(module, {}).get(name, (0, ()))
-        return frames if graphs >= graph.number else ()
+        return frames if graphs > graph.number else ()
 
     def last_registered(self, module: torch.nn.Module, graph: WatchedGraph) -> Frames:
         """Where a module got its last parameter or buffer since the capture of a graph."""

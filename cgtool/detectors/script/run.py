@@ -179,6 +179,8 @@ def run(
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings, what was checked).
 
+    A script that is interrupted by Ctrl-C was checked until then.
+
     Raises CgtoolError: exit 2 for a file that cannot be read; 4 for an exception or an exit status
     of the script's own that no finding explains, with the findings so far; 5 if it captured no
     graph.
@@ -197,6 +199,8 @@ def run(
         except SystemExit as error:
             if error.code not in (None, 0):
                 ended = (_exited(path, error, findings),)
+        except KeyboardInterrupt as error:
+            ended = (_interrupted(error),)
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
@@ -264,8 +268,8 @@ def _nothing_captured(path: str) -> CgtoolError:
     return cannot_tell(
         f"{path} captured no CUDA graph, so there was nothing to check",
         fix="name a function or module that should be captured: `cgtool check "
-        f"{path}:NAME`; if the script captures only with certain arguments, pass them "
-        "after `--`",
+        f"{path}:NAME`; if the script captures only with certain arguments, pass them: "
+        f"`cgtool check {path} ARGS`",
         phase="script",
     )
 
@@ -277,12 +281,18 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
     raise user_code(
         f"{path} ended with sys.exit({short(error.code)})",
         frames=exception_frames(error),
-        fix=f"pass the arguments of the script after `--`: `cgtool check {path} -- ...`"
+        fix=f"what follows the script is passed to it, and options of cgtool come before it: "
+        f"`cgtool check OPTIONS {path} ARGS`"
         if error.code == _USAGE_ERROR
         else None,
         phase="script",
         findings=findings.all(),
     ) from None
+
+
+def _interrupted(error: KeyboardInterrupt) -> str:
+    at = "".join(f" at {each.short}" for each in exception_frames(error)[:1])
+    return f"interrupted{at}, so what would have come later was not checked"
 
 
 def _thread_ended(name: str, error: str, frames: Frames) -> str:

@@ -67,7 +67,7 @@ class SavedTensors(Detector):
         backward, and by which op. Each thread counts from 0."""
 
     def on_capture_began(self, event: events.CaptureBegan) -> None:
-        if event.graph.number == 1:
+        if event.graph.number == 0:
             self._thread = threading.get_ident()
 
     def on_capture_ended(self, _event: events.CaptureEnded) -> None:

@@ -194,23 +194,24 @@ def probe() -> list[Capability]:
 
 
 def _private_names(torch: Any) -> list[Capability]:
-    """One capability for each part of cgtool that needs private names of PyTorch."""
+    """One capability for each part of cgtool that lacks private names of PyTorch; one in all if no
+    part does."""
     from cgtool.torch_compat.inductor import private_names
     from cgtool.torch_compat.private import PRIVATE_NAMES
 
     declared = [*PRIVATE_NAMES, *private_names()]
     names = [name for name in declared if torch.version.cuda is not None or not name.gpu]
-    capabilities = []
-    for part in dict.fromkeys(name.part for name in names):
-        needed = [name for name in names if name.part == part]
-        missing = [name for name in needed if not name.present]
-        how = f"{len(needed)} private name{'s' * (len(needed) > 1)}"
-        if missing:
-            how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
-        state = "degraded" if missing else "available"
-        remedy = "a PyTorch version that cgtool was tested with" if missing else None
-        capabilities.append(Capability(f"PyTorch internals: {part}", state, how, remedy))
-    return capabilities
+    missing: dict[str, list[str]] = {}
+    for name in names:
+        if not name.present:
+            missing.setdefault(name.part, []).append(f"no {name.path}: {name.without}")
+    if not missing:
+        return [Capability("PyTorch internals", "available", f"{len(names)} private names")]
+    remedy = "a PyTorch version that cgtool was tested with"
+    return [
+        Capability(f"PyTorch internals: {part}", "degraded", "; ".join(lacks), remedy)
+        for part, lacks in missing.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -205,7 +205,6 @@ def assemble(session: CudaSession, *, replayable: bool = False) -> CaptureWithDo
                 raw_dot=None if dot is None else f"{index}.dot",
                 eager_launches=provenance.eager_launches,
                 calls=calls,
-                eager_only=provenance.eager_only,
             )
         )
     for index, read in enumerate(contents):

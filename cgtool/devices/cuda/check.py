@@ -259,9 +259,13 @@ def _host_waits(dry: Dry) -> Iterator[None]:
 
 
 def check(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+    device: Device,
+    workload: Workload,
+    options: CaptureOptions,
+    progress: Progress,
+    dry_run_only: bool,
 ) -> tuple[Checked, CaptureWithDot | None]:
-    """The dry run, and the capture when it succeeded.
+    """The dry run, and the capture when it succeeded and is not left out.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
@@ -271,7 +275,11 @@ def check(
     side = torch.cuda.Stream()
     run = partial(dry_run, dry, workload, side, progress)
     with watch_annotations(options.annotations) as annotations, device.eager_stream(side):
-        looked = check_entry(dry, workload, options, progress, annotations, run)
+        looked = check_entry(
+            dry, workload, options, progress, annotations, run, later=not dry_run_only
+        )
+    if dry_run_only:
+        return (dry.findings.all(), looked), None
     captured: CaptureWithDot | None = None
     if not lists_memory():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.

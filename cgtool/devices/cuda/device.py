@@ -50,11 +50,11 @@ class CudaDevice(Device):
         return capture(self, workload, options, progress)
 
     def check(
-        self, workload: Workload, options: CaptureOptions, progress: Progress
+        self, workload: Workload, options: CaptureOptions, progress: Progress, dry_run_only: bool
     ) -> tuple[Checked, CaptureWithDot | None]:
         from cgtool.devices.cuda.check import check
 
-        return check(self, workload, options, progress)
+        return check(self, workload, options, progress, dry_run_only)
 
     def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
         from cgtool.devices.cuda.script import check

@@ -20,8 +20,6 @@ from cgtool.model.failure import CgtoolError
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.origins import OriginTable
 
-_FEW = 8
-"""How many launches without a node are listed."""
 _MOST_COMPARED = 40_000_000
 """Pairs of launch and stamp: difflib takes quadratic time in the worst case."""
 
@@ -38,7 +36,6 @@ class Joined:
     unmatched: list[int] = field(default_factory=list)
     """Nodes whose op is unknown."""
     eager_launches: int | None = None
-    eager_only: tuple[int, ...] = ()
     """Same as in ``Graph``."""
 
 
@@ -96,11 +93,6 @@ def _join_stamps(
         joined.calls.append(launch if isinstance(launch, OpCall) else None)
         joined.streams.append(None if stamp is None else session.streams[stamp.stream])
         joined.times_ns.append(time_ns)
-    matched = {index for index in aligned if index is not None}
-    left = [launch for index, launch in enumerate(launches) if index not in matched]
-    joined.eager_only = tuple(
-        table.add(launch, recorded.record) for launch in left[:_FEW] if isinstance(launch, OpCall)
-    )
     return joined
 
 

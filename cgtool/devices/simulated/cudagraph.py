@@ -26,7 +26,6 @@ from cgtool.detectors.capture_errors import (
     ONE_BY_ONE,
     OTHER_STREAM,
 )
-from cgtool.detectors.script.run import run
 from cgtool.devices.simulated import stale_nodes
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
@@ -407,6 +406,9 @@ def check_script(
     path: str, arguments: tuple[str, ...], progress: Progress, device: ScriptDevice
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings, what was looked at) of a script. Raises CgtoolError as ``run`` does."""
+    # Not at the top: a program that is recorded needs the graphs, and none of the rules.
+    from cgtool.detectors.script.run import run
+
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)

@@ -72,7 +72,7 @@ class SimulatedDevice(Device):
         return self._capture_of(prepare(self.model, workload, options, progress)), {}
 
     def check(
-        self, workload: Workload, options: CaptureOptions, progress: Progress
+        self, workload: Workload, options: CaptureOptions, progress: Progress, dry_run_only: bool
     ) -> tuple[Checked, CaptureWithDot | None]:
         from cgtool.detectors.check_entry import check_entry, findings_of_graph
 
@@ -92,7 +92,10 @@ class SimulatedDevice(Device):
             return session.record.calls
 
         with watch_annotations(options.annotations) as annotations:
-            checked = check_entry(self.model, workload, options, progress, annotations, dry_run)
+            later = not dry_run_only
+            checked = check_entry(
+                self.model, workload, options, progress, annotations, dry_run, later=later
+            )
         return (self.model.findings.all(), checked), captures[0] if captures else None
 
     def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
@@ -164,6 +167,7 @@ class SimulatedDevice(Device):
             caveats=(
                 simulated,
                 *session.model.uncompiled,
+                *session.model.differences.values(),
                 *unnamed,
                 *caveats_of(session, empty),
             ),

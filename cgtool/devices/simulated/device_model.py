@@ -60,6 +60,8 @@ class DeviceModel(CaptureInProgress):
         self.memory: RecordedOwners = RecordedOwners()
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
+        self.differences: dict[str, Caveat] = {}
+        """By code: what a GPU would run instead of captured ops."""
 
     def stream_of(self, handle: int) -> Stream:
         """A stream by the handle that CUDA knows it by."""
@@ -79,6 +81,11 @@ class DeviceModel(CaptureInProgress):
 
     def note_library(self, name: str, args: Args) -> None:
         """An op is about to run on the device, which may call a CUDA library."""
+
+    def note_difference(self, caveat: Caveat) -> None:
+        """A GPU may run another op than the one that runs next."""
+        if self.capturing:
+            self.differences[caveat.code] = caveat
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""

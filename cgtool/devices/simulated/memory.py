@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,7 @@ def predict(
     pools = [PrivatePool(number) for number in range(len(names))]
     allocations: list[Allocation] = []
     moments = itertools.count()
+    node_of = _nodes_of_calls(graphs)
 
     def pool_of(life: Lifetime) -> int:
         return life.graph if separate_pools else 0
@@ -53,6 +55,7 @@ def predict(
     def allocate(life: Lifetime, size: int, label: str | None, stream: int) -> PoolBlock:
         pool = pool_of(life)
         block = pools[pool].allocate(size, stream)
+        origin = table.add(life.call, lifetimes.record)
         allocations.append(
             Allocation(
                 address=block.address,
@@ -62,7 +65,8 @@ def predict(
                 graph=life.graph,
                 allocated_at=next(moments),
                 stream=stream,
-                origin=table.add(life.call, lifetimes.record),
+                origin=origin,
+                node=node_of(life, origin),
                 label=label,
             )
         )
@@ -104,6 +108,25 @@ def predict(
         tensors=tensors,
         exact=False,
     )
+
+
+def _nodes_of_calls(graphs: Sequence[Graph]) -> Callable[[Lifetime, int], int | None]:
+    """A function from a lifetime and its origin to the node of the call that allocated it. The
+    warm-up iteration made the same calls as the capture: the n-th that has an origin and allocates
+    is the n-th node with it. None for a call that launched nothing, as ``torch.empty``."""
+    waiting: dict[tuple[int, int | None], deque[int]] = defaultdict(deque)
+    for at, graph in enumerate(graphs):
+        for node in graph.nodes:
+            waiting[at, node.origin].append(node.id)
+    known: dict[int, int | None] = {}
+
+    def node_of(life: Lifetime, origin: int) -> int | None:
+        if life.call.index not in known:
+            nodes = waiting[life.graph, origin]
+            known[life.call.index] = nodes.popleft() if nodes else None
+        return known[life.call.index]
+
+    return node_of
 
 
 def _segment(pool: PrivatePool, first: PoolBlock) -> Segment:

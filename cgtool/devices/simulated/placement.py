@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import note_pinning
+from cgtool.devices.simulated.attention import attention, fused_kernels
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.stale_nodes import note_stream
 from cgtool.observe.frames import call_op, call_user
@@ -25,6 +26,7 @@ from cgtool.observe.tensors import (
     DEVICE,
     HOST,
     PINNED,
+    all_on_host,
     is_cuda_device,
     listed_tensors,
     note_number,
@@ -124,6 +126,10 @@ class Placement:
         self._running = _Running()
         self._default_generator = generator_key(device.generator)
         self._signatures: dict[int, tuple[Any, _Signature]] = {}
+        self.handlers: dict[str, Callable[..., Any]] = {
+            **_HANDLERS,
+            "aten::scaled_dot_product_attention": partial(attention, device),
+        }
 
     def _signature(self, op: Any) -> _Signature:
         # By id: the hash of an op is computed in Python.
@@ -157,7 +163,7 @@ class Placement:
             place = _place_of_all(args, kwargs) or inherited
         before = running.op, running.place, running.forced
         running.op, running.place, running.forced = op, place, False
-        handler = _HANDLERS.get(signature.name)
+        handler = self.handlers.get(signature.name)
         try:
             if handler is not None:
                 return handler(place, run, *args, **kwargs)
@@ -208,6 +214,10 @@ class Placement:
     def place(self, op: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
+        is_users = op_key.may_have_python_kernel(signature.name)
+        if not (signature.has_device or is_users or op_key.is_watched()) and all_on_host():
+            # Most programs run hundreds of ops before they use the GPU, and some run no others.
+            return call_op(run, args, kwargs)
         if signature.has_generator:
             generator = signature.argument("generator", args, kwargs)
             if generator is not None and generator_key(generator) == self._default_generator:
@@ -237,7 +247,6 @@ class Placement:
 
         before = running.op, running.place, device.on_host
         # In a kernel of the user's own, code names its places as everywhere else.
-        is_users = op_key.may_have_python_kernel(signature.name)
         running.op, running.place = None, None if is_users else place
         device.on_host = DEVICE not in (given, place)
         if not device.on_host:
@@ -291,7 +300,8 @@ def placed(device: DeviceModel) -> Iterator[Placement]:
 
     with Patches() as patches:
         patches.enter_context(op_key.place(placement.place))
-        patches.enter_context(call_key.intercept(placement.intercept, _HANDLERS))
+        patches.enter_context(call_key.intercept(placement.intercept, placement.handlers))
+        patches.enter_context(fused_kernels())
         # Around `run`, the traceback of a thread would begin here.
         patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
         yield placement

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
@@ -101,7 +102,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
 
     def capture(self, progress: Progress = quiet) -> None:
         """Record every graph of the workload. Raises CgtoolError for what the user's code
-        raises."""
+        raises, with what one more run that goes on after a refusal has found."""
         self.stream = self.model.stream_class(name="capture stream")
         states: RandomStates = {}
 
@@ -115,7 +116,17 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
             yield recorder
 
         with watch_annotations(self.options.annotations) as annotations:
-            self.capture_phases(observe, progress)
+            try:
+                self.capture_phases(observe, progress)
+            except CgtoolError as error:
+                failure, model = error.failure, self.model
+                if model.collecting or failure.uncertain or not failure.findings:
+                    raise
+                collect(self.workload, self.options, model)
+                known = {(each.code, each.frames[:1]) for each in failure.findings}
+                others = [f for f in model.findings if (f.code, f.frames[:1]) not in known]
+                failure = replace(failure, findings=(*failure.findings, *others))
+                raise CgtoolError(failure) from error
 
     def is_empty(self) -> bool:
         return not any(graph.graph.nodes for graph in self.graphs)
@@ -130,6 +141,16 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
             "the callable ran no op that launches work: it returned a cached result or an input",
             "check that every call computes its result",
         )
+
+
+def collect(workload: Workload, options: CaptureOptions, model: DeviceModel) -> None:
+    """Capture once more, going on after what would end the capture; ``model.findings`` has all."""
+    from cgtool.detectors.check_entry import stepping_anyway
+
+    model.collecting = True
+    with contextlib.suppress(CgtoolError, RuntimeError), stepping_anyway(model):
+        SimulatedSession(workload, options, model=model).capture()
+    model.collecting = False
 
 
 def prepare(

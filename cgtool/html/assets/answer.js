@@ -11,8 +11,9 @@ class AnswerView {
     const [first, ...rest] = capture.sentences;
     append(host, make("div.page", {},
       make("section.lead", {},
-        make("p.sentence", { "data-verdict": capture.verdict }, first),
-        rest.map((sentence) => make("p", {}, sentence))),
+        make("p.sentence", { "data-verdict": capture.verdict }, first)),
+      this.picture(),
+      rest.length > 0 && make("section.lead", {}, rest.map((sentence) => make("p", {}, sentence))),
       this.most(),
       make("div.flow", {},
         this.findings(),
@@ -24,6 +25,12 @@ class AnswerView {
 
   static applies() {
     return true;
+  }
+
+  picture() {
+    const host = make("section.picture");
+    const { plots } = new Overview(host, this.capture);
+    return plots.length > 0 && host;
   }
 
   /** Where most of the time goes, or most of the nodes are. */

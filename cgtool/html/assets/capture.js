@@ -1,6 +1,10 @@
 "use strict";
 // One capture: its columns by node, and what they refer to.
 
+const EVEN = Math.log(3); // evenness of three equal parts
+const MOST_GRAY = 0.05; // share of the nodes whose modules have no color
+const DEEPEST = 8; // names of a module path
+
 class Capture {
   constructor(tree, columns, number) {
     Object.assign(this, tree);
@@ -126,6 +130,38 @@ class Capture {
       numbered.get(before).add(type);
     }
     return numbered;
+  }
+
+  /** A module as `modulePath` names it, as far as it has a color in pictures: the first names of its
+      path, as many as divide the nodes most evenly among few modules. Repeated layers are one only
+      where that does not divide them. */
+  partOf(module) {
+    this.cut ??= this.chooseCut();
+    this.parts ??= new Map();
+    if (!this.parts.has(module)) this.parts.set(module, this.cut(module));
+    return this.parts.get(module);
+  }
+
+  chooseCut() {
+    const weights = new Map();
+    for (let node = 0; node < this.count; node++) {
+      const path = this.modulePath(node);
+      weights.set(path, (weights.get(path) ?? 0) + this.weight(node));
+    }
+    const total = this.totalWeight() || 1;
+    /** The entropy of the shares; less than 0 where too much would have no color. */
+    const evenness = (cut) => {
+      const sums = new Map();
+      for (const [path, weight] of weights) sums.set(cut(path), (sums.get(cut(path)) ?? 0) + weight / total);
+      const shares = [...sums.values()].sort((a, b) => b - a);
+      const rest = shares.slice(theme.series.length).reduce((sum, share) => sum + share, 0);
+      return rest > MOST_GRAY ? -1 : shares.reduce((sum, share) => sum - (share && share * Math.log(share)), 0);
+    };
+    const best = (name) => Array.from({ length: DEEPEST }, (_, depth) => (path) => path && pathNames(name(path)).slice(0, depth + 1).join("."))
+      .reduce((a, b) => (evenness(b) > evenness(a) + 1e-9 ? b : a));
+    const each = best((path) => path);
+    const layers = best((path) => this.layerOf(path));
+    return evenness(each) >= Math.min(EVEN, evenness(layers)) ? each : layers;
   }
 
   /** The number of the frame whose line the node belongs to; -1 for none. */
@@ -280,8 +316,9 @@ const NO_PLACE = [null, null, null, -1, [], -1, null, [], "(no module)"];
 
 /** What nodes are grouped by: the key of a node, and the name of a key. */
 const GROUPS = {
-  module: [(capture, node) => capture.modulePath(node), (_, module) => module],
-  layer: [(capture, node) => capture.layerOf(capture.modulePath(node)), (_, module) => module],
+  module: [(capture, node) => capture.modulePath(node), (_, module) => moduleText(module)],
+  layer: [(capture, node) => capture.layerOf(capture.modulePath(node)), (_, module) => moduleText(module)],
+  part: [(capture, node) => capture.partOf(capture.modulePath(node)), (_, module) => moduleText(module)],
   op: [(capture, node) => capture.op(node), (_, op) => op ?? "(outside any op)"],
   kernel: [(capture, node) => capture.title(node), (_, title) => title],
   line: [(capture, node) => capture.frame(node), (capture, frame) => capture.frameText(frame) || "(no line)"],
@@ -295,6 +332,11 @@ const GROUPS = {
 
 function moduleText(module) {
   return module || "(root)";
+}
+
+/** The names of a path of `modulePath`. The dots in the name of a range separate nothing. */
+function pathNames(path) {
+  return /(^|: )\(/.test(path) ? [path] : path.split(".");
 }
 
 /** By key, the values of its rows: a function from a node to nodes. */

@@ -130,7 +130,7 @@ class Details {
     const [before, after] = capture.neighbors(node).map((nodes) => [...nodes]);
     const other = capture.counterparts(node);
     const parts = [];
-    if (before.length || after.length) parts.push(drawNeighbors(capture, node, before, after));
+    if (before.length || after.length) parts.push(neighborBoxes(capture, node, before, after));
     const unneeded = before.filter((each) => capture.isUnneeded(each, node));
     const needless = after.filter((each) => capture.isUnneeded(node, each));
     if (unneeded.length) parts.push(make("p", {}, unneededText(capture, node, unneeded)));
@@ -230,19 +230,10 @@ function snippet(capture, frame, label) {
   return make("div.snippet", {},
     make("p.small", {}, make("span.muted", {}, `${label} `), frameLink(capture, frame), make("span.muted", {}, ` in ${name}`)),
     near.length > 0 && make("pre.code", {}, near.map((each) =>
-      make(numbers[each] === line ? "div.here" : "div", {}, make("span.line-number", {}, String(numbers[each])), lines[each].slice(indent) || " "))));
+      make(numbers[each] === line ? "div.here" : "div", {}, make("span.line-number", {}, String(numbers[each])), codeLine("span", lines[each].slice(indent))))));
 }
 
-// --- a small graph: what a node waits for, and what waits for it
-
-const SVG = "http://www.w3.org/2000/svg";
-
-function svg(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
+// --- what a node waits for, and what waits for it
 
 /** Why a node waits for others whose data it does not use. */
 function unneededText(capture, node, sources) {
@@ -251,53 +242,25 @@ function unneededText(capture, node, sources) {
   const why = stream >= 0 && sources.every((each) => capture.streamOf[each] === stream)
     ? `both were captured on the same stream (${capture.streams[stream]})`
     : "their streams were joined in between";
-  return `False dependency (dashed): this node waits for ${names} only because ${why}. Neither writes what the other uses.`;
+  return `False dependency (red): this node waits for ${names} only because ${why}. Neither writes what the other uses.`;
 }
 
 /** The same, seen from the node that is waited for. */
 function neededByNoneText(capture, targets) {
   const names = [...new Set(targets.map((each) => capture.op(each) ?? capture.title(each)))].join(", ");
-  return `False dependency (dashed): ${names} waits for this node and does not use what it writes. Click ${targets.length === 1 ? "it" : "one"} for the reason.`;
+  return `False dependency (red): ${names} waits for this node and does not use what it writes. Click ${targets.length === 1 ? "it" : "one"} for the reason.`;
 }
 
-function drawNeighbors(capture, node, before, after) {
-  const shown = [before, after].map((nodes) => nodes.slice(0, MOST_NEIGHBORS));
-  const rows = Math.max(1, shown[0].length, shown[1].length);
-  const [wide, high, gap, step] = [88, 34, 18, 40];
-  const height = rows * step + 14;
-  const middle = (rows * step) / 2;
-  const picture = svg("svg", { viewBox: `0 0 ${3 * wide + 2 * gap} ${height}`, class: "neighbors", role: "group" });
-  const box = (each, x, y, name) => {
-    const text = capture.op(each) ?? capture.title(each);
-    const time = capture.durationOf[each];
-    const label = svg("text", { x: x + 5, y: y + 14 }, text.length > 13 ? `${text.slice(0, 12)}…` : text);
-    const more = svg("text", { x: x + 5, y: y + 28, class: "more" }, time >= 0 ? timeText(time) : `node ${capture.id(each)}`);
-    const all = [`node ${capture.id(each)}`, ...nodeRows(capture, each).filter(Boolean)].join("\n");
-    const group = svg("g", { class: name, tabindex: 0, role: "button" }, svg("title", {}, all), svg("rect", { x, y, width: wide, height: high, rx: 3 }), label, more);
-    group.addEventListener("click", () => state.selectNode(each));
-    group.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      state.selectNode(each);
-    });
-    picture.append(group);
-  };
-  shown.forEach((nodes, side) => {
-    const top = middle - (nodes.length * step) / 2;
-    nodes.forEach((each, at) => {
-      const y = top + at * step + (step - high) / 2;
-      const x = side ? 2 * (wide + gap) : 0;
-      const [from, to] = side ? [wide + gap + wide, x] : [wide, wide + gap];
-      const [a, b] = side ? [middle, y + high / 2] : [y + high / 2, middle];
-      const pair = side ? [node, each] : [each, node];
-      picture.append(svg("path", { class: capture.isUnneeded(...pair) ? "unneeded" : "needed", d: `M${from} ${a}C${from + gap / 2} ${a} ${to - gap / 2} ${b} ${to} ${b}` }));
-      box(each, x, y, "neighbor");
-    });
-    const all = side ? after : before;
-    if (all.length > nodes.length) {
-      picture.append(svg("text", { x: side ? 2 * (wide + gap) : 0, y: height - 3, class: "more" }, `${numberText(all.length - nodes.length)} more`));
-    }
-  });
-  box(node, wide + gap, middle - high / 2, "self");
-  return picture;
+/** The node between what it waits for and what waits for it. */
+function neighborBoxes(capture, node, before, after) {
+  const box = (name, each, attributes) => make(name, { title: [`node ${capture.id(each)}`, ...nodeRows(capture, each).filter(Boolean)].join("\n"), ...attributes },
+    make("div.name", {}, capture.op(each) ?? capture.title(each)),
+    make("div.muted", {}, capture.durationOf[each] >= 0 ? timeText(capture.durationOf[each]) : `node ${capture.id(each)}`));
+  const column = (nodes, isUnneeded) => make("div", {},
+    nodes.slice(0, MOST_NEIGHBORS).map((each) => box(isUnneeded(each) ? "button.neighbor.unneeded" : "button.neighbor", each, { onclick: () => state.selectNode(each) })),
+    nodes.length > MOST_NEIGHBORS && make("span.muted", {}, `${numberText(nodes.length - MOST_NEIGHBORS)} more`));
+  const arrow = () => make("span", { "aria-hidden": "true" }, "→");
+  return make("div.neighbors", {},
+    column(before, (each) => capture.isUnneeded(each, node)), before.length > 0 && arrow(),
+    box("div.neighbor", node), after.length > 0 && arrow(), column(after, (each) => capture.isUnneeded(node, each)));
 }

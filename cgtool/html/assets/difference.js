@@ -3,6 +3,7 @@
 
 const CHANGE_COLORS = { changed: 2, moved: 4, removed: 1, added: 0 }; // of the series; others as a band
 const SIDE_GAP = 46; // between the lanes of A and of B
+const MOST_MODULES = 3; // that are named beside a kind of change
 const MOST_RIBBONS = 4000;
 const SLOWER = 1.1; // another time than this much more or less is not colored
 
@@ -66,6 +67,7 @@ class DifferenceView {
       click: (x, y) => this.click(x, y),
       step: (by) => this.step(by),
     });
+    this.lanes = new Lanes(this.plot);
     // The first graph with a difference; without any, times are what may differ.
     const first = graphs.findIndex(({ rows: [from, to] }) => difference.kind.subarray(from, to).some((kind) => kind > 0));
     if (first < 0 && difference.timed) this.way = way.value = "time";
@@ -100,8 +102,8 @@ class DifferenceView {
     });
     const most = Math.max(1, ...this.shown.map((layout) => layout?.length ?? 0));
     this.inTime = this.shown.some((layout) => layout?.inTime);
-    const rows = this.shown.reduce((sum, layout) => sum + (layout?.lanes.reduce((all, lane) => all + lane.rows.length, 0) ?? 0), 0);
-    this.area.style.flex = `0 0 ${(RULER + HEAD + SIDE_GAP + rows * (ROWS[0] + 9) + GAP) / TEXT}rem`;
+    const tall = this.shown.reduce((sum, layout) => sum + (layout ? Lanes.height(layout.lanes, ROWS[0]) : 0), RULER + HEAD + SIDE_GAP + GAP);
+    this.area.style.flex = `0 0 ${tall / TEXT}rem`;
     this.plot.extent(-0.01 * most, 1.01 * most, Math.min(this.inTime ? 100 : 4, most));
     this.color(this.way);
   }
@@ -111,7 +113,7 @@ class DifferenceView {
     const { captures, rowOf, kind, a, b } = this.difference;
     const [from, to] = this.graph.rows;
     const { lead, capture } = state;
-    const isOther = (row) => kind[row] > 0 || (this.way === "time" && this.fill(row) !== theme["band-2"]);
+    const isOther = (row) => kind[row] > 0 || (this.way === "time" && this.fill(row) !== this.same);
     let row = lead < 0 ? (by > 0 ? from - 1 : to) : rowOf[capture.number][lead];
     do row += by; while (row >= from && row < to && !isOther(row));
     if (row < from || row >= to) return;
@@ -122,155 +124,138 @@ class DifferenceView {
 
   color(way) {
     this.way = way;
-    const kind = this.difference.kind.subarray(...this.graph.rows);
+    const { kinds, kind, rowOf } = this.difference;
+    const own = kind.subarray(...this.graph.rows);
     const variable = (name) => (name in CHANGE_COLORS ? `var(--series-${CHANGE_COLORS[name]})` : "var(--band-2)");
-    const count = (at) => kind.reduce((sum, each) => sum + (each === at), 0);
+    const count = (at) => own.reduce((sum, each) => sum + (each === at), 0);
     const entries = way === "change"
-      ? this.difference.kinds.map((name, at) => [variable(name), name, count(at)]).filter(([, , count]) => count)
+      ? kinds.map((name, at) => [variable(name), name, count(at), this.modules(at)]).filter(([, , count]) => count)
       : [["var(--series-0)", "faster in B"], ["var(--band-2)", `within ${Math.round(100 * (SLOWER - 1))}%`], ["var(--series-1)", "slower in B"], ["var(--series-rest)", "in one capture only"]];
-    replace(this.legend, entries.map(([color, name, count]) => {
-      return legendEntry("span.entry", {}, color, name, count === undefined ? null : numberText(count));
+    replace(this.legend, entries.map(([color, name, count, modules = ""]) => {
+      return legendEntry("span.entry", {}, color, name, count === undefined ? null : `${numberText(count)}${modules}`);
     }));
+    this.rest = theme.series.length;
+    this.same = this.rest + 1;
+    this.of = rowOf.map((rows) => Uint8Array.from(rows, (row) => (row < 0 ? this.rest : this.fill(row))));
     this.plot.redraw();
   }
 
-  fill(row) {
-    const { kind } = this.difference;
-    if (this.way === "time") {
-      const ratio = this.difference.ratio(row);
-      if (Number.isNaN(ratio)) return theme.rest;
-      return ratio > SLOWER ? theme.series[1] : ratio < 1 / SLOWER ? theme.series[0] : theme["band-2"];
+  /** The modules with the most nodes of a kind of change, in words. */
+  modules(kind) {
+    if (!kind) return "";
+    const { a, b, captures, kind: kinds } = this.difference;
+    const counts = new Map();
+    for (let row = this.graph.rows[0]; row < this.graph.rows[1]; row++) {
+      if (kinds[row] !== kind) continue;
+      const capture = captures[b[row] >= 0 ? 1 : 0];
+      const name = capture.layerOf(capture.modulePath(b[row] >= 0 ? b[row] : a[row]));
+      counts.set(name, (counts.get(name) ?? 0) + 1);
     }
-    return theme.series[CHANGE_COLORS[this.difference.kinds[kind[row]]]] ?? theme["band-2"];
+    const ranked = [...counts].sort((x, y) => y[1] - x[1]);
+    const named = ranked.slice(0, MOST_MODULES).map(([name, count]) => `${moduleText(name)}${ranked.length > 1 ? ` ${numberText(count)}` : ""}`);
+    return ` (${named.join(", ")}${ranked.length > named.length ? `, ${numberText(ranked.length - named.length)} more` : ""})`;
+  }
+
+  /** The number of a row's color. */
+  fill(row) {
+    const { kinds, kind } = this.difference;
+    if (this.way !== "time") return CHANGE_COLORS[kinds[kind[row]]] ?? this.same;
+    const ratio = this.difference.ratio(row);
+    if (Number.isNaN(ratio)) return this.rest;
+    return ratio > SLOWER ? 1 : ratio < 1 / SLOWER ? 0 : this.same;
   }
 
   // --- drawing
 
   draw(context) {
-    const { plot } = this;
+    const { plot, lanes } = this;
     drawRuler(context, plot, RULER, (x, step) => (this.inTime ? markText(x, step) : numberText(Math.round(x))), 1);
-    let y = RULER - plot.top;
-    this.areas = [];
-    this.spots = [new Map(), new Map()]; // by side: where wide nodes are
+    const colors = [...theme.series, theme.rest, theme["band-2"]];
     const heads = [];
+    let y = RULER - plot.top;
+    lanes.clear();
     this.shown.forEach((layout, side) => {
       heads.push(y + HEAD / 2);
       y += HEAD;
-      for (const lane of layout?.lanes ?? []) {
-        for (const row of lane.rows) {
-          this.drawRow(context, layout, row, side, y);
-          y += ROWS[0] + 1;
-        }
-        y += 8;
-      }
+      if (layout) y = lanes.draw(context, layout, y, this.look(side, colors));
       if (side === 0) y += SIDE_GAP - HEAD;
     });
-    this.drawRibbons(context);
-    this.shown.forEach((layout, side) => this.drawHead(context, layout, side, heads[side]));
+    this.drawRibbons(context, colors);
+    const chosen = this.shown[state.capture.number];
+    if (chosen) {
+      for (const node of state.nodes.subarray(0, MOST_RIBBONS)) {
+        const spot = lanes.spot(chosen, node);
+        if (spot) lanes.frame(context, spot, ROWS[0]);
+      }
+    }
+    this.shown.forEach((layout, side) => drawHead(context, plot, "AB"[side], this.head(layout, side), heads[side]));
     plot.tall = y + plot.top;
   }
 
-  drawHead(context, layout, side, y) {
+  /** What is the same is pale; the bands of B are below its nodes, so that ribbons cross none. */
+  look(side, colors) {
+    const of = this.of[side];
+    return { capture: this.difference.captures[side], row: ROWS[0], of, colors, dim: colors, lit: (node) => of[node] !== this.same, below: side === 1 };
+  }
+
+  head(layout, side) {
     const { captures, names } = this.difference;
-    context.font = `600 12px ${theme.font}`;
-    context.fillStyle = theme.ink;
-    const length = layout?.inTime ? `, ${timeText(layout.length)}` : "";
-    const text = layout
-      ? `${captures[side].graphs[layout.graph].name}, ${countText(layout.end - layout.first, "node")}${length}`
-      : `not in ${names[side]}`;
-    drawText(context, `${"AB"[side]}: ${text}`, 8, y, this.plot.width - 16);
+    if (!layout) return `not in ${names[side]}`;
+    return `${captures[side].graphs[layout.graph].name}, ${countText(layout.end - layout.first, "node")}${layout.inTime ? `, ${timeText(layout.length)}` : ""}`;
   }
 
-  drawRow(context, layout, row, side, y) {
-    const { plot, difference } = this;
-    const rows = difference.rowOf[side];
-    const capture = difference.captures[side];
-    const isShown = state.capture === capture;
-    this.areas.push({ y, row, layout, side });
-    context.font = `11px ${theme.font}`;
-    context.textBaseline = "middle";
-    let [pixel, kind] = [-1, -1]; // a pixel shows its most unusual node
-    for (let at = layout.firstEnding(row, plot.x0); at < row.length; at++) {
-      const node = row[at];
-      const x = plot.px(layout.start(node));
-      if (x > plot.width) break;
-      const right = plot.px(layout.stop(node));
-      const index = rows[node];
-      const own = index < 0 ? 0 : difference.kind[index];
-      if (right - x < 1.5) {
-        const here = Math.floor(x);
-        if (here === pixel && own <= kind) continue;
-        [pixel, kind] = [here, own];
-      }
-      const color = index < 0 ? theme.rest : this.fill(index);
-      context.fillStyle = color;
-      context.fillRect(Math.max(x, -2), y, Math.max(1, Math.min(right, plot.width + 2) - Math.max(x, -2) - (right - x > 4 ? 1 : 0)), ROWS[0]);
-      if (right - x >= 1.5 || own > 0) this.spots[side].set(node, [x, right, y]);
-      if (right - x > 26) {
-        context.fillStyle = color === theme["band-2"] ? theme.ink : "#10151c";
-        drawText(context, capture.op(node) ?? capture.title(node), Math.max(x, 0) + 5, y + ROWS[0] / 2 + 0.5, Math.min(right, plot.width) - Math.max(x, 0) - 8);
-      }
-      if (isShown && state.mask?.[node]) {
-        context.strokeStyle = theme.ink;
-        context.lineWidth = 2;
-        context.strokeRect(x + 1, y + 1, Math.max(2, right - x - 3), ROWS[0] - 2);
-      }
-    }
-  }
-
-  /** From each node of A to the same in B. */
-  drawRibbons(context) {
-    const { difference } = this;
+  /** From each node of A in view to the same in B. */
+  drawRibbons(context, colors) {
+    const { difference, plot, lanes } = this;
+    const [a, b] = this.shown;
+    if (!a || !b) return;
     let drawn = 0;
-    for (const [node, [x, right, y]] of this.spots[0]) {
-      const row = difference.rowOf[0][node];
-      const other = row < 0 ? undefined : this.spots[1].get(difference.b[row]);
-      if (!other || drawn++ > MOST_RIBBONS) continue;
-      const [x2, right2, y2] = other;
-      const top = y + ROWS[0];
-      const middle = (top + y2) / 2;
-      context.beginPath();
-      context.moveTo(x, top);
-      context.bezierCurveTo(x, middle, x2, middle, x2, y2);
-      context.lineTo(Math.max(x2 + 0.7, right2 - 1), y2);
-      context.bezierCurveTo(right2, middle, right, middle, Math.max(x + 0.7, right - 1), top);
-      context.closePath();
-      context.globalAlpha = difference.kind[row] || this.way === "time" ? 0.5 : 0.3;
-      context.fillStyle = this.fill(row);
-      context.fill();
+    for (const { row: nodes, layout } of lanes.areas) {
+      if (!nodes || layout !== a) continue;
+      for (let at = a.firstEnding(nodes, plot.x0); at < nodes.length && a.start(nodes[at]) <= plot.x1; at++) {
+        const row = difference.rowOf[0][nodes[at]];
+        const [x, right, y] = lanes.spot(a, nodes[at]);
+        const isWide = right - x >= 1.5 || difference.kind[row] > 0;
+        const other = row < 0 || !isWide ? null : lanes.spot(b, difference.b[row]);
+        if (!other || drawn++ > MOST_RIBBONS) continue;
+        const [x2, right2, y2] = other;
+        const top = y + ROWS[0];
+        const middle = (top + y2) / 2;
+        context.beginPath();
+        context.moveTo(x, top);
+        context.bezierCurveTo(x, middle, x2, middle, x2, y2);
+        context.lineTo(Math.max(x2 + 0.7, right2 - 1), y2);
+        context.bezierCurveTo(right2, middle, right, middle, Math.max(x + 0.7, right - 1), top);
+        context.closePath();
+        context.globalAlpha = difference.kind[row] || this.way === "time" ? 0.5 : 0.3;
+        context.fillStyle = colors[this.fill(row)];
+        context.fill();
+      }
     }
     context.globalAlpha = 1;
   }
 
   // --- pointer
 
-  at(px, y) {
-    const area = this.areas?.find((each) => y >= each.y && y < each.y + ROWS[0]);
-    if (!area) return null;
-    const { row, layout, side } = area;
-    const x = this.plot.x(px);
-    const slack = 1.5 / this.plot.scale;
-    const at = row.findIndex((node) => layout.start(node) - slack <= x && x <= layout.stop(node) + slack);
-    return at < 0 ? null : { node: row[at], side };
+  hover(x, y, event) {
+    const thing = x === null ? null : this.lanes.at(x, y);
+    showThing(this.plot, event, thing, thing?.node === undefined ? [] : this.changes(thing));
   }
 
-  hover(x, y, event) {
-    const thing = x === null ? null : this.at(x, y);
-    this.plot.canvas.style.cursor = thing ? "pointer" : "";
-    if (!thing) return showTooltip(null, null);
-    const { difference } = this;
-    const row = difference.rowOf[thing.side][thing.node];
-    const ratio = row < 0 ? NaN : difference.ratio(row);
-    const times = Number.isNaN(ratio) ? null
-      : `${timeText(difference.captures[0].durationOf[difference.a[row]])} in A, ${timeText(difference.captures[1].durationOf[difference.b[row]])} in B`;
-    return showTooltip(event, [...nodeRows(difference.captures[thing.side], thing.node), row < 0 ? null : difference.kinds[difference.kind[row]], times]);
+  /** How a node differs from the same in the other capture. */
+  changes({ node, layout }) {
+    const { a, b, captures, kind, kinds, rowOf } = this.difference;
+    const row = rowOf[layout.capture.number][node];
+    if (row < 0) return [];
+    const isTimed = !Number.isNaN(this.difference.ratio(row));
+    return [kinds[kind[row]], isTimed && `${timeText(captures[0].durationOf[a[row]])} in A, ${timeText(captures[1].durationOf[b[row]])} in B`];
   }
 
   click(x, y) {
-    const thing = this.at(x, y);
+    const thing = this.lanes.at(x, y);
     if (!thing) return state.clear();
-    state.open(this.difference.captures[thing.side]);
-    return state.selectNode(thing.node);
+    state.open(thing.layout.capture);
+    return thing.module === undefined ? state.selectNode(thing.node) : selectModule(thing.layout.capture, thing.module);
   }
 
   resume() {

@@ -27,6 +27,15 @@ function replace(element, ...children) {
   return append(element, children);
 }
 
+/** A line of code that is broken where there is no room: what follows is indented as in the code, and a
+    little more. */
+function codeLine(name, text) {
+  const line = make(name, {}, text || " ");
+  line.style.setProperty("--hang", `${Math.max(0, text.search(/\S/)) + 2}ch`);
+  line.classList.add("code-line");
+  return line;
+}
+
 /** Text of a message: what is between backticks is code. */
 function prose(text) {
   return text.split("`").map((part, at) => (at % 2 && part ? make("code", {}, part) : part));

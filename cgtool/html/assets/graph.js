@@ -1,14 +1,6 @@
 "use strict";
 // The Graph view: lanes by stream, in time or in order; forward above backward.
 
-const RULER = 22;
-const HEAD = 26; // of a graph
-const BAND = 17;
-const LETTER = 6.5; // how wide one is
-const ROWS = [24, 66]; // how tall a row of nodes is: there may be few
-const GAP = 10;
-const TOGETHER = 6; // graphs that are shown at once, of a capture that has no more
-
 class GraphView {
   static title = "Graph";
 
@@ -19,13 +11,15 @@ class GraphView {
     this.extras = { critical: false, edges: false, unneeded: false };
     this.legend = make("div.legend");
     this.area = make("div.plot-host");
-    append(host, [this.toolbar(), this.area, this.legend]);
+    this.content = make("div.scroll.below");
+    append(host, [this.toolbar(), this.area, this.legend, this.content]);
     this.plot = new Plot(this.area, "Nodes of the graph by stream and time", {
       draw: (context) => this.draw(context),
       hover: (x, y, event) => this.hover(x, y, event),
       click: (x, y, event) => this.click(x, y, event),
       step: (by) => this.step(by),
     });
+    this.lanes = new Lanes(this.plot);
     this.showGraphs(this.shown);
     state.on("selection", () => this.reveal(), capture);
     state.on("color", () => this.recolor(), capture);
@@ -93,7 +87,27 @@ class GraphView {
     const most = Math.max(1, ...layouts.map((layout) => layout.length));
     this.plot.extent(-0.01 * most, 1.01 * most, this.inTime ? Math.min(100, most) : Math.min(4, most));
     this.plot.top = 0;
+    this.area.style.flex = `0 1 ${this.tall(ROWS[1]) / TEXT}rem`;
+    this.list();
     this.recolor();
+  }
+
+  /** The nodes that are shown, as a table. */
+  list() {
+    const { capture } = this;
+    const nodes = this.visible().flatMap((layout) => layout.nodes());
+    const has = (value) => nodes.some((node) => value(node));
+    const graphs = this.shown.length > 1 && { name: "graph", value: (node) => capture.graphs[capture.graphOf[node]].name };
+    this.table = new SortedTable([
+      { name: "op", value: (node) => capture.op(node) ?? capture.title(node), link: (node) => state.selectNode(node) },
+      graphs,
+      { name: "node", number: true, value: (node) => capture.id(node) },
+      this.inTime && { name: "time", number: true, value: (node) => (capture.durationOf[node] < 0 ? null : capture.durationOf[node]), text: timeText },
+      has((node) => capture.module(node) !== null) && { name: "module", value: (node) => capture.modulePath(node) },
+      has((node) => capture.frame(node) >= 0) && { name: "line", value: (node) => capture.frameText(capture.frame(node)) },
+      has((node) => capture.kernelOf[node] >= 0) && { name: "kernel", value: (node) => capture.title(node) },
+    ].filter(Boolean), nodes, { label: "nodes", sort: "", marked: (node) => state.mask !== null && state.mask[node] === 1 });
+    replace(this.content, this.table.element);
   }
 
   visible() {
@@ -123,16 +137,6 @@ class GraphView {
 
   // --- drawing
 
-  /** How tall the bands of a depth are: they open as one zooms in. */
-  bandHeights(lane) {
-    let most = BAND;
-    return lane.bands.map(({ typical }, depth) => {
-      const open = Math.max(0, Math.min(1, (typical * this.plot.scale - 6) / 22));
-      most = Math.min(most, BAND * (depth === 0 ? Math.max(open, 0.5) : open));
-      return most < 2 ? 0 : most;
-    });
-  }
-
   draw(context) {
     const { plot } = this;
     drawRuler(context, plot, RULER, (x, step) => (this.inTime ? markText(x, step) : numberText(Math.round(x))), 1);
@@ -142,8 +146,7 @@ class GraphView {
     context.rect(0, RULER, plot.width, plot.height - RULER);
     context.clip();
     this.row = this.rowHeight();
-    this.areas = []; // of what can be clicked
-    this.places = new Map(); // of lanes, for edges
+    this.lanes.clear();
     for (const layout of this.visible()) {
       y = this.drawGraph(context, layout, y);
     }
@@ -154,155 +157,37 @@ class GraphView {
     context.restore();
   }
 
+  /** How tall everything is, with rows of this height. */
+  tall(row) {
+    return this.visible().reduce((sum, { lanes }) => sum + HEAD + Lanes.height(lanes, row) + GAP, RULER + GAP);
+  }
+
   /** Taller where all rows fit then. */
   rowHeight() {
-    let [fixed, rows] = [RULER, 0];
-    for (const layout of this.visible()) {
-      fixed += HEAD + GAP;
-      for (const lane of layout.lanes) {
-        fixed += 23 + lane.bands.length * (BAND + 1);
-        rows += lane.rows.length;
-      }
-    }
-    return Math.max(ROWS[0], Math.min(ROWS[1], Math.floor((this.plot.height - fixed) / rows) - 1));
+    const rows = this.visible().reduce((sum, { lanes }) => lanes.reduce((all, lane) => all + lane.rows.length, sum), 0);
+    return Math.max(ROWS[0], Math.min(ROWS[1], Math.floor((this.plot.height - this.tall(-1)) / rows) - 1));
   }
 
   drawGraph(context, layout, y) {
     const { plot, capture } = this;
     const graph = capture.graphs[layout.graph];
-    const count = layout.end - layout.first;
-    context.font = `600 12px ${theme.font}`;
-    context.fillStyle = theme.ink;
-    context.textBaseline = "middle";
-    const name = graph.name || "(no name)";
-    const room = plot.width / 2;
-    drawText(context, name, 8, y + HEAD / 2, room);
-    const after = 16 + Math.min(room, widthOf(context, name));
-    context.font = `12px ${theme.font}`;
-    context.fillStyle = theme.muted;
     const drawn = `, ${timeText(layout.length)} from first start to last end`;
     const replay = graph.replay === null ? "" : ` under the profiler; a replay without it takes ${timeText(graph.replay)}`;
     const length = layout.inTime ? drawn + replay : ", in execution order (not timed)";
-    context.fillText(`${countText(count, "node")}${length}`, after, y + HEAD / 2);
-    y += HEAD;
-    for (const lane of layout.lanes) {
-      if (layout.lanes.length > 1) {
-        context.font = `11px ${theme.font}`;
-        context.fillStyle = theme.muted;
-        drawText(context, `${lane.name}, ${countText(lane.count, "node")}`, 8, y + 8, plot.width - 16);
-        y += 17;
-      }
-      for (const [depth, height] of this.bandHeights(lane).entries()) {
-        if (!height) break;
-        this.drawBands(context, layout, lane.bands[depth], y, height, depth);
-        y += height + 1;
-      }
-      for (const row of lane.rows) {
-        this.drawRow(context, layout, row, y);
-        y += this.row + 1;
-      }
-      y += 6;
-    }
-    return y + GAP;
+    drawHead(context, plot, graph.name || "(no name)", `${countText(layout.end - layout.first, "node")}${length}`, y + HEAD / 2);
+    return this.lanes.draw(context, layout, y + HEAD, this.look(layout)) + GAP;
   }
 
-  drawBands(context, layout, bands, y, height, depth) {
-    const { plot } = this;
-    if (y > plot.height || y + height < RULER) return;
-    const { names } = this.capture.prefixes;
-    const { starts, ends } = bands;
-    this.areas.push({ y, height, bands, layout });
-    context.font = `11px ${theme.font}`;
-    context.textBaseline = "middle";
-    let drawn = -1; // bands of less than a pixel are drawn once
-    for (let at = Math.max(0, firstAbove(ends, plot.x0)); at < starts.length && starts[at] < plot.x1; at++) {
-      const x = Math.max(-2, plot.px(starts[at]));
-      const right = Math.min(plot.width + 2, plot.px(ends[at]));
-      if (right <= drawn) continue;
-      const wide = Math.max(1, right - x - (right - x > 3 ? 1 : 0));
-      context.fillStyle = at % 2 ? theme.band : theme["band-2"];
-      context.fillRect(x, y, wide, height);
-      drawn = right - x < 1 ? x + 1 : right;
-      if (height > 11 && wide > 18) {
-        context.fillStyle = theme.ink;
-        const name = names[bands.names[at]];
-        const shown = depth === 0 ? name : name.slice(name.lastIndexOf(".", name.lastIndexOf(".") - 1) + 1);
-        drawText(context, wide > 7 * name.length ? name : shown, Math.max(x, 0) + 5, y + height / 2 + 0.5, wide - 8 + Math.min(x, 0));
-      }
-    }
-  }
-
-  drawRow(context, layout, row, y) {
-    const { plot, capture, colors, row: tall } = this;
-    if (y > plot.height || y + tall < RULER) return;
-    const { starts, ends, first } = layout;
-    this.areas.push({ y, height: tall, row, layout });
-    const { of, colors: full, dim } = colors;
+  look(layout) {
     // A single node gets a frame and its links; several nodes stand out by their colors.
     const mask = state.lead < 0 ? state.mask : null;
-    const { critical } = capture;
+    const { capture, row } = this;
     const onPath = this.extras.critical;
-    const [scale, x0, x1] = [plot.scale, plot.x0, plot.x1];
-    context.font = `11px ${theme.font}`;
-    context.textBaseline = "middle";
-    // Nodes of less than two pixels: each pixel gets the color of its longest node, and
-    // neighboring pixels of one color are drawn at once.
-    let [pixel, best, bestLength, bestLit] = [-1, -1, -1, false];
-    let [runFrom, runTo, runColor] = [0, -1, ""];
-    const endRun = () => {
-      if (runTo >= runFrom && runColor) {
-        context.fillStyle = runColor;
-        context.fillRect(runFrom, y, runTo - runFrom + 1, tall);
-      }
-      [runFrom, runTo, runColor] = [0, -1, ""];
+    return {
+      ...this.colors, capture, row,
+      lit: (node) => (!mask || mask[node] === 1) && (!onPath || capture.critical[node] === 1),
+      lines: (node, name, room) => this.moreLines(layout, node, name, room),
     };
-    const endPixel = () => {
-      if (pixel < 0) return;
-      const color = bestLit ? full[of[best]] : dim[of[best]];
-      if (color === runColor && pixel === runTo + 1) runTo = pixel;
-      else {
-        endRun();
-        [runFrom, runTo, runColor] = [pixel, pixel, color];
-      }
-      pixel = -1;
-    };
-    for (let at = layout.firstEnding(row, x0); at < row.length; at++) {
-      const node = row[at];
-      const start = starts[node - first];
-      if (start > x1) break;
-      const length = ends[node - first] - start;
-      const wide = length * scale;
-      const x = (start - x0) * scale;
-      const lit = (!mask || mask[node] === 1) && (!onPath || critical[node] === 1);
-      if (wide < 2) {
-        const here = Math.max(0, Math.floor(x));
-        if (here !== pixel) {
-          endPixel();
-          [pixel, best, bestLength, bestLit] = [here, node, length, lit];
-        } else if ((lit && !bestLit) || (lit === bestLit && length > bestLength)) {
-          [best, bestLength, bestLit] = [node, length, lit];
-        }
-        continue;
-      }
-      endPixel();
-      endRun();
-      const left = Math.max(x, -2);
-      const right = Math.min(x + wide, plot.width + 2);
-      context.fillStyle = lit ? full[of[node]] : dim[of[node]];
-      context.fillRect(left, y, right - left - (wide > 4 ? 1 : 0), tall);
-      if (right - left > 26) {
-        context.fillStyle = lit ? "#10151c" : theme.muted;
-        const at = Math.max(left, 0);
-        const room = right - at - 8;
-        const name = capture.op(node) ?? capture.title(node);
-        const lines = this.moreLines(layout, node, name, room).slice(0, Math.floor(tall / 18) - 1);
-        const step = tall / (lines.length + 2);
-        drawText(context, name, at + 5, y + (lines.length ? step : tall / 2) + 0.5, room);
-        lines.forEach(([text, least], line) => drawText(context, text, at + 5, y + (line + 2) * step + 1, room, least));
-      }
-    }
-    endPixel();
-    endRun();
   }
 
   /** What is below the name of a node where there is room: its time, then its kernel. With each, of
@@ -315,29 +200,14 @@ class GraphView {
 
   /** Where a node is drawn: `[x, right, y]`; null if it is not. */
   spot(node) {
-    for (const { row, layout, y } of this.areas) {
-      if (!row || node < layout.first || node >= layout.end) continue;
-      if (!layout.rowOf) {
-        layout.rowOf = new Map();
-        for (const lane of layout.lanes) for (const each of lane.rows) for (const one of each) layout.rowOf.set(one, each);
-      }
-      if (layout.rowOf.get(node) === row) {
-        return [this.plot.px(layout.start(node)), this.plot.px(layout.stop(node)), y];
-      }
-    }
-    return null;
-  }
-
-  /** A place of a line's end: far outside, the browser takes seconds to dash what is not seen. */
-  near(x) {
-    const { width } = this.plot;
-    return Math.max(-width, Math.min(x, 2 * width));
+    const layout = this.layouts.get(this.capture.graphOf[node]);
+    return layout ? this.lanes.spot(layout, node) : null;
   }
 
   curve(context, from, to) {
     const [a, b] = [this.spot(from), this.spot(to)];
     if (!a || !b) return;
-    const [x, right] = [this.near(a[1]), this.near(b[0])];
+    const [x, right] = [this.lanes.near(a[1]), this.lanes.near(b[0])];
     if (Math.max(x, right) < 0 || Math.min(x, right) > this.plot.width) return;
     const same = a[2] === b[2];
     const [y, end] = same ? [a[2] + 2, b[2] + 2] : [a[2] + this.row / 2, b[2] + this.row / 2];
@@ -354,7 +224,7 @@ class GraphView {
     const { capture, plot } = this;
     context.lineWidth = 1;
     context.strokeStyle = theme.muted;
-    for (const { row, layout } of [...this.areas]) {
+    for (const { row, layout } of this.lanes.areas) {
       if (!row) continue;
       const shown = row.filter((node) => layout.stop(node) >= plot.x0 && layout.start(node) <= plot.x1);
       if (shown.length > plot.width / 6) continue;
@@ -390,10 +260,7 @@ class GraphView {
     const node = state.lead;
     const spot = node < 0 ? null : this.spot(node);
     if (!spot) return;
-    context.strokeStyle = theme.ink;
-    context.lineWidth = 2;
-    const [left, right] = [this.near(spot[0]), this.near(spot[1])];
-    context.strokeRect(left - 1, spot[2] - 1, Math.max(3, right - left + 1), this.row + 2);
+    this.lanes.frame(context, spot, this.row);
     const [before, after] = this.capture.neighbors(node);
     context.lineWidth = 1.5;
     context.strokeStyle = theme.ink;
@@ -406,7 +273,7 @@ class GraphView {
       if (!a || !b) continue;
       const [top, low] = a[2] < b[2] ? [a, b] : [b, a];
       context.beginPath();
-      const [x, end] = [top, low].map(([left, right]) => this.near((left + right) / 2));
+      const [x, end] = [top, low].map(([left, right]) => this.lanes.near((left + right) / 2));
       const [y, floor] = [top[2] + this.row, low[2]];
       context.moveTo(x, y);
       context.bezierCurveTo(x, (y + floor) / 2, end, (y + floor) / 2, end, floor);
@@ -417,44 +284,12 @@ class GraphView {
 
   // --- pointer and keys
 
-  /** What is at a place: `{node}`, `{module, from, to}` or null. */
-  at(px, y) {
-    const area = this.areas?.find((each) => y >= each.y && y < each.y + each.height);
-    if (!area || y < RULER) return null;
-    const { plot } = this;
-    const { layout } = area;
-    const x = plot.x(px);
-    const slack = 1.5 / plot.scale;
-    if (area.row) {
-      const { row } = area;
-      let best = -1;
-      for (let at = layout.firstEnding(row, x - slack); at < row.length && layout.start(row[at]) <= x + slack; at++) {
-        const node = row[at];
-        if (best < 0 || layout.stop(node) - layout.start(node) > layout.stop(best) - layout.start(best)) best = node;
-      }
-      return best < 0 ? null : { node: best };
-    }
-    const { bands } = area;
-    const at = firstAbove(bands.ends, x);
-    if (at >= bands.starts.length || bands.starts[at] > x) return null;
-    const module = this.capture.prefixes.names[bands.names[at]];
-    return { module, layout, from: bands.starts[at], to: bands.ends[at] };
-  }
-
   hover(x, y, event) {
-    const thing = x === null ? null : this.at(x, y);
-    this.plot.canvas.style.cursor = thing ? "pointer" : "";
-    if (!thing) return showTooltip(null, null);
-    const { capture } = this;
-    if (thing.module !== undefined) {
-      const length = this.inTime ? timeText(thing.to - thing.from) : countText(thing.to - thing.from, "node");
-      return showTooltip(event, [thing.module, capture.types[thing.module] ?? null, length]);
-    }
-    showTooltip(event, nodeRows(capture, thing.node));
+    showThing(this.plot, event, x === null ? null : this.lanes.at(x, y));
   }
 
   click(x, y, event) {
-    const thing = this.at(x, y);
+    const thing = this.lanes.at(x, y);
     const again = event.timeStamp - (this.clicked ?? -1000) < 350;
     this.clicked = event.timeStamp;
     if (!thing) return state.clear();
@@ -463,7 +298,7 @@ class GraphView {
       return selectModule(this.capture, thing.module);
     }
     if (again) {
-      const layout = this.layouts.get(this.capture.graphOf[thing.node]);
+      const { layout } = thing;
       const [start, stop] = [layout.start(thing.node), layout.stop(thing.node)];
       return this.zoomTo(start - 4 * (stop - start), stop + 4 * (stop - start));
     }
@@ -494,6 +329,9 @@ class GraphView {
 
   /** Shows what was selected elsewhere. */
   reveal() {
+    this.table.mark();
+    if (state.lead >= 0) this.table.element.querySelector("tr.marked")?.scrollIntoView({ block: "nearest" });
+    this.content.scrollLeft = 0;
     const node = state.lead >= 0 ? state.lead : state.nodes[0];
     if (node === undefined || this.quiet) return this.plot.redraw();
     const graph = this.capture.graphOf[node];

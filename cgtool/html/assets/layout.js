@@ -1,26 +1,117 @@
 "use strict";
-// Where the nodes of a graph are drawn: in time where they were timed, else in the order that their
-// edges allow; a lane for each stream, with the modules as bands above its nodes.
+// Where nodes are drawn: in time where they were timed, else in the order that their edges allow; a
+// lane for each stream, with the modules as bands above its nodes.
 
 const MOST_ROWS = 8; // of nodes that run at the same time in one lane
-const DEEPEST = 8; // names of a module path
 
-class GraphLayout {
-  /** `inOrder`: even if its nodes were timed. */
+/** Nodes from `first` to before `end`, with the start and the end of each. */
+class NodeLayout {
+  constructor(capture, first, end) {
+    Object.assign(this, { capture, first, end });
+    this.starts = new Float64Array(end - first);
+    this.ends = new Float64Array(end - first);
+  }
+
+  nodes() {
+    return Array.from(this.starts, (_, at) => this.first + at);
+  }
+
+  start(node) {
+    return this.starts[node - this.first];
+  }
+
+  stop(node) {
+    return this.ends[node - this.first];
+  }
+
+  /** A lane for each stream of these nodes: `bands(sorted)` is drawn above its rows. */
+  streams(nodes, bands) {
+    const { capture } = this;
+    const byStream = numbersBy(nodes.map((node) => capture.streamOf[node]));
+    return [...byStream].sort(([a], [b]) => a - b).map(([stream, places]) => {
+      const sorted = places.map((at) => nodes[at]).sort((a, b) => this.start(a) - this.start(b) || a - b);
+      return {
+        name: stream < 0 ? "no stream" : capture.streams[stream],
+        count: sorted.length,
+        rows: this.rows(sorted),
+        bands: bands(sorted),
+      };
+    });
+  }
+
+  /** Nodes that run at the same time are in different rows. */
+  rows(sorted) {
+    const rows = [[]];
+    const free = [0];
+    for (const node of sorted) {
+      let row = free.findIndex((end) => end <= this.start(node));
+      if (row < 0) {
+        row = Math.min(rows.length, MOST_ROWS - 1);
+        if (row === rows.length) rows.push([]);
+      }
+      free[row] = Math.max(free[row] ?? 0, this.stop(node));
+      rows[row].push(node);
+    }
+    return rows.map((row) => Int32Array.from(row));
+  }
+
+  /** The first place in a row whose node ends at `x` or later: nodes of a row do not overlap, so
+      their ends rise. */
+  firstEnding(row, x) {
+    return firstWhere(row.length, (at) => this.stop(row[at]) >= x);
+  }
+
+  /** Neighbors with the same name as one band each: `name(node)` is the number of a name in
+      `texts`; -1 for none. */
+  visits(sorted, texts, name) {
+    const [starts, ends, names] = [[], [], []];
+    let last = -1;
+    for (const node of sorted) {
+      const own = name(node);
+      if (own >= 0 && own === last) {
+        ends[ends.length - 1] = Math.max(ends.at(-1), this.stop(node));
+      } else if (own >= 0) {
+        starts.push(this.start(node));
+        ends.push(this.stop(node));
+        names.push(own);
+      }
+      last = own;
+    }
+    return {
+      starts: Float64Array.from(starts), ends: Float64Array.from(ends), names: Int32Array.from(names), texts,
+      typical: typicalLength(starts.map((start, at) => ends[at] - start)),
+    };
+  }
+
+  /** By depth, the visits to modules: neighbors with the same first names of their path. */
+  bands(sorted) {
+    const { capture } = this;
+    const paths = capture.prefixes ??= modulePrefixes(capture);
+    const bands = [];
+    for (let depth = 0; depth < DEEPEST; depth++) {
+      const visits = this.visits(sorted, paths.names, (node) => (capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1)));
+      if (!visits.names.length) break;
+      bands.push(visits);
+    }
+    return bands;
+  }
+}
+
+/** One graph. `inOrder`: even if its nodes were timed. */
+class GraphLayout extends NodeLayout {
   constructor(capture, graph, inOrder = false) {
-    this.capture = capture;
+    super(capture, ...capture.graphs[graph].nodes);
     this.graph = graph;
-    [this.first, this.end] = capture.graphs[graph].nodes;
     this.place(inOrder);
-    this.lanes = this.streams().map(([stream, nodes]) => this.lane(stream, nodes));
+  }
+
+  get lanes() {
+    return (this.placed ??= this.streams(this.nodes(), (sorted) => this.bands(sorted)));
   }
 
   /** The start and the end of each node. */
   place(inOrder) {
     const { capture, first } = this;
-    const count = this.end - first;
-    this.starts = new Float64Array(count);
-    this.ends = new Float64Array(count);
     const started = !inOrder && capture.startOf.subarray(first, this.end).some((start) => start >= 0);
     const timed = !inOrder && capture.durationOf.subarray(first, this.end).some((time) => time >= 0);
     this.inTime = timed;
@@ -69,81 +160,6 @@ class GraphLayout {
       for (const target of after(first + at)) if (--waits[target - first] === 0) ready.push(target - first);
     }
     return ready;
-  }
-
-  streams() {
-    const byStream = numbersBy(this.capture.streamOf.subarray(this.first, this.end));
-    return [...byStream].sort(([a], [b]) => a - b).map(([stream, places]) => [stream, places.map((at) => this.first + at)]);
-  }
-
-  lane(stream, nodes) {
-    const sorted = nodes.sort((a, b) => this.start(a) - this.start(b) || a - b);
-    return {
-      name: stream < 0 ? "no stream" : this.capture.streams[stream],
-      count: nodes.length,
-      rows: this.rows(sorted),
-      bands: this.bands(sorted),
-    };
-  }
-
-  start(node) {
-    return this.starts[node - this.first];
-  }
-
-  stop(node) {
-    return this.ends[node - this.first];
-  }
-
-  /** Nodes that run at the same time are in different rows. */
-  rows(sorted) {
-    const rows = [[]];
-    const free = [0];
-    for (const node of sorted) {
-      let row = free.findIndex((end) => end <= this.start(node));
-      if (row < 0) {
-        row = Math.min(rows.length, MOST_ROWS - 1);
-        if (row === rows.length) rows.push([]);
-      }
-      free[row] = Math.max(free[row] ?? 0, this.stop(node));
-      rows[row].push(node);
-    }
-    return rows.map((row) => Int32Array.from(row));
-  }
-
-  /** The first place in a row whose node ends at `x` or later: nodes of a row do not overlap, so
-      their ends rise. */
-  firstEnding(row, x) {
-    return firstWhere(row.length, (at) => this.stop(row[at]) >= x);
-  }
-
-  /** By depth, the visits to modules: neighbors with the same first names of their path. */
-  bands(sorted) {
-    const { capture } = this;
-    const paths = capture.prefixes ??= modulePrefixes(capture);
-    const bands = [];
-    for (let depth = 0; depth < DEEPEST; depth++) {
-      const [starts, ends, names] = [[], [], []];
-      let last = -1;
-      sorted.forEach((node) => {
-        const name = capture.originOf[node] < 0 ? -1 : (paths.of[capture.originOf[node]][depth] ?? -1);
-        if (name >= 0 && name === last) {
-          ends[ends.length - 1] = Math.max(ends.at(-1), this.stop(node));
-        } else if (name >= 0) {
-          starts.push(this.start(node));
-          ends.push(this.stop(node));
-          names.push(name);
-        }
-        last = name;
-      });
-      if (!names.length) break;
-      bands.push({
-        starts: Float64Array.from(starts),
-        ends: Float64Array.from(ends),
-        names: Int32Array.from(names),
-        typical: typicalLength(starts.map((start, at) => ends[at] - start)),
-      });
-    }
-    return bands;
   }
 }
 

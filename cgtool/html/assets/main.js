@@ -24,8 +24,9 @@ class Page {
     const theme = make("button.icon", { title: "Light or dark", "aria-label": "Light or dark", onclick: () => toggleTheme() }, "◐");
     this.main = make("main");
     this.aside = make("aside", { "aria-label": "selection", hidden: true });
+    this.copy = make("button", { title: "Copy the picture of this view; where the browser does not allow that, save it", onclick: () => this.copyImage() }, "Copy image");
     const keys = make("button.icon", { title: "Keys (?)", "aria-label": "Keys", onclick: showKeys }, "?");
-    document.body.append(make("header", {}, this.title, this.sides, this.tabs, this.search.element, make("div", {}, keys, theme)), this.main, this.aside);
+    document.body.append(make("header", {}, this.title, this.sides, this.tabs, this.search.element, make("div", {}, this.copy, keys, theme)), this.main, this.aside);
     new Details(this.aside);
     state.on("view", () => this.show());
     state.on("capture", () => this.choose());
@@ -87,7 +88,19 @@ class Page {
       opened.host.hidden = false;
       opened.view.resume?.();
     }
+    this.copy.hidden = !this.host.querySelector("canvas.plot");
     history.replaceState(null, "", `#${view}`);
+  }
+
+  /** The element of the view that is shown. */
+  get host() {
+    return this.opened.get(state.view).host;
+  }
+
+  async copyImage() {
+    const name = `${state.capture.spec} ${state.view}`;
+    this.copy.textContent = await copyImage(imageOf(this.host, document.title), name);
+    setTimeout(() => (this.copy.textContent = "Copy image"), 1500);
   }
 
   key(event) {
@@ -371,7 +384,7 @@ function printLight(isPrinting) {
     delete root.dataset.theme;
   }
   changeTheme();
-  window.page?.opened.get(state.view)?.view.plot?.print(isPrinting);
+  for (const canvas of document.querySelectorAll(".view:not([hidden]) canvas.plot")) canvas.plot.print(isPrinting);
 }
 
 // --- start

@@ -5,13 +5,99 @@ const CURVE = 84; // height of the bytes in use
 const MOST_STREAMS = 4; // that are named
 const MOST_LIT = 20000; // selected nodes whose arguments are looked at
 
+/** Bytes in use after each event that changes them, of all and by color (of nodes, as `coloring`
+    numbers them), and the event with the most. */
+class MemoryUse {
+  constructor(blocks, members) {
+    this.blocks = blocks;
+    this.changes = members.flatMap((block) => {
+      const begin = [blocks.from[block], blocks.bytes[block], block];
+      return blocks.to[block] < 0 ? [begin] : [begin, [blocks.to[block], -blocks.bytes[block], block]];
+    }).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    this.events = Float64Array.from(this.changes, ([event]) => event);
+    let now = 0;
+    this.bytes = Float64Array.from(this.changes, ([, change]) => (now += change));
+    const peak = this.bytes.reduce((best, bytes, at) => (bytes > this.bytes[best] ? at : best), 0);
+    [this.peakEvent, this.most] = [this.events[peak] ?? 0, this.bytes[peak] ?? 0];
+  }
+
+  at(event) {
+    const at = firstAbove(this.events, event) - 1;
+    return at < 0 ? 0 : this.bytes[at];
+  }
+
+  color({ of, colors }) {
+    const { node } = this.blocks;
+    this.colors = colors;
+    const now = new Float64Array(colors.length);
+    this.stacks = colors.map(() => new Float64Array(this.changes.length));
+    this.changes.forEach(([, change, block], at) => {
+      now[node[block] < 0 ? colors.length - 1 : of[node[block]]] += change;
+      now.forEach((bytes, color) => (this.stacks[color][at] = bytes));
+    });
+  }
+
+  /** Draws the colors one above the other, so tall at the peak. */
+  draw(context, plot, bottom, height) {
+    const { events, bytes } = this;
+    // Where the bytes change, in whole pixels, and the event there: a pixel shows the most of its own.
+    const steps = [];
+    let first = Math.max(0, firstAbove(events, plot.x0) - 1);
+    while (first < events.length && events[first] <= plot.x1) {
+      const x = Math.max(0, Math.round(plot.px(events[first])));
+      const end = plot.x(x + 0.5);
+      let [most, last] = [first, first];
+      while (last + 1 < events.length && events[last + 1] < end) {
+        if (bytes[++last] > bytes[most]) most = last;
+      }
+      steps.push([x, most]);
+      if (most !== last) steps.push([x + 1, last]);
+      first = last + 1;
+    }
+    const base = new Float64Array(steps.length);
+    const y = (value) => bottom - (value / (this.most || 1)) * height;
+    this.stacks.forEach((stack, color) => {
+      context.fillStyle = this.colors[color];
+      steps.forEach(([x, event], at) => {
+        const right = steps[at + 1]?.[0] ?? plot.width;
+        if (right > x && stack[event]) context.fillRect(x, y(base[at] + stack[event]), right - x, (stack[event] / this.most) * height);
+        base[at] += stack[event];
+      });
+    });
+  }
+}
+
+/** The events with which graphs begin: `[graph, event]`. */
+function beginsOf(blocks, members) {
+  const begins = new Map();
+  for (const block of members) {
+    const graph = blocks.graph[block];
+    if (!(begins.get(graph) <= blocks.from[block])) begins.set(graph, blocks.from[block]);
+  }
+  return begins;
+}
+
+/** Marks where graphs begin, along a line. */
+function drawBegins(context, plot, capture, begins, y) {
+  context.font = `11px ${theme.font}`;
+  context.textBaseline = "middle";
+  for (const [graph, event] of begins) {
+    const x = Math.round(plot.px(event));
+    const { name } = capture.graphs[graph];
+    context.fillStyle = theme.page;
+    context.fillRect(x, y - 9, widthOf(context, name) + 10, 18);
+    context.fillStyle = theme.muted;
+    context.fillRect(x, y - 9, 1, 18);
+    context.fillText(name, x + 5, y);
+  }
+}
+
 class MemoryView {
   static title = "Memory";
 
   constructor(host, capture) {
     this.capture = capture;
     this.pool = 0;
-    this.even = true;
     const pick = make("select", { "aria-label": "pool", onchange: () => this.show(Number(pick.value)) },
       capture.pools.map(({ name, reserved }, at) => make("option", { value: at }, `${name}, ${bytesText(reserved)}`)));
     this.sentence = make("p.muted");
@@ -24,8 +110,7 @@ class MemoryView {
         capture.pools.length > 1 && make("label", {}, "Pool ", pick),
         colorPicker(capture),
         make("button", { onclick: () => this.fit() }, "Fit"),
-        make("button", { onclick: () => this.choose(this.peakEvent) }, "Peak"),
-        make("button.toggle", { "aria-pressed": "true", title: "Draw small segments larger than to scale", onclick: (event) => this.evenOut(event.currentTarget) }, "Enlarge small segments"),
+        make("button", { onclick: () => this.choose(this.use.peakEvent) }, "Peak"),
         plotHint("event")),
       make("div.strip", {}, this.sentence, this.streams), this.area, this.legend, this.lists);
     this.plot = new Plot(this.area, "Blocks of the pool by address and time", {
@@ -55,29 +140,18 @@ class MemoryView {
       `${bytesText(live)} live at the end; ${bytesText(untouched)} never used. With these lifetimes, no pool can be smaller than ${bytesText(floor)}. ` +
       "An event is an allocation or a free.";
     this.size = Math.max(1, reserved);
-    this.begins = new Map(); // of graphs: their first event
-    for (const block of this.members) {
-      const graph = blocks.graph[block];
-      if (!(this.begins.get(graph) <= blocks.from[block])) this.begins.set(graph, blocks.from[block]);
-    }
+    this.begins = beginsOf(blocks, this.members);
     this.spread();
-    this.curve = this.inUse();
+    this.use = new MemoryUse(blocks, this.members);
     this.plot.extent(0, Math.max(1, blocks.last), Math.min(8, blocks.last));
     this.fit();
-    this.choose(this.peakEvent);
+    this.choose(this.use.peakEvent);
   }
 
-  evenOut(button) {
-    this.even = !this.even;
-    button.setAttribute("aria-pressed", String(this.even));
-    this.spread();
-    this.fit();
-  }
-
-  /** The height of each segment: its bytes, or their root, of which the sum is as large. */
+  /** The height of each segment: the root of its bytes, so that small ones are seen. */
   spread() {
     const { segments } = this.capture.pools[this.pool];
-    const heights = segments.map(([, bytes]) => (this.even ? Math.sqrt(bytes) : bytes));
+    const heights = segments.map(([, bytes]) => Math.sqrt(bytes));
     const scale = this.size / (heights.reduce((sum, height) => sum + height, 0) || 1);
     let at = 0;
     this.scaled = segments.map(([begin, bytes], number) => {
@@ -106,27 +180,9 @@ class MemoryView {
     this.plot.fit();
   }
 
-  /** Bytes in use after each event that changes them, and the event with the most. */
-  inUse() {
-    const { blocks } = this.capture;
-    const changes = this.members.flatMap((block) => {
-      const begin = [blocks.from[block], blocks.bytes[block]];
-      return blocks.to[block] < 0 ? [begin] : [begin, [blocks.to[block], -blocks.bytes[block]]];
-    }).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    const events = new Float64Array(changes.length);
-    const bytes = new Float64Array(changes.length);
-    let now = 0;
-    [this.peakEvent, this.most] = [0, 0];
-    changes.forEach(([event, change], at) => {
-      now += change;
-      [events[at], bytes[at]] = [event, now];
-      if (now > this.most) [this.most, this.peakEvent] = [now, event];
-    });
-    return { events, bytes };
-  }
-
   recolor() {
     this.colors = this.coloring();
+    this.use.color(this.colors);
     showLegend(this.capture, { legend: this.legendRows() }, this.legend, `Share of bytes at event ${numberText(this.event)}:`);
     this.plot.redraw();
   }
@@ -214,53 +270,19 @@ class MemoryView {
   }
 
   drawCurve(context) {
-    const { plot } = this;
-    const { events, bytes } = this.curve;
-    const height = (value) => RULER + CURVE - 4 - (value / (this.most || 1)) * (CURVE - 22);
-    context.beginPath();
-    let at = Math.max(0, firstAbove(events, plot.x0) - 1);
-    context.moveTo(plot.px(plot.x0), RULER + CURVE);
-    let drawn = -Infinity;
-    let top = Infinity;
-    for (; at < events.length; at++) {
-      const x = plot.px(events[at]);
-      const next = at + 1 < events.length ? plot.px(events[at + 1]) : plot.width;
-      top = Math.min(top, height(bytes[at]));
-      // A pixel shows the most of its events.
-      if (next - drawn >= 1 || at === events.length - 1) {
-        context.lineTo(Math.max(x, drawn), top);
-        context.lineTo(next, top);
-        [drawn, top] = [next, Infinity];
-      }
-      if (x > plot.width) break;
-    }
-    context.lineTo(Math.min(plot.width, drawn), RULER + CURVE);
-    context.closePath();
-    context.fillStyle = theme["band-2"];
-    context.fill();
-    context.font = `11px ${theme.font}`;
-    context.textBaseline = "middle";
-    context.fillStyle = theme.muted;
-    for (const [graph, event] of this.begins) {
-      const x = Math.round(plot.px(event));
-      context.fillRect(x, RULER + CURVE - 18, 1, 18);
-      context.fillText(this.capture.graphs[graph].name, x + 5, RULER + CURVE - 9);
-    }
+    const { plot, use, event } = this;
+    use.draw(context, plot, RULER + CURVE, CURVE - 22);
+    drawBegins(context, plot, this.capture, this.begins, RULER + CURVE - 9);
     context.fillStyle = theme.ink;
-    const text = `${bytesText(this.usedAt(this.event))} in use at event ${numberText(this.event)}${this.event === this.peakEvent ? " (the peak)" : ""}`;
-    const x = Math.max(4, Math.min(plot.px(this.event) + 6, plot.width - context.measureText(text).width - 6));
+    const text = `${bytesText(use.at(event))} in use at event ${numberText(event)}${event === use.peakEvent ? " (the peak)" : ""}`;
+    const x = Math.max(4, Math.min(plot.px(event) + 6, plot.width - context.measureText(text).width - 6));
     context.fillText(text, x, RULER + 9);
-  }
-
-  usedAt(event) {
-    const at = firstAbove(this.curve.events, event) - 1;
-    return at < 0 ? 0 : this.curve.bytes[at];
   }
 
   drawBlocks(context) {
     const { plot, capture, colors, lit } = this;
     const { from, to, at, bytes, node, last } = capture.blocks;
-    const least = 8 + this.most / 1e5;
+    const least = 8 + this.use.most / 1e5;
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
     const boxes = new Map(); // by color: setting one for each block takes longer than drawing it
@@ -285,7 +307,7 @@ class MemoryView {
       for (let corner = 0; corner < box.length; corner += 4) context.fillRect(box[corner], box[corner + 1], box[corner + 2], box[corner + 3]);
     }
     for (const { block, bright, left, right, top, bottom } of texts) {
-      context.fillStyle = bright ? "#10151c" : theme.muted;
+      context.fillStyle = bright ? ON_COLOR : theme.muted;
       const middle = (Math.max(top, RULER + CURVE) + Math.min(bottom, plot.height)) / 2;
       drawText(context, capture.blockText(block), Math.max(left, 0) + 5, middle, right - Math.max(left, 0) - 10, bytesText(capture.blocks.bytes[block]).length);
     }
@@ -318,7 +340,7 @@ class MemoryView {
     if (x === null) return showTooltip(null, null);
     if (y < RULER + CURVE) {
       const at = Math.floor(this.plot.x(x));
-      return showTooltip(event, [`${bytesText(this.usedAt(at))} in use`, `event ${numberText(at)}`, "click to list what is in use here"]);
+      return showTooltip(event, [`${bytesText(this.use.at(at))} in use`, `event ${numberText(at)}`, "click to list what is in use here"]);
     }
     const block = this.at(x, y);
     this.plot.canvas.style.cursor = block < 0 ? "" : "pointer";
@@ -354,7 +376,7 @@ class MemoryView {
     this.event = event;
     const then = this.inUseAt(event);
     const stays = this.members.filter((block) => this.capture.blocks.to[block] < 0);
-    const name = event === this.peakEvent ? "In use at the peak" : `In use at event ${numberText(event)}`;
+    const name = event === this.use.peakEvent ? "In use at the peak" : `In use at event ${numberText(event)}`;
     replace(this.lists, this.list(name, then), this.list("Live at the end", stays));
     this.streams.textContent = this.byStream(then);
     this.recolor();

@@ -5,6 +5,7 @@ const DRAG = 4; // pixels that a pointer moves before it is a drag
 const FASTEST = 0.5; // of the width, for a step of a key
 const TEXT = 13; // pixels of the page's text on a common screen
 const PAPER = [1000, 500]; // units of a plot on a sheet of paper
+const ON_COLOR = "#10151c"; // text on the color of a node
 
 /** Colors of the page, as the canvas needs them. */
 let theme = {};
@@ -22,13 +23,15 @@ function readTheme() {
 
 class Plot {
   /** `draw(context)`, `hover(x, y, event)` (null outside), `click(x, y, event)` with x and y in
-      units; `step(by)` goes to the next thing (1) or the one before (-1). */
-  constructor(host, label, { draw, hover, click, step }) {
+      units; `step(by)` goes to the next thing (1) or the one before (-1). One that is `still` is
+      neither zoomed nor moved: the wheel scrolls the page around it. */
+  constructor(host, label, { draw, hover, click, step, still = false }) {
     this.host = host;
-    this.canvas = make("canvas.plot", { tabindex: 0, role: "img", "aria-label": label });
+    this.canvas = make("canvas.plot", { tabindex: still ? null : 0, role: "img", "aria-label": label });
     host.append(this.canvas);
     this.context = this.canvas.getContext("2d");
     Object.assign(this, { draw, hover, click, step });
+    this.canvas.plot = this;
     this.extent(0, 1, 0.001);
     this.top = 0; // scrolled along y
     this.tall = 0; // height of the content
@@ -37,7 +40,8 @@ class Plot {
     this.frame = 0;
     this.frameMs = 0;
     new ResizeObserver(() => this.resize()).observe(host);
-    this.listen();
+    if (still) this.listenStill();
+    else this.listen();
   }
 
   /** All there is along x, and the least that can be shown of it. */
@@ -61,6 +65,11 @@ class Plot {
     const [width, height] = PAPER;
     this.fill(width, height, 2, 1);
     if (this.tall && this.tall < height) this.fill(width, this.tall, 2, 1);
+  }
+
+  /** Painted with at least two pixels for one of the page. */
+  sharpen() {
+    this.fill(this.width * this.unit, this.height * this.unit, Math.max(2, window.devicePixelRatio), this.unit);
   }
 
   fill(width, height, ratio, unit) {
@@ -134,6 +143,14 @@ class Plot {
   scroll(by) {
     this.top = Math.max(0, Math.min(this.top + by, this.tall - this.height));
     this.redraw();
+  }
+
+  listenStill() {
+    const { canvas } = this;
+    canvas.classList.add("still");
+    canvas.addEventListener("pointermove", (event) => this.hover(...this.place(event), event));
+    canvas.addEventListener("pointerleave", () => this.hover(null));
+    canvas.addEventListener("click", (event) => this.click(...this.place(event), event));
   }
 
   listen() {
@@ -299,7 +316,7 @@ function coloring(capture, way) {
 
 /** The groups of nodes that have a color each. */
 function coloredBy(capture, way) {
-  return capture.grouping({ module: "layer", time: "type" }[way] ?? way);
+  return capture.grouping({ module: "part", time: "type" }[way] ?? way);
 }
 
 function colorByGroup(capture, way) {
@@ -309,9 +326,11 @@ function colorByGroup(capture, way) {
   return coloringOf(of, names, weights);
 }
 
-/** The groups with the most weight get a color. One that is in `kept`, by group, keeps it. */
+/** The groups with the most weight get a color, except nodes without a module. One that is in `kept`,
+    by group, keeps it. */
 function coloringOf(of, names, weights, kept = new Map()) {
-  const ranked = names.map((_, at) => at).sort((a, b) => weights[b] - weights[a]);
+  const none = names.indexOf(moduleText(null));
+  const ranked = names.map((_, at) => at).filter((at) => at !== none).sort((a, b) => weights[b] - weights[a]);
   const slots = new Int32Array(names.length).fill(theme.series.length);
   const shown = ranked.slice(0, theme.series.length);
   const colors = [...theme.series, theme.rest];
@@ -323,6 +342,7 @@ function coloringOf(of, names, weights, kept = new Map()) {
     const rest = ranked.slice(shown.length);
     legend.push([theme.rest, `${numberText(rest.length)} more`, rest.reduce((sum, at) => sum + weights[at], 0), null]);
   }
+  if (none >= 0) legend.push([theme.rest, names[none], weights[none], none]);
   return { of: of.map((group) => slots[group]), colors, dim: colors.map(dimmed), legend };
 }
 
@@ -357,9 +377,9 @@ function colorPicker(capture) {
 }
 
 /** The colors with what has them: a click selects it. `shares` says of what the shares are. */
-function showLegend(capture, { legend }, element, shares = capture.timed ? "Share of time:" : "Share of nodes:") {
+function showLegend(capture, { legend }, element, shares = capture.timed ? "Share of time:" : "Share of nodes:", way = state.color) {
   const total = legend.reduce((sum, [, , weight]) => sum + (weight ?? 0), 0);
-  const { of } = coloredBy(capture, state.color);
+  const { of } = coloredBy(capture, way);
   const caption = legend.some(([, , weight]) => weight !== null) && make("span.muted", {}, shares);
   replace(element, caption, legend.map(([color, name, weight, group]) => {
     const share = weight === null ? null : shareText(weight / total);

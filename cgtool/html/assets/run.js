@@ -2,7 +2,7 @@
 // The Run view: the captures and replays of a program in time, and its ledger.
 
 const LABEL = 16; // above the rows of a lane
-const THIN = [3, 14]; // a row: there may be many
+const THIN = [3, 20]; // a row: there may be many
 const TALL = 280; // of a lane whose rows are not the thinnest
 const NAMED = 12; // a row that has room for the name of its graph
 
@@ -28,45 +28,42 @@ const KINDS = [
   ["replayed", 0, () => true],
 ];
 
-class RunView {
-  static title = "Run";
-
-  constructor(host, capture) {
+/** The captures and replays in time, with what the colors mean. */
+class RunTimeline {
+  constructor(area, capture, still = false) {
     this.capture = capture;
     this.run = capture.run;
-    this.area = make("div.plot-host");
-    this.content = make("div.scroll");
+    this.area = area;
     this.slices = this.run.entries.map(slicesOf);
     this.kinds = this.run.entries.map((entry) => KINDS.find(([, , holds]) => holds(entry)));
-    append(host,
-      make("div.toolbar", {},
-        KINDS.filter((kind) => this.kinds.includes(kind)).map(([name, color]) => {
-          return legendEntry("span.entry", {}, `var(--series-${color})`, name);
-        }),
-        make("span.muted", {}, this.run.entries.some(({ moments }) => moments.length)
-          ? "One row per graph: a block for its capture, a bar from its first to its last replay, taller where there are more."
-          : "One row per graph: a block for its capture, a bar from its first to its last replay."),
-        make("button", { onclick: () => this.plot.fit() }, "Fit"),
-        plotHint("graph")),
-      this.area, this.content);
+    this.legend = [
+      ...KINDS.filter((kind) => this.kinds.includes(kind)).map(([name, color]) => legendEntry("span.entry", {}, `var(--series-${color})`, name)),
+      make("span.muted", {}, `One row per graph: a block for its capture, a bar from its first to its last replay${this.run.entries.some(({ moments }) => moments.length) ? ", taller where there are more" : ""}.`),
+    ];
     this.place();
-    this.plot = new Plot(this.area, "Captures and replays of the program over time", {
+    this.plot = new Plot(area, "Captures and replays of the program over time", {
       draw: (context) => this.draw(context),
       hover: (x, y, event) => this.hover(x, y, event),
       click: (x, y) => this.click(x, y),
       step: (by) => this.step(by),
+      still,
     });
     const begin = Math.min(...this.run.processes.map(({ from }) => from), ...this.run.entries.map(({ began }) => began));
     const end = this.run.entries.reduce((end, { began, capture: time, last }) => Math.max(end, began + time, last ?? 0), Math.max(begin + 1, ...this.run.processes.map(({ to }) => to ?? this.run.wall)));
     const margin = 0.01 * (end - begin);
     this.plot.extent(begin - margin, end + margin, Math.min(1000, end - begin));
+    this.zoomToGraphs();
     state.on("selection color", () => this.light(), capture);
     this.light();
-    this.choose(0);
   }
 
-  static applies(capture) {
-    return Boolean(capture.run);
+  /** A program may import and load for a minute before it captures anything. */
+  zoomToGraphs() {
+    const { entries } = this.run;
+    if (!entries.length) return;
+    const begin = entries.reduce((least, { began }) => Math.min(least, began), Infinity);
+    const end = entries.reduce((most, { began, capture, last }) => Math.max(most, began + capture, last ?? 0), begin);
+    this.plot.move(begin - 0.05 * (end - begin), Math.max(this.plot.least, 1.1 * (end - begin)));
   }
 
   /** The graphs with selected nodes. */
@@ -101,15 +98,6 @@ class RunView {
     this.area.style.flex = `0 1 ${y / TEXT}rem`;
   }
 
-  choose(table) {
-    const { tables } = this.run;
-    if (!tables.length) return;
-    const buttons = tables.map(({ title }, at) => make("button.toggle", { role: "radio", "aria-checked": String(at === table), onclick: () => this.choose(at) }, title));
-    const { graphs } = tables[table];
-    const shown = screenTable(tables[table], graphs ? (row) => this.select(graphs[row.number]) : null);
-    replace(this.content, make("div.choices", {}, make("div.choice", { role: "radiogroup", "aria-label": "table" }, buttons), shown.copyButton()), shown.element);
-  }
-
   /** Selects the graph that was captured next. */
   step(by) {
     const graphs = this.run.entries.filter(({ graph }) => graph >= 0).sort((a, b) => a.began - b.began).map(({ graph }) => graph);
@@ -136,8 +124,9 @@ class RunView {
       const top = y - plot.top;
       context.font = `600 12px ${theme.font}`;
       context.fillStyle = theme.ink;
-      drawText(context, `process ${process.pid}: ${process.command}`, 8, top + HEAD / 2, plot.width - 16);
-      const [from, to] = [plot.px(process.from), plot.px(process.to ?? run.wall)];
+      const before = plot.x0 > process.from ? `, started ${timeText(plot.x0 - process.from)} before this` : "";
+      drawText(context, `process ${process.pid}: ${process.command}${before}`, 8, top + HEAD / 2, plot.width - 16);
+      const [from, to] = [process.from, process.to ?? run.wall].map((time) => Math.max(-2, Math.min(plot.px(time), plot.width + 2)));
       context.fillStyle = theme.line;
       context.fillRect(from, top + HEAD - 3, to - from, 2);
     }
@@ -230,6 +219,38 @@ class RunView {
   click(x, y) {
     const entry = this.at(x, y);
     return entry ? this.select(entry.graph) : state.clear();
+  }
+}
+
+class RunView {
+  static title = "Run";
+
+  constructor(host, capture) {
+    this.run = capture.run;
+    const area = make("div.plot-host");
+    this.content = make("div.scroll");
+    this.timeline = new RunTimeline(area, capture);
+    this.plot = this.timeline.plot;
+    append(host,
+      make("div.toolbar", {}, this.timeline.legend,
+        make("button", { title: "From the start of the program to its end (f)", onclick: () => this.plot.fit() }, "Whole program"),
+        make("button", { title: "From the first capture to the last replay", onclick: () => this.timeline.zoomToGraphs() }, "Graphs"),
+        plotHint("graph")),
+      area, this.content);
+    this.choose(0);
+  }
+
+  static applies(capture) {
+    return Boolean(capture.run);
+  }
+
+  choose(table) {
+    const { tables } = this.run;
+    if (!tables.length) return;
+    const buttons = tables.map(({ title }, at) => make("button.toggle", { role: "radio", "aria-checked": String(at === table), onclick: () => this.choose(at) }, title));
+    const { graphs } = tables[table];
+    const shown = screenTable(tables[table], graphs ? (row) => this.timeline.select(graphs[row.number]) : null);
+    replace(this.content, make("div.choices", {}, make("div.choice", { role: "radiogroup", "aria-label": "table" }, buttons), shown.copyButton()), shown.element);
   }
 
   resume() {

@@ -56,7 +56,7 @@ class SourceView {
       return skipped ? [make("tr.skipped", {}, make("td", { colspan: heads.length + 2 }, "⋯")), row] : [row];
     });
     replace(this.content, make("table.source", { "aria-label": capture.files[file].path },
-      make("thead", {}, make("tr", {}, heads.map((head) => make("th.number", { title: MEANING[head] }, head)), make("th.number", {}, "line"), make("th", {}, capture.files[file].path))),
+      make("thead", {}, make("tr", {}, heads.map((head, at) => make(at ? "th.number.more" : "th.number", { title: MEANING[head] }, head)), make("th.number", {}, "line"), make("th", {}, capture.files[file].path))),
       make("tbody", {}, body)));
     const heaviest = used.reduce((a, b) => (b.weight > (a?.weight ?? -1) ? b : a), null);
     const to = line ?? heaviest?.line;
@@ -74,9 +74,9 @@ class SourceView {
           memory: used.memory ? bytesText(used.memory) : "" }
       : {};
     const row = make("tr", { "data-line": number, class: used ? "used" : null },
-      heads.map((head) => make("td.number", {}, cells[head] ?? "")),
+      heads.map((head, at) => make(at ? "td.number.more" : "td.number", {}, cells[head] ?? "")),
       make("td.number.line-cell", {}, used ? link(String(number), () => this.choose(used), `Select its ${countText(used.nodes.length, "node")}`) : String(number)),
-      make("td.text-of-line", {}, text ?? make("span.muted", {}, "(source not known)")));
+      make("td.text-of-line", {}, text == null ? make("span.muted", {}, "(source not known)") : codeLine("div", text)));
     if (used) {
       // The heavier the line, the stronger its color.
       row.style.setProperty("--heat", String(Math.round(100 * Math.sqrt(used.weight / (most || 1)))));

@@ -33,6 +33,7 @@ class SortedTable {
 
   /** The rows that are shown, in order. */
   visible(rows = this.rows) {
+    if (!this.isTree) return this.sorted(rows);
     return this.sorted(rows).flatMap((row) => (row.open && row.inner.length ? [row, ...this.visible(row.inner)] : [row]));
   }
 

@@ -1,5 +1,5 @@
 "use strict";
-// The Tables view: nodes by module (a tree, with an icicle plot above it), op, kernel, line.
+// The Tables view: nodes by module (a tree), op, kernel, line.
 
 const TABLES = ["module", "op", "kernel", "line", "stream"];
 
@@ -14,11 +14,9 @@ class TablesView {
       make("button.toggle", { role: "radio", "data-by": by, onclick: () => this.choose(by) }, by)));
     this.onlyButton = make("button.toggle", { "aria-pressed": "false", onclick: () => this.toggle() }, "Selection only");
     this.copy = make("span");
-    this.icicle = make("div.plot-host.icicle");
     this.content = make("div.scroll");
-    append(host, make("div.toolbar", {}, this.buttons, this.onlyButton, this.copy), this.icicle, this.content);
-    state.on("selection", () => (this.only ? this.show() : this.mark()), capture);
-    state.on("color", () => this.plot?.redraw(), capture);
+    append(host, make("div.toolbar", {}, this.buttons, this.onlyButton, this.copy), this.content);
+    state.on("selection", () => (this.only ? this.show() : this.table.mark()), capture);
     this.choose("module");
   }
 
@@ -42,15 +40,7 @@ class TablesView {
     const { capture, by } = this;
     const { mask } = state;
     const chosen = (node) => capture.doesWork(node) && (!this.only || !mask || mask[node] === 1);
-    let rows;
-    this.icicle.hidden = by !== "module";
-    if (by === "module") {
-      const root = moduleTree(capture, chosen);
-      rows = root.inner;
-      this.drawIcicle(root);
-    } else {
-      rows = groupRows(capture, by, chosen);
-    }
+    const rows = by === "module" ? moduleTree(capture, chosen).inner : groupRows(capture, by, chosen);
     this.total = capture.totalWeight() || 1;
     this.table = new SortedTable(this.columns(), rows, {
       label: `nodes by ${by}`, sort: capture.timed ? "time" : "nodes",
@@ -58,11 +48,6 @@ class TablesView {
     });
     replace(this.copy, this.table.copyButton());
     replace(this.content, this.table.element);
-  }
-
-  mark() {
-    this.table.mark();
-    this.plot?.redraw();
   }
 
   columns() {
@@ -83,76 +68,6 @@ class TablesView {
       (by === "op" || by === "kernel") && { name: "top line", value: (row) => row.line },
     ];
     return columns.filter(Boolean);
-  }
-
-  // --- the icicle plot
-
-  drawIcicle(root) {
-    this.root = root;
-    this.levels = [];
-    const add = (row, x, level) => {
-      (this.levels[level] ??= []).push({ row, x });
-      let at = x;
-      for (const inner of row.inner) {
-        add(inner, at, level + 1);
-        at += inner.weight;
-      }
-    };
-    add(root, 0, 0);
-    this.icicle.style.flex = `0 0 ${(Math.min(9, this.levels.length) * 21 + 3) / TEXT}rem`;
-    if (!this.plot) {
-      this.plot = new Plot(this.icicle, "Modules, as wide as their time", {
-        draw: (context) => this.drawLevels(context),
-        hover: (x, y, event) => this.hover(x, y, event),
-        click: (x, y, event) => this.click(x, y, event),
-      });
-    }
-    this.plot.extent(0, root.weight, root.weight / 1e5);
-    this.plot.tall = this.levels.length * 21 + 3;
-    this.plot.redraw();
-  }
-
-  drawLevels(context) {
-    const { plot, capture } = this;
-    context.font = `11px ${theme.font}`;
-    context.textBaseline = "middle";
-    this.levels.forEach((level, depth) => {
-      const y = depth * 21 + 1 - plot.top;
-      let drawn = -1;
-      for (const [at, { row, x }] of level.entries()) {
-        const [left, right] = [Math.max(-2, plot.px(x)), Math.min(plot.width + 2, plot.px(x + row.weight))];
-        if (right < 0 || left > plot.width || right <= drawn) continue;
-        drawn = right - left < 1 ? left + 1 : right;
-        const lit = state.mask && row.nodes.length && row.nodes.every((node) => state.mask[node]);
-        context.fillStyle = lit ? theme.series[0] : at % 2 ? theme.band : theme["band-2"];
-        context.fillRect(left, y, Math.max(1, right - left - 1), 20);
-        context.fillStyle = lit ? "#10151c" : theme.ink;
-        const name = depth ? row.name : `all, ${capture.weightText(row.weight)}`;
-        drawText(context, name, Math.max(left, 0) + 5, y + 10.5, right - Math.max(left, 0) - 8);
-      }
-    });
-  }
-
-  at(px, y) {
-    const x = this.plot.x(px);
-    const level = this.levels[Math.floor((y + this.plot.top - 1) / 21)];
-    return level?.find((each) => x >= each.x && x < each.x + each.row.weight)?.row;
-  }
-
-  hover(x, y, event) {
-    const row = x === null ? null : this.at(x, y);
-    if (!row) return showTooltip(null, null);
-    const share = shareText(row.weight / this.total);
-    return showTooltip(event, [row.path ?? row.name, row.type, `${this.capture.weightText(row.weight)}, ${share}`]);
-  }
-
-  click(x, y) {
-    const row = this.at(x, y);
-    if (row) state.select(row.nodes, row.path ?? row.name);
-  }
-
-  resume() {
-    this.plot?.resize();
   }
 }
 
@@ -212,8 +127,7 @@ function moduleTree(capture, chosen) {
     if (!chosen(node)) continue;
     addNode(capture, root, node);
     const path = capture.modulePath(node);
-    // The dots in the name of a range separate nothing.
-    const parts = /(^|: )\(/.test(path) ? [path] : path.split(".");
+    const parts = pathNames(path);
     let row = root;
     parts.forEach((name, depth) => {
       row = inside(row, name, parts.slice(0, depth + 1).join("."), depth);

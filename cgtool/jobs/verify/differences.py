@@ -58,6 +58,16 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
         return Difference(largest if math.isfinite(largest) else None, False)
 
 
+def mismatch(tensor: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """``shape [7, 8], not [8, 8]``, or the types if they differ; None if values can be compared."""
+    with arithmetic():
+        tensor, expected = dense(tensor), dense(expected)
+        if tensor.shape != expected.shape:
+            return f"shape {list(tensor.shape)}, not {list(expected.shape)}"
+        kinds = [str(each.dtype).removeprefix("torch.") for each in (tensor, expected)]
+        return None if kinds[0] == kinds[1] else f"{kinds[0]}, not {kinds[1]}"
+
+
 def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     parts: tuple[torch.Tensor, ...] = tensor.reshape(-1).split(_CHUNK)
     return parts

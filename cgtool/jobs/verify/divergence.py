@@ -175,7 +175,7 @@ def _apart(
             return (
                 "one has a NaN where the other does not"
                 if value.shape == expected_value.shape
-                else (f"shapes {list(value.shape)} and {list(expected_value.shape)}")
+                else f"shape {list(value.shape)}, not {list(expected_value.shape)}"
             )
         noise = difference(expected_value, repeated).largest or 0.0
         if distance.largest > max(2 * noise, relative * magnitude(expected_value)):

@@ -23,6 +23,7 @@ from cgtool.jobs.verify.differences import (
     Size,
     is_rounded,
     magnitude,
+    mismatch,
     nearest,
     size_of,
     spread,
@@ -115,7 +116,9 @@ def judge(evidence: Evidence) -> Verdict:
                 comparison = replace(comparison, trial=trial)
                 compared.append(Compared(number, comparison, too_noisy))
             elif kind != "state":
-                missing = Comparison(name, kind, trial, equal=False, tolerance=0.0, noise=0.0)
+                missing = Comparison(
+                    name, kind, trial, equal=False, tolerance=0.0, noise=0.0, mismatch="missing"
+                )
                 compared.append(Compared(number, missing))
             elif replayed is None:
                 only_eager.add(name)
@@ -242,6 +245,7 @@ def _compare(
         relative=0.0 if distance.exact else None,
         tolerance=tolerance,
         noise=noise.largest,
+        mismatch=mismatch(replayed, expected[0]),
     )
     if distance.exact or distance.largest is None:
         return comparison, False

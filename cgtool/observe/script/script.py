@@ -251,7 +251,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             self.compiled.append((frames_of(beginning.chain), entry))
             return None
         graph = WatchedGraph(
-            number=len(self.graphs) + 1,
+            number=len(self.graphs),
             graph=weakref.ref(beginning.graph),
             frames=frames_of(beginning.chain),
             pool=beginning.pool,

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, show_table, write_bytes
-from cgtool.model.failure import EXIT_INTERRUPTED, usage
+from cgtool.model.failure import EXIT_INTERRUPTED, EXIT_USER_CODE, usage
 from cgtool.model.finding import Report
 from cgtool.model.jobs import DebugJob, VerifyJob, check_job
 from cgtool.model.options import DebugOptions, VerifyOptions
@@ -72,6 +72,10 @@ def verify(
         ),
     ] = 3,
     trials: Annotated[int, typer.Option(metavar="N", min=0, help="Sets of fresh inputs.")] = 2,
+    orders: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Other orders of the nodes that the edges allow."),
+    ] = 8,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
     only: opt.OnlyTable = None,
@@ -84,7 +88,7 @@ def verify(
     from cgtool.render.report_table import render_verify
 
     check_places([("-o", output)], entry)
-    job = VerifyJob(entry, worker.capture_options, VerifyOptions(replays, trials))
+    job = VerifyJob(entry, worker.capture_options, VerifyOptions(replays, trials, orders))
     report = report_of(job, worker)
     report = structs.replace(report, findings=(*report.findings, *noise_findings(report)))
     quiet = worker.quiet
@@ -109,7 +113,7 @@ def debug(
     format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
 ) -> None:
-    """Run the graphs of ENTRY node by node, and name the node that fails; exit with 1 then."""
+    """Run the graphs of ENTRY node by node, and name the node that fails; exit with 4 then."""
     from cgtool.analysis.reports import exit_code
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_check
@@ -118,7 +122,8 @@ def debug(
     job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
     report = report_of(job, worker)
     _print(report, format_, output, render_check, quiet=worker.quiet)
-    raise typer.Exit(exit_code(report))
+    fails = any(finding.phase == "replay" for finding in report.findings)
+    raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 
 
 def _print(

@@ -200,7 +200,7 @@ class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Replays, one after the other, on the same inputs."""
     trials: Annotated[int, Meta(ge=0)] = 2
     """Sets of fresh inputs."""
-    orders: int = 8
+    orders: Annotated[int, Meta(ge=0)] = 8
     """Other orders in which the nodes of a graph with branches run."""
 
 

@@ -14,7 +14,18 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions, capture_options, unexpected
 from cgtool.pytest_plugin.marker import Options, of_marker, options_of
 
-CAPTURING = ("capture", "bench", "profile", "check", "verify", "dump", "pools", "diff", "gate")
+CAPTURING = (
+    "capture",
+    "bench",
+    "profile",
+    "check",
+    "verify",
+    "debug",
+    "dump",
+    "pools",
+    "diff",
+    "gate",
+)
 FAKE = """
 from typing import Annotated
 import msgspec

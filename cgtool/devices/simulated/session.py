@@ -32,6 +32,7 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, Simula
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.stepping import SimulatedStepper
 from cgtool.devices.stepping import Stepper
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog

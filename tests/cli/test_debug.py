@@ -1,0 +1,69 @@
+"""`cgtool debug` and `verify --orders` on the simulated device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.forked_workers import run_cgtool
+
+STREAMS = """
+import torch
+
+
+def build(device):
+    side, weight = torch.cuda.Stream(), torch.randn(5, 5, device=device)
+    total = torch.zeros(4, 5, device=device)
+
+    def forward(x):
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            y = x @ weight
+            noise = torch.rand_like(y)
+        z = x.sin()
+        {early}
+        z = z + y * 2
+        {late}
+        total.add_(z)
+        return z + noise
+
+    return forward, (torch.randn(4, 5, device=device),)
+"""
+JOIN = "current.wait_stream(side)"
+JOINED = STREAMS.format(early=JOIN, late="pass")
+NOT_JOINED = STREAMS.format(early="pass", late=JOIN)
+
+
+def run(tmp_path, source, command, *arguments):
+    (tmp_path / "entry.py").write_text(source)
+    options = ("--device", "simulated", "--format", "json", *arguments)
+    done = run_cgtool(command, "entry.py:build", *options, cwd=tmp_path, timeout=300)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", ["debug", "verify"])
+def test_a_missing_edge_is_found_by_other_orders(tmp_path, command):
+    orders = ("--orders", "8")
+    code, report = run(tmp_path, NOT_JOINED, command, *orders)
+    (finding,) = (each for each in report["findings"] if each["severity"] == "error")
+    assert (code, finding["code"]) == (1, "stream-race-in-capture")
+    assert finding["line"] == 1 + NOT_JOINED.splitlines().index("        z = z + y * 2")
+    assert "`aten::mm` on stream 1 at entry.py:13" in finding["reason"]
+    code, report = run(tmp_path, JOINED, command, *orders)
+    assert (code, report["findings"]) == (0, [])
+    assert any("other orders" in each for each in report["looked_at"])
+
+
+def test_replays_are_stepped(tmp_path):
+    code, report = run(tmp_path, JOINED, "debug", "--replays", "2")
+    assert (code, report["findings"]) == (0, [])
+    assert report["looked_at"] == ["7 nodes of forward, 2 replays node by node"]
+
+
+def test_a_graph_without_branches_has_no_other_order(tmp_path):
+    chain = "import torch\n\ndef build(device):\n    return torch.nn.Linear(4, 4).to(device), (\n"
+    source = chain + "        torch.ones(2, 4, device=device),)\n"
+    _, report = run(tmp_path, source, "verify")
+    assert not any("orders" in each for each in report["looked_at"])

@@ -90,6 +90,7 @@ def dump(
     formats = [name for name, on in flags.items() if on]
     if len(formats) > 1:
         raise usage(f"--{' and --'.join(formats)} cannot be used together", fix="choose one format")
+    check_places([("-o", output)], capture)
     kind = _format(formats[0] if formats else None, output)
     if kind in ("png", "pdf") and output is None and sys.stdout.isatty():
         raise usage(
@@ -101,7 +102,6 @@ def dump(
         raise usage("--raw is the driver's own text, which --select cannot filter")
     if kind in ("raw", "json") and (expand or depth is not None):
         raise usage(f"--{'expand' if expand else 'depth'} is for pictures, not for --{kind}")
-    check_places([("-o", output)], capture)
     opened, path = open_capture(capture, worker)
     # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
@@ -135,13 +135,13 @@ def dump(
     note = None
     if not expand:
         views, note = fit(opened, views, depth)
-    if note and depth is None and not worker.quiet:
-        sys.stderr.write(f"{note}; --expand draws every node, --select and --depth a part\n")
     from cgtool.render import dot as dot_format
 
     levels = 3 if depth is None else depth
     text = dot_format.render(opened, views, color=color, depth=levels, note=note)
     write_bytes(text.encode() if kind == "dot" else dot_format.lay_out(text, kind), output)
+    if note and depth is None and not worker.quiet:
+        sys.stderr.write(f"{note}; --expand draws every node, --select and --depth a part\n")
 
 
 def _format(flag: str | None, output: Path | None) -> str:

@@ -262,6 +262,10 @@ force_keys: Any = _key("torch._C._ForceDispatchKeyGuard")
 included_keys: Callable[[], Any] = _key("torch._C._dispatch_tls_local_include_set")
 excluded_keys: Callable[[], Any] = _key("torch._C._dispatch_tls_local_exclude_set")
 
+kernels_for_a_while: Callable[..., contextlib.AbstractContextManager[Any]] = _op(
+    "torch.library._scoped_library", "the simulated device cannot run"
+)
+"""``with kernels_for_a_while("aten", "IMPL") as library``: its kernels are gone afterwards."""
 below_autograd: Any = _op(
     "torch._C._AutoDispatchBelowAutograd", "the simulated device cannot replay"
 )

@@ -155,7 +155,7 @@ def test_a_file_that_is_replaced_is_said(tmp_path):
         "report.html": ("report", samples / "mlp.cgt"),
         "m-build.cgt": ("capture", "m.py:build", "--device", "simulated", "-q"),
         "b.json": ("gate", samples / "mlp.cgt", "--save-baseline", "b.json", "--max-nodes", "99"),
-        "true-run.cgt": ("run", "-q", "--", "true"),
+        "true.cgt": ("run", "-q", "-o", "true.cgt", "--", "true"),
     }
     for name, command in commands.items():
         first, second = (run_cgtool(*command, cwd=tmp_path).stderr for _ in range(2))

@@ -287,11 +287,14 @@ def test_a_capture_of_a_newer_cgtool(run, tmp_path):
     assert "upgrade cgtool" in err
 
 
-@pytest.mark.parametrize("bad", [str(ROOT), "samples", "nonsense"])
-def test_neither_a_file_nor_an_entry(run, bad):
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [(str(ROOT), "is a folder"), ("samples", "is a folder"), ("nonsense", "no such file")],
+)
+def test_neither_a_file_nor_an_entry(run, bad, why):
     code, out, err = run(MLP, bad)
     assert (code, out) == (2, "")
-    assert f"{bad}: neither a capture file nor an ENTRY" in err
+    assert f"{bad}{'' if why.startswith('is') else ':'} {why}" in err
 
 
 def test_a_file_is_looked_at_before_an_entry_is_captured(run, tmp_path):

@@ -149,4 +149,5 @@ def test_a_file_without_a_name_is_not_a_capture(arguments, tmp_path, monkeypatch
     Path("model.py").write_text(CODE)
     code, out, err = cgtool(*arguments, "model.py")
     assert (code, out) == (2, "")
-    assert err.endswith("names a function or a module in it\n  fix: write model.py:NAME\n")
+    assert "names a function or a module in it" in err
+    assert err.endswith("fix: write model.py:build\n")

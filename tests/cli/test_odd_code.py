@@ -262,7 +262,9 @@ def test_a_refusal_that_the_code_turns_into_another_error_is_named(tmp_path):
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
-    done = cgtool("capture", b"model-\xff.py:build".decode(errors="surrogateescape"), cwd=tmp_path)
+    name = b"model-\xff.py".decode(errors="surrogateescape")
+    (tmp_path / name).write_text("def build(device): ...\n")
+    done = cgtool("capture", f"{name}:build", cwd=tmp_path)
     assert done.returncode == 2
     assert "not a name in UTF-8" in done.stderr
 

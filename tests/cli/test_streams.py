@@ -14,7 +14,7 @@ COMMANDS = {
     "help": (0, "--help"),
     "version": (0, "--version"),
     "help of a command": (0, "dump", "--help"),
-    "dump": (0, "dump", PROFILE, "--dot"),
+    "dump": (0, "dump", PROFILE, "--dot", "-q"),
     "table": (0, "profile", PROFILE),
     "trace": (0, "profile", PROFILE, "--format", "perfetto"),
     "same": (0, "diff", MLP, MLP),

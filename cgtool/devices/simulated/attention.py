@@ -20,7 +20,12 @@ from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Caveat
 from cgtool.observe.frames import call_op
 from cgtool.observe.tensors import DEVICE
-from cgtool.torch_compat.private import key_is_excluded, parse_key, schema_of
+from cgtool.torch_compat.private import (
+    kernels_for_a_while,
+    key_is_excluded,
+    parse_key,
+    schema_of,
+)
 
 aten = torch.ops.aten
 _AUTOCAST = parse_key("AutocastCPU")
@@ -171,16 +176,13 @@ def _only_math() -> Iterator[None]:
 @contextlib.contextmanager
 def fused_kernels() -> Iterator[None]:
     """While entered, the GPU's ops run on CPU tensors."""
-    library = torch.library.Library("aten", "IMPL")
-    for backend in ("cudnn", "flash", "efficient"):
-        for kernel, suffix in ((_forward, ""), (_backward, "_backward")):
-            name = f"_scaled_dot_product_{backend}_attention{suffix}"
-            op = getattr(aten, name).default
-            library.impl(name, partial(kernel, op, backend == "efficient"), "CPU")
-    try:
+    with kernels_for_a_while("aten", "IMPL") as library:
+        for backend in ("cudnn", "flash", "efficient"):
+            for kernel, suffix in ((_forward, ""), (_backward, "_backward")):
+                name = f"_scaled_dot_product_{backend}_attention{suffix}"
+                op = getattr(aten, name).default
+                library.impl(name, partial(kernel, op, backend == "efficient"), "CPU")
         yield
-    finally:
-        library._destroy()
 
 
 def _forward(op: Any, is_efficient: bool, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -71,17 +71,6 @@ def test_a_refused_capture_leaves_the_device_usable(model: nn.Module) -> None:
     assert model(x).sum().isfinite().item()
 
 
-def test_a_result_that_is_alive_refuses_the_backward(model: nn.Module) -> None:
-    """As it would in a capture by hand: its autograd nodes are on the default stream."""
-    x = torch.randn(16, 64, device="cuda")
-    loss = model(x).sum()
-    with pytest.raises(cgtool.CgtoolError, match="backward") as raised:
-        cgtool.capture(model, x)
-    assert "delete the warm-up outputs" in str(raised.value.failure.fix)
-    del loss
-    assert len(cgtool.capture(model, x).graphs) == 2
-
-
 def test_tensors_of_the_cpu_are_simulated() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
     x = torch.randn(16, 64)

@@ -215,7 +215,7 @@ def test_the_node_that_fails_is_named(tmp_path: Path, name: str, command: str) -
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     report = json.loads(done.stdout)
-    assert done.returncode == (1 if command == "debug" else 4), done.stderr
+    assert done.returncode == 4, done.stderr
     findings = report["findings"] if command == "debug" else report["error"]["findings"]
     found = next(each for each in findings if each["code"] == "node-faults")
     lines = FAULTS[: FAULTS.index(f"def {name}():")].count("\n"), FAULTS.splitlines()

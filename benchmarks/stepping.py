@@ -42,8 +42,10 @@ def compared(spec: str) -> dict[str, object]:
     runner, trial = TrialRunner(target, start), Trial("one")
 
     def left() -> dict[object, torch.Tensor]:
-        state = {("state", name): value for name, value in state_of(workload).items()}
-        return copies({**results_of(target.session), **state})
+        now: dict[object, torch.Tensor] = {}
+        now.update(results_of(target.session))
+        now.update({("state", name): value for name, value in state_of(workload).items()})
+        return copies(now)
 
     replays = []
     for _ in range(2):
@@ -53,8 +55,7 @@ def compared(spec: str) -> dict[str, object]:
     torch.cuda.synchronize()
     began = time.perf_counter()
     steppers = [
-        CudaStepper(graph.template, target.session.stream.cuda_stream)
-        for graph in target.session.graphs
+        CudaStepper(graph.template, target.session.stream) for graph in target.session.graphs
     ]
     prepared = time.perf_counter() - began
     runner.begin_replay(trial)

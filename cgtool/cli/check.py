@@ -109,6 +109,9 @@ def debug(
             metavar="N", min=0, help="Run the nodes in N other orders that the edges allow, too."
         ),
     ] = 0,
+    depth: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Levels of module paths in the table.")
+    ] = 2,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
@@ -116,12 +119,12 @@ def debug(
     """Run the graphs of ENTRY node by node, and name the node that fails; exit with 4 then."""
     from cgtool.analysis.reports import exit_code
     from cgtool.cli.workers import report_of
-    from cgtool.render.report_table import render_check
+    from cgtool.render.report_table import render_debug
 
     check_places([("-o", output)], entry)
     job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
     report = report_of(job, worker)
-    _print(report, format_, output, render_check, quiet=worker.quiet)
+    _print(report, format_, output, render_debug, quiet=worker.quiet, depth=depth)
     fails = any(finding.phase == "replay" for finding in report.findings)
     raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 

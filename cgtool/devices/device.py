@@ -357,6 +357,8 @@ class VerifyTarget(ABC):
         self.session = session
         self.workload: Workload = session.workload
         self.options: CaptureOptions = session.options
+        self.follows_memory = False
+        """A capture notes what each op of it writes, for ``Stepper.written``."""
         self.has_kernels = device.simulated_because is None
         """Replays run kernels, which may round differently from those of eager, and graphs that
         share a pool overwrite each other's memory."""

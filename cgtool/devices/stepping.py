@@ -7,6 +7,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from cgtool.observe.effects import written_by
+from cgtool.observe.tensors import key_of, tensors_in
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 Edges = Sequence[tuple[int, int]]
 """(node, node that waits for it)."""
@@ -42,6 +49,11 @@ class Stepper(ABC):
         """Fill with zeros what nodes compute and no one else holds: what an earlier run has left
         there is as right as what this one computes."""
 
+    def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        """What the op has written whose last node this is, each with a name; to be read before the
+        next node runs, which may use the memory for something else. None of it is kept alive."""
+        return []
+
     def running(self) -> AbstractContextManager[object]:
         """To be entered while nodes run."""
         return contextlib.nullcontext()
@@ -56,6 +68,22 @@ class Stepper(ABC):
         """Whether the edges allow another order than that of capture."""
         chain = {(node, node + 1) for node in range(self.count - 1)}
         return not chain <= set(self.edges)
+
+
+def named_results(
+    func: Any, args: Args, kwargs: Kwargs, results: Any
+) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that an op has written, each once: its results, then arguments."""
+    given = list(tensors_in((args, kwargs)))
+    made = [("out" if not at else f"out{at}", each) for at, each in enumerate(tensors_in(results))]
+    for tensor in written_by(func, args, kwargs):
+        place = next((at for at, each in enumerate(given) if each is tensor), 0)
+        made.append((f"in{place}", tensor))
+    seen: dict[tuple[int | None, int], tuple[str, torch.Tensor]] = {}
+    for name, tensor in made:
+        if tensor.layout == torch.strided and tensor.numel():
+            seen.setdefault((key_of(tensor), tensor.data_ptr()), (name, tensor))
+    return list(seen.values())
 
 
 def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator[int]:

@@ -157,10 +157,10 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
     with context.device.active(), call_sites.recorded():
         workload = context.load(job)
         target = context.device.verify_target(workload, job.capture_options)
-        checked = debug(target, job.options, context.progress)
-        return JobResult(
-            None, context.report("debug", entry_of(workload, job.capture_options), checked)
-        )
+        found = debug(target, job.options, context.progress)
+        entry = entry_of(workload, job.capture_options)
+        report = context.report("debug", entry, (tuple(found.findings), tuple(found.looked_at)))
+    return JobResult(None, replace(report, values=tuple(found.values)))
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:

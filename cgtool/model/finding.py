@@ -95,6 +95,40 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is nothing to subtract: ``shape [7, 8], not [8, 8]``, as eager has it."""
 
 
+class TensorValues(msgspec.Struct, frozen=True):
+    """The numbers of a tensor that a node has written, at the moment when it had run."""
+
+    name: str
+    """``out``, ``out1``, ..., or the argument that the op writes: ``in0``."""
+    dtype: str
+    shape: tuple[int, ...]
+    minimum: float | None = None
+    """Of the finite numbers, like the next three; None if there is none."""
+    maximum: float | None = None
+    mean: float | None = None
+    norm: float | None = None
+    """Square root of the sum of squares."""
+    zeros: int = 0
+    nans: int = 0
+    infinities: int = 0
+    first: tuple[int, ...] | None = None
+    """Index of the first NaN, else of the first infinity."""
+    digest: int = 0
+    """Equal for equal bits, on all devices."""
+
+
+class NodeValues(msgspec.Struct, frozen=True):
+    """The last node of an op, and what the op has written."""
+
+    graph: str
+    node: int
+    op: str
+    module: str | None
+    file: str | None
+    line: int | None
+    tensors: tuple[TensorValues, ...]
+
+
 class Report(msgspec.Struct, frozen=True):
     """The report of ``cgtool check`` or ``cgtool verify``."""
 
@@ -105,6 +139,8 @@ class Report(msgspec.Struct, frozen=True):
     cgtool: str
     findings: tuple[Finding, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    values: tuple[NodeValues, ...] = ()
+    """Of the first replay that ``cgtool debug`` has stepped."""
     notes: tuple[Caveat, ...] = ()
     """Limits of the answer: the simulated device, a capture that could not be tried."""
     looked_at: tuple[str, ...] = ()

@@ -61,6 +61,11 @@ class GeneratedCode:
         patches.wrap_later(*inductor.POST_COMPILE, self._post_compile)
         patches.wrap_later(*inductor.LOWERING, self._lowering)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether there is any."""
+        return bool(self._compiled or self._files)
+
     def source(self, site: Site) -> Source:
         """The source of a line of generated code."""
         code = site[0]

@@ -26,6 +26,7 @@ from rich.text import Text
 
 from cgtool.analysis.reports import (
     ExplainedFinding,
+    ModuleValues,
     comparison_rows,
     difference_of,
     difference_text,
@@ -33,6 +34,7 @@ from cgtool.analysis.reports import (
     explain_findings,
     place_of,
     unanswered,
+    values_by_module,
 )
 from cgtool.findings import Page, Pages
 from cgtool.model.capture import Frame
@@ -287,6 +289,36 @@ def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
     if code == EXIT_UNKNOWN:
         return plain(f"cannot tell: {unanswered(report)}", f"bold {WARNING}")
     return plain(f"verified: {count:,} comparisons, replay equals eager", f"bold {GOOD}")
+
+
+# --- debug
+
+
+def render_debug(report: Report, *, depth: int = 2) -> Screen:
+    """The screen of ``cgtool debug``: findings, and what each module has written."""
+    screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
+    rows = values_by_module(report.values, depth)
+    remarks = _remarks(report)
+    screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
+    screen.table("Values that ops wrote in the first replay", VALUES, rows, name="values")
+    screen.parts += ["", *remarks]
+    screen.tables += checked.tables
+    return screen
+
+
+def _number_text(value: float | None) -> str:
+    return "—" if value is None else f"{value:.4g}"
+
+
+VALUES: Sequence[Column[ModuleValues]] = (
+    Column("graph", priority=1),
+    Column("module"),
+    Column("ops"),
+    Column("least", "minimum", _number_text, numeric=True),
+    Column("largest", "maximum", _number_text, numeric=True),
+    Column("NaN", "nans", style=lambda row: BAD if row.nans else ""),
+    Column("infinite", "infinities"),
+)
 
 
 # --- explain

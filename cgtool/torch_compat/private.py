@@ -411,6 +411,11 @@ sparse_values: Callable[[torch.Tensor], torch.Tensor] = _storage(
 
 # Modules.
 
+storage_at: Callable[[int, torch.device, int], Any] = _storage(
+    "torch._C._construct_storage_from_data_pointer", "`debug` shows no values on a GPU", gpu=True
+)
+"""A storage at an address, of so many bytes, which does not own them."""
+
 _module = partial(_private, "modules")
 
 

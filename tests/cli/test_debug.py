@@ -32,7 +32,8 @@ def build(device):
     return forward, (torch.randn(4, 5, device=device),)
 """
 JOIN = "current.wait_stream(side)"
-JOINED = STREAMS.format(early=JOIN, late="pass")
+JOINED = STREAMS.format(early=JOIN, late="pass") + "# joined\n"
+"""Of another size: Python takes a file of the same second and size to be the same."""
 NOT_JOINED = STREAMS.format(early="pass", late=JOIN)
 
 
@@ -67,3 +68,61 @@ def test_a_graph_without_branches_has_no_other_order(tmp_path):
     source = chain + "        torch.ones(2, 4, device=device),)\n"
     _, report = run(tmp_path, source, "verify")
     assert not any("orders" in each for each in report["looked_at"])
+
+
+MODEL = """
+import torch
+
+
+def build(device):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    return model.to(device), (torch.linspace(-1, 1, 12, device=device).reshape(3, 4),)
+"""
+
+
+def test_values_are_those_of_the_modules_in_eager(tmp_path):
+    _, report = run(tmp_path, MODEL, "debug")
+    names: dict[str, object] = {}
+    exec(MODEL, names)
+    model, (x,) = names["build"]("cpu")
+    seen = {}
+    for name, module in model.named_children():
+        module.register_forward_hook(lambda _m, _a, out, name=name: seen.update({name: out}))
+    model(x)
+    forward = {each["module"]: each for each in report["values"] if each["graph"] == "forward"}
+    assert forward.keys() == seen.keys()
+    for name, out in seen.items():
+        (found,) = forward[name]["tensors"]
+        assert found["shape"] == list(out.shape)
+        assert found["minimum"] == pytest.approx(out.min().item())
+        assert found["maximum"] == pytest.approx(out.max().item())
+        assert found["norm"] == pytest.approx(out.norm().item())
+
+
+NAN = """
+import torch
+
+
+def build(device):
+    x = torch.linspace(-1, 1, 8, device=device)
+    mask = torch.full((8,), float("-inf"), device=device)
+
+    def step():
+        scores = torch.softmax(x + torch.where(x > 0, 0.0, mask), 0)
+        logs = (x - 2).log()
+        return (scores * logs).sum()
+
+    return step
+"""
+
+
+def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
+    code, report = run(tmp_path, NAN, "debug")
+    (finding,) = report["findings"]
+    assert (code, finding["code"]) == (1, "first-nan")
+    assert finding["line"] == 1 + NAN.splitlines().index("        logs = (x - 2).log()")
+    assert "8 of 8 numbers" in finding["reason"]
+    code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
+    assert (code, report["findings"]) == (0, [])
+    assert any(tensor["infinities"] for each in report["values"] for tensor in each["tensors"])

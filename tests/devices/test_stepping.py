@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.devices.stepping import after_swaps, an_order, swaps
+from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
 
 
 @st.composite
@@ -47,3 +48,34 @@ def test_swaps_of_neighbors_lead_there_through_orders_that_the_edges_allow(graph
 def test_the_first_of_those_that_may_be_next_has_waited_longest():
     assert [*an_order(4, [(0, 2), (1, 3)], lambda _: 0)] == [0, 1, 2, 3]
     assert [*an_order(4, [(0, 2), (1, 3)], lambda count: count - 1)] == [1, 3, 0, 2]
+
+
+class Nodes(Stepper):
+    """A graph that runs nothing."""
+
+    def __init__(self, count, edges):
+        super().__init__()
+        self.count, self.edges = count, edges
+
+    def clear(self):
+        """Nothing is computed."""
+
+    def run(self, node):
+        """Nothing runs."""
+
+
+@pytest.mark.parametrize(
+    ("count", "edges", "has_branches"),
+    [
+        (0, [], False),
+        (1, [], False),
+        (3, [(0, 1), (1, 2)], False),
+        (3, [(0, 1), (1, 2), (0, 2)], False),
+        (2, [], True),  # two roots
+        (3, [(0, 1), (0, 2)], True),  # a fork
+        (3, [(0, 2), (1, 2)], True),  # a join
+        (4, [(0, 1), (0, 2), (1, 3), (2, 3)], True),
+    ],
+)
+def test_a_chain_has_no_other_order(count, edges, has_branches):
+    assert Nodes(count, edges).has_branches() == has_branches

@@ -24,6 +24,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
+from cgtool.devices.cuda.stepping import MemoryRecorder, WrittenMemory
 from cgtool.devices.device import Device, PhaseGraph, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
@@ -66,6 +67,8 @@ class CudaPhaseGraph(PhaseGraph):
     stamps: list[Stamp] = field(default_factory=list)
     recorded: Recorded | None = None
     """The warm-up to align the stamps with; None if ``exact`` has everything."""
+    memory: dict[int, list[WrittenMemory]] = field(default_factory=dict)
+    """As of ``MemoryRecorder``."""
     exact: Record | None = None
     """The record of the capture itself, if CUPTI was not available."""
     exact_calls: list[OpCall] = field(default_factory=list)
@@ -105,6 +108,8 @@ class CudaSession(Session[CudaPhaseGraph]):
     """The last warm-up iteration of each callable, by phase."""
     problem: str | None = None
     """Why CUPTI's callbacks are not available."""
+    follows_memory: bool = False
+    """Whether to note in a capture what each op writes (``PhaseGraph.memory``)."""
     streams: dict[int, int] = field(default_factory=dict)
     """Handle to index; the capturing stream is the first."""
     exact_record: Record = field(default_factory=Record)
@@ -222,8 +227,13 @@ class CudaSession(Session[CudaPhaseGraph]):
                 )
                 exact.record = self.exact_record
             first = len(self.exact_record.calls)
+            inside: Recorder = exact or contextlib.nullcontext()
+            if self.follows_memory and exact is None and not self.generated_code.is_used:
+                handle = self.stream.cuda_stream
+                inside = memory = MemoryRecorder(graph.part.modules, annotations, handle)
+                graph.memory = memory.memory
             graph.start_ns = time.time_ns()
-            yield exact if exact is not None else contextlib.nullcontext()
+            yield inside
             graph.end_ns = time.time_ns()
         graph.stamps = stamps or []
         graph.exact = exact.record if exact is not None else None

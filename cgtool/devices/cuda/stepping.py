@@ -6,22 +6,91 @@ arguments of its kernel are those of the capture, in the memory of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from cgtool.devices.cuda.driver import DriverError, check, cu, graph_edges, graph_nodes
+import torch
+
+from cgtool.devices.cuda.driver import (
+    DriverError,
+    captured_nodes,
+    check,
+    cu,
+    graph_edges,
+    graph_nodes,
+)
 from cgtool.devices.cuda.nodes import type_of
-from cgtool.devices.stepping import StepFailedError, Stepper
+from cgtool.devices.stepping import StepFailedError, Stepper, named_results
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.private import storage_at
+from cgtool.torch_compat.storages import Layout, extent
+
+
+class WrittenMemory(NamedTuple):
+    """Where a tensor lies that an op has written in a capture."""
+
+    name: str
+    address: int
+    bytes: int
+    layout: Layout
+
+    def tensor(self, device: torch.device) -> torch.Tensor:
+        """A tensor there, which owns nothing."""
+        storage = storage_at(self.address, device, self.bytes)
+        with raw():
+            empty = torch.empty(0, dtype=self.layout.dtype, device=device)
+            return empty.set_(storage, 0, self.layout.shape, self.layout.stride)
+
+
+class MemoryRecorder(OpRecorder):
+    """Notes in a capture which memory each op writes. Keeps no tensor."""
+
+    def __init__(self, roots: Any, annotations: Annotations, stream: int) -> None:
+        """``stream``: the handle of the capturing stream."""
+        super().__init__(roots, annotations)
+        self._stream = stream
+        self.memory: dict[int, list[WrittenMemory]] = {}
+        """By the last node of the op."""
+
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        before = captured_nodes(self._stream)
+        result = self.run(func, args, kwargs)
+        after = captured_nodes(self._stream)
+        # Of ops that call each other, the innermost returns first.
+        if after > before and after - 1 not in self.memory:
+            self.memory[after - 1] = [
+                WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+                for name, tensor in named_results(func, args, kwargs, result)
+                if tensor.is_cuda
+            ]
+        return result
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return extent(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 class CudaStepper(Stepper):
     """The graph behind a CUgraph, on one stream."""
 
-    def __init__(self, template: Any, stream: int, pools: Iterable[tuple[int, int]] = ()) -> None:
-        """``stream``: its handle; ``pools``: those of the graph's memory. Raises DriverError."""
+    def __init__(
+        self,
+        template: Any,
+        stream: torch.cuda.Stream,
+        pools: Iterable[tuple[int, int]] = (),
+        memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
+    ) -> None:
+        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``. Raises
+        DriverError."""
         super().__init__()
+        self._memory = memory
+        self._device = stream.device
         self._pools = set(pools)
         handles = graph_nodes(int(template))
         number = {handle: node for node, handle in enumerate(handles)}
@@ -29,7 +98,7 @@ class CudaStepper(Stepper):
         self.edges = [
             (number[source], number[target]) for source, target, _ in graph_edges(int(template))
         ]
-        self._stream = cu.CUstream(stream)
+        self._stream = cu.CUstream(stream.cuda_stream)
         self._graphs: list[Any] = []
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
         self._executables = [
@@ -60,6 +129,9 @@ class CudaStepper(Stepper):
             if tuple(segment["segment_pool_id"]) in self._pools:
                 for address, size in free_blocks(segment):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
+
+    def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
     def run(self, node: int) -> None:
         executable = self._executables[node]

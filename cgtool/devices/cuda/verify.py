@@ -54,6 +54,7 @@ class CudaVerifyTarget(VerifyTarget):
         self._pools: list[range] = []
 
     def capture(self, progress: Progress) -> None:
+        self.session.follows_memory = self.follows_memory
         self.session.capture(progress)
         if not self.session.is_empty():
             self.session.instantiate(progress)
@@ -93,9 +94,10 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def steppers(self) -> list[Stepper]:
-        stream = self.session.stream.cuda_stream
+        session = self.session
         return [
-            CudaStepper(graph.template, stream, self.session.pools) for graph in self.session.graphs
+            CudaStepper(graph.template, session.stream, session.pools, graph.memory)
+            for graph in session.graphs
         ]
 
     def places(self) -> list[list[NodePlace]]:

@@ -1,0 +1,54 @@
+"""The numbers of a tensor in a few, compared with NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from cgtool.jobs import values
+from cgtool.jobs.values import values_of
+
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_figures_are_those_of_numpy(dtype, monkeypatch):
+    monkeypatch.setattr(values, "_PART", 7)
+    tensor = (torch.arange(40).reshape(5, 8) % 13).to(dtype)
+    if dtype.is_floating_point:
+        tensor[1, 2], tensor[3, 4], tensor[4, 0] = float("nan"), float("inf"), -3.5
+    found = values_of("out", tensor.t())
+    numbers = tensor.double().numpy()
+    finite = numbers[np.isfinite(numbers)]
+    assert (found.name, found.shape) == ("out", (8, 5))
+    assert (found.minimum, found.maximum) == (finite.min(), finite.max())
+    assert math.isclose(found.mean, finite.mean())
+    assert math.isclose(found.norm, np.sqrt((finite**2).sum()))
+    assert found.zeros == (numbers == 0).sum()
+    bad = dtype.is_floating_point
+    assert (found.nans, found.infinities, found.first) == (bad, bad, (2, 1) if bad else None)
+
+
+def test_a_tensor_without_a_finite_number():
+    found = values_of("out", torch.tensor([[float("inf"), float("nan")]]))
+    assert (found.minimum, found.mean, found.nans, found.infinities) == (None, None, 1, 1)
+    assert found.first == (0, 1)
+
+
+def test_the_index_in_a_complex_tensor():
+    found = values_of("out", torch.tensor([[1 + 1j, complex(0, float("nan"))]]))
+    assert found.first == (0, 1)
+
+
+def test_digests_are_of_bits_and_places(monkeypatch):
+    tensor = torch.arange(24.0)
+    digest = values_of("a", tensor).digest
+    assert values_of("b", tensor.clone()).digest == digest
+    changed = [tensor.flip(0), tensor + 0.5, torch.cat((tensor, torch.zeros(1)))]
+    assert digest not in {values_of("a", each).digest for each in changed}
+    assert values_of("a", torch.tensor([0.0])).digest != values_of("a", torch.tensor([-0.0])).digest
+    monkeypatch.setattr(values, "_PART", 1)
+    assert values_of("a", tensor).digest == digest

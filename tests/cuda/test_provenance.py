@@ -114,6 +114,25 @@ def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
     assert joined.unmatched == [2]
 
 
+def test_a_recorder_in_the_capture_names_the_nodes_that_are_stamped_too():
+    """`debug` has both; under the recorder, the frames of stamps are not those of the warm-up."""
+    recorder = OpRecorder({}, Annotations())
+    with recorder:
+        torch.ones(3).sin()
+    record: Record = recorder.record
+    for call in record.calls:
+        call.launches = (0, 0)
+    record.calls[-1].launches = (0, 1)
+    stamps = [stamp_of(record.calls[-1], 10 + at, 100 + at) for at in range(2)]
+    capture = captured(stamps=stamps, recorded=Recorded(Record()), exact_calls=record.calls)
+    table = OriginTable()
+    session = SimpleNamespace(graphs=[capture], streams=SESSION.streams, exact_record=record)
+    joined = provenance._join_stamps(session, capture, [10, 11], table)
+    ops = [table.origins[at].op for at in joined.origins]
+    assert ops == ["aten::sin", None]
+    assert joined.unmatched == [1]
+
+
 def test_the_lines_of_a_compiled_backward_are_those_of_its_forward():
     table = OriginTable()
     frame = Frame("model.py", 7, "forward")

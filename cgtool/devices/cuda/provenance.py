@@ -93,6 +93,12 @@ def _join_stamps(
         joined.calls.append(launch if isinstance(launch, OpCall) else None)
         joined.streams.append(None if stamp is None else session.streams[stamp.stream])
         joined.times_ns.append(time_ns)
+    # A recorder in the capture, which notes memory, knows the ops themselves.
+    for node, call in enumerate(makers(graph.exact_calls, len(handles))):
+        if call is not None:
+            joined.origins[node] = table.add(call, session.exact_record)
+            joined.calls[node] = call
+    joined.unmatched = [node for node in joined.unmatched if joined.calls[node] is None]
     return joined
 
 

@@ -217,8 +217,10 @@ class CudaSession(Session[CudaPhaseGraph]):
                     stamps = stack.enter_context(watch_capture(annotations, self.device.index))
                 except cupti.CuptiUnavailable as error:
                     self.problem = str(error)
-            if stamps is None:
-                exact = InCaptureRecorder(
+            # Under a recorder, compiled code would run eagerly.
+            follows = self.follows_memory and not self.generated_code.is_used
+            if stamps is None or follows:
+                exact = (MemoryRecorder if follows else InCaptureRecorder)(
                     graph.part.modules,
                     annotations,
                     self.device.index,
@@ -226,17 +228,14 @@ class CudaSession(Session[CudaPhaseGraph]):
                     self.accesses,
                 )
                 exact.record = self.exact_record
+            if isinstance(exact, MemoryRecorder):
+                exact.memory = graph.memory
             first = len(self.exact_record.calls)
-            inside: Recorder = exact or contextlib.nullcontext()
-            if self.follows_memory and exact is None and not self.generated_code.is_used:
-                handle = self.stream.cuda_stream
-                inside = memory = MemoryRecorder(graph.part.modules, annotations, handle)
-                graph.memory = memory.memory
             graph.start_ns = time.time_ns()
-            yield inside
+            yield exact if exact is not None else contextlib.nullcontext()
             graph.end_ns = time.time_ns()
         graph.stamps = stamps or []
-        graph.exact = exact.record if exact is not None else None
+        graph.exact = exact.record if exact is not None and stamps is None else None
         graph.exact_calls = self.exact_record.calls[first:]
 
     def is_empty(self) -> bool:

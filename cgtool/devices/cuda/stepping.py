@@ -15,16 +15,15 @@ import torch
 
 from cgtool.devices.cuda.driver import (
     DriverError,
-    captured_nodes,
     check,
     cu,
     graph_edges,
     graph_nodes,
 )
 from cgtool.devices.cuda.nodes import type_of
+from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import StepFailedError, Stepper, named_results
-from cgtool.observe.annotations import Annotations
-from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
@@ -48,20 +47,16 @@ class WrittenMemory(NamedTuple):
             return empty.set_(storage, 0, self.layout.shape, self.layout.stride)
 
 
-class MemoryRecorder(OpRecorder):
-    """Notes in a capture which memory each op writes. Keeps no tensor."""
+class MemoryRecorder(InCaptureRecorder):
+    """Also notes which memory each op writes. Keeps no tensor."""
 
-    def __init__(self, roots: Any, annotations: Annotations, stream: int) -> None:
-        """``stream``: the handle of the capturing stream."""
-        super().__init__(roots, annotations)
-        self._stream = stream
-        self.memory: dict[int, list[WrittenMemory]] = {}
-        """By the last node of the op."""
+    memory: dict[int, list[WrittenMemory]]
+    """By the last node of the op."""
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        before = captured_nodes(self._stream)
-        result = self.run(func, args, kwargs)
-        after = captured_nodes(self._stream)
+        before = self.launch_count()
+        result = super().execute(call, func, args, kwargs)
+        after = self.launch_count()
         # Of ops that call each other, the innermost returns first.
         if after > before and after - 1 not in self.memory:
             self.memory[after - 1] = [

@@ -285,7 +285,7 @@ class KeptOpRecorder(OpRecorder):
             random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
             host_input=host_input,
             has_history=has_history,
-            in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
+            in_optimizer=_in_optimizer(sys._getframe(2)),
         )
 
     def _complete(self, op: Op, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -349,10 +349,10 @@ def _range_of(tensor: torch.Tensor) -> range:
     return range(tensor.data_ptr(), tensor.data_ptr() + size)
 
 
-def inside(frame: types.FrameType | None, part: str) -> bool:
-    """Whether a file of this part of PyTorch is between the op and the user's line."""
-    codes = (each.f_code for each in callers(frame))
-    return any(
-        package_part(code.co_filename).startswith(part)
-        for code in itertools.takewhile(is_internal, codes)
-    )
+def _in_optimizer(frame: types.FrameType | None) -> bool:
+    """Whether an optimizer of PyTorch is what runs innermost of ``torch.optim``, not a scheduler,
+    which also wraps the step of the optimizer, nor an average of weights."""
+    codes = itertools.takewhile(is_internal, (each.f_code for each in callers(frame)))
+    files = (package_part(code.co_filename) for code in codes)
+    own = next((file for file in files if file.startswith("/torch/optim/")), None)
+    return own is not None and not own.endswith(("/lr_scheduler.py", "/swa_utils.py"))

@@ -243,6 +243,23 @@ def batches_of_an_iterator(device):
     return step
 
 
+def scheduler_fills_a_tensor(device):
+    weight = torch.nn.Parameter(torch.ones(4, device=device))
+    rate = torch.tensor(0.1, device=device)
+    optimizer = torch.optim.AdamW([weight], lr=rate, capturable=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 100)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        loss = weight.square().sum()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()  # <- cpu-state-step-counter
+        return loss
+
+    return step
+
+
 def reads_what_another_stream_writes(device):
     side = torch.cuda.Stream()
     weight = torch.randn(5, 5, device=device)

@@ -126,7 +126,8 @@ class Experiment:
         """How often the last run that had a ``Clock`` has read it."""
 
     def compare(self, *, later: bool = True) -> Outcome:
-        """Compare two iterations; with ``later``, also run the code as it would run later."""
+        """Compare two iterations, and try other draws; with ``later``, also run the code as it
+        would run later."""
         state = self._state
         if state is None:
             return self._compare_only()
@@ -144,8 +145,7 @@ class Experiment:
                 self._explain(outcome, before, between, difference)
             outcome.codes = state.codes()
             outcome.moved = _moved_twice(state, before, between, after)
-            if later:
-                self._run_later(outcome, between, after)
+            self._run_later(outcome, between, after, only_draws=not later)
         except Stopped as stopped:
             outcome.limits.append(str(stopped))
         finally:
@@ -284,13 +284,21 @@ class Experiment:
 
     # --- later iterations
 
-    def _run_later(self, outcome: Outcome, between: Reading, after: Reading) -> None:
+    def _run_later(
+        self, outcome: Outcome, between: Reading, after: Reading, *, only_draws: bool
+    ) -> None:
+        """``only_draws``: with other random numbers, and no other later state."""
         state = self._state
         assert state is not None
         known = {item.key for caused in outcome.caused for item in caused.items}
         items = [each for each in state.differences(between, after) if each.key not in known]
         numbers = [item for item in items if _is_movable(item)]
         draws = _draws(outcome.second, items) and not _is_known(outcome, "random")
+        if only_draws:
+            base = self._repeatable(after) if draws else None
+            if base is not None:
+                self._try_draws(outcome, base, after)
+            return
         walks = bool(items) and self._took < _SECONDS_OF_WALK
         # Where it reads no clock, this is as good a run as any other.
         first = self.rerun(after, days=0.0)

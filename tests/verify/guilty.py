@@ -243,6 +243,17 @@ def batches_of_an_iterator(device):
     return step
 
 
+def skips_a_layer_hardly_ever(device):
+    layers = torch.nn.Linear(4, 4).to(device), torch.nn.Linear(4, 4).to(device)
+
+    def forward(x):
+        if random.random() < 0.001:  # <- rng-frozen-seed
+            return layers[1](x)
+        return layers[1](layers[0](x))
+
+    return forward, (torch.ones(2, 4, device=device),)
+
+
 def scheduler_fills_a_tensor(device):
     weight = torch.nn.Parameter(torch.ones(4, device=device))
     rate = torch.tensor(0.1, device=device)

@@ -79,7 +79,7 @@ def test_the_line_to_blame(verified, name):
     assert (code, line) in findings
     assert {name for name, _ in findings} == {code}
     # What another replay may show.
-    is_by_chance = code.startswith(("stale", "stream-race"))
+    is_by_chance = code.startswith(("stale", "stream-race")) or "hardly_ever" in name
     assert not all(comparison.equal for comparison in outcome.comparisons) or is_by_chance
 
 

@@ -73,12 +73,26 @@ with torch.cuda.graph(graph):
         (CAPTURE + LOOP + "    model(batch.cuda())\n    graph.replay()\n", "note"),
         (CAPTURE + "graph.replay()\ngraph.replay()\n", None),
         (CAPTURE + LOOP + "    x.copy_(batch)\n    y.copy_(target)\n    graph.replay()\n", None),
-        (CAPTURE + LOOP + "    x.copy_(batch)\n    graph.replay()\n", None),
+        (CAPTURE + LOOP + "    x.copy_(batch)\n    graph.replay()\n", "note"),
+        (CAPTURE + f"{LOOP}    x.copy_(batch)\n    graph.replay()\n    target.sum()\n", None),
         (CAPTURE + LOOP + "    x.data = x.data\n    x[0].fill_(1.0)\n    graph.replay()\n", None),
         (OTHER_STATE + REPLAYS, None),
         (NOISE + REPLAYS, None),
     ],
-    ids=["host", "device", "timed", "read", "used", "two", "copied", "one", "part", "fed", "noise"],
+    ids=[
+        "host",
+        "device",
+        "timed",
+        "read",
+        "used",
+        "two",
+        "copied",
+        "one",
+        "read-later",
+        "part",
+        "fed",
+        "noise",
+    ],
 )
 def test_inputs_that_stay_as_they_are(source, severity, tmp_path):
     (tmp_path / "script.py").write_text(source)
@@ -89,5 +103,9 @@ def test_inputs_that_stay_as_they_are(source, severity, tmp_path):
     found = [each for each in json.loads(done.stdout)["findings"] if each["code"] == CODE]
     assert [each["severity"] for each in found] == ([] if severity is None else [severity])
     for each in found:
-        assert "`x` [8, 4]" in each["reason"] or "`tokens`" in each["reason"]
+        assert (
+            "`x` [8, 4]" in each["reason"]
+            or "`y` [8, 2]" in each["reason"]
+            or "`tokens`" in each["reason"]
+        )
         assert "graph.replay()" in source.splitlines()[each["line"] - 1]

@@ -32,19 +32,33 @@ _SHOWN = 3
 
 @dataclass(eq=False)
 class _Inputs:
-    """The inputs of one graph, which nothing has written since its first replay."""
+    """The inputs of one graph."""
 
     uses: dict[ExternalUse, str]
-    """Each with its name."""
+    """Those that nothing has written since its first replay, each with its name."""
     values: dict[ExternalUse, torch.Tensor]
     """Copies, as of the first replay."""
     time: int
     """Of the first replay."""
+    written: list[str] = field(default_factory=list)
+    """Names of the others."""
     place: Frames = ()
     """Of the last replay."""
     batches: Counter[Frames] = field(default_factory=Counter)
     """By the line that made them: tensors like an input that were made before a replay, and since
     the one before."""
+
+    def forget_written(self, replays: int) -> None:
+        """Inputs that were written since the first replay: by an op, or, as far as some of the
+        replays show, by anything else."""
+        is_compared = replays < _FEWEST or replays & (replays - 1) == 0
+        for use in list(self.uses):
+            write, tensor = use.buffer.last_write, use.tensor()
+            is_written = write is not None and write.time > self.time
+            if is_compared and not is_written:
+                is_written = tensor is None or not unchanged(self.values[use], tensor)
+            if is_written:
+                self.written.append(self.uses.pop(use))
 
     @property
     def kinds(self) -> set[TensorKind]:
@@ -85,9 +99,11 @@ class NeverWritten(Detector):
         inputs = self._inputs.get(graph)
         if inputs is None:
             return
-        if graph.replays and _is_written(inputs, graph.replays):
-            del self._inputs[graph]
+        if graph.replays:
+            inputs.forget_written(graph.replays)
             self._ask()
+        if not inputs.uses:
+            del self._inputs[graph]
             return
         inputs.place = self.script.place()
         last, unread = graph.last_replay, self.script.unread
@@ -141,10 +157,15 @@ class NeverWritten(Detector):
         if inputs.kinds & self.script.unread.read_kinds:
             # What the script makes is for other code.
             batches = []
+        if inputs.written and not batches:
+            # A mask, or a table.
+            return
         reason = (
             f"{count_text(graph.replays, 'replay')} of {graph.name} compute with the same values "
             f"of {names_text(texts, _SHOWN)}: nothing writes to them in between"
         )
+        if inputs.written:
+            reason += f", but to {names_text(inputs.written, _SHOWN)}"
         if batches:
             reason += (
                 ", and nothing reads the tensors of that shape that are made before each replay"
@@ -154,24 +175,10 @@ class NeverWritten(Detector):
             reason,
             inputs.place,
             evidence=tuple(f"made at {place[0].short}" for place in batches if place),
-            severity=None if batches else NOTE,
+            # What is like a table may be for nothing.
+            severity=None if batches and not inputs.written else NOTE,
             graphs=(graph,),
         )
-
-
-def _is_written(inputs: _Inputs, replays: int) -> bool:
-    """Whether an input was written since the first replay: by an op, or, as far as some of the
-    replays show, by anything else."""
-    for use in inputs.uses:
-        write = use.buffer.last_write
-        if write is not None and write.time > inputs.time:
-            return True
-    is_compared = replays < _FEWEST or replays & (replays - 1) == 0
-    return is_compared and not all(
-        tensor is not None and unchanged(values, tensor)
-        for use, values in inputs.values.items()
-        for tensor in (use.tensor(),)
-    )
 
 
 def _with_gradient(use: ExternalUse) -> tuple[int | None, ...]:

@@ -75,7 +75,7 @@ with torch.cuda.graph(graph):
         (CAPTURE + LOOP + "    x.copy_(batch)\n    y.copy_(target)\n    graph.replay()\n", None),
         (CAPTURE + LOOP + "    x.copy_(batch)\n    graph.replay()\n", "note"),
         (CAPTURE + f"{LOOP}    x.copy_(batch)\n    graph.replay()\n    target.sum()\n", None),
-        (CAPTURE + LOOP + "    x.data = x.data\n    x[0].fill_(1.0)\n    graph.replay()\n", None),
+        (CAPTURE + LOOP + "    x.data = x.data\n    x[0].fill_(1.0)\n    graph.replay()\n", "note"),
         (OTHER_STATE + REPLAYS, None),
         (NOISE + REPLAYS, None),
     ],

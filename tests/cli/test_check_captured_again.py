@@ -41,7 +41,39 @@ def _check(folder: Path, source: str) -> Outcome:
     return outcome
 
 
+RUNNER = """
+class Runner:
+    def __init__(self):
+        self.graphs = {}
+
+    def scaled(self, scale):
+        return x * scale
+
+    def run(self, value, scale):
+        key = KEY
+        if key not in self.graphs:
+            self.scaled(scale)
+            new = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(new):
+                out = self.scaled(scale)
+            self.graphs[key] = new, out
+        x.fill_(value)
+        self.graphs[key][0].replay()
+        return self.graphs[key][1].clone()
+
+
+runner, other = Runner(), Runner()
+print(other.run(1.0, 5.0).sum().item())
+for value, scale in ((1.0, 2.0), (2.0, 2.0), (3.0, 3.0), (4.0, 3.0)):
+    print(runner.run(value, scale).sum().item())
+"""
 FAULTY = {
+    "argument that is missing in the key": (
+        RUNNER.replace("KEY", "x.shape").replace(
+            "return x * scale", "return x * scale  # <- python-scalar-frozen"
+        ),
+        ["gets 3.0", "the capture had 2.0"],
+    ),
     "attribute": (
         """
 options = SimpleNamespace(scale=2.0)
@@ -129,6 +161,7 @@ def test_state_that_has_changed_is_named(tmp_path: Path, name: str) -> None:
 
 
 CORRECT = {
+    "an argument that is in the key": RUNNER.replace("KEY", "scale"),
     "a graph for each value": """
 graphs, outs = {}, {}
 options = SimpleNamespace(scale=1.0)

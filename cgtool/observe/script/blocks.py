@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import dis
 import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -175,12 +176,30 @@ class LaterBlock:
         for name in now.keys() & self.values.keys() - self.reused:
             if isinstance(now[name], _CHOICES) and isinstance(self.values[name], _CHOICES):
                 self.values[name] = now[name]
+        self.values |= self._arguments_now()
         gone = [name for name, value in self.values.items() if value is MISSING]
         if gone:
             raise _gone(gone)
         self.cells = {name: CellType() for name in code.co_freevars}
         self.outer.update({name: self.values[name] for name in self.values.keys() - self.cells})
         _run(code, self.values, self.cells, self.outer)
+
+    def _arguments_now(self) -> dict[str, Any]:
+        """Numbers and texts that the function which captured is given by now, in another call on
+        the same object: one graph for all calls has those of the first."""
+        code = self.place[1]
+        frame = next((each for each in callers(sys._getframe(2)) if each.f_code is code), None)
+        now = {} if frame is None else locals_of(frame)
+        arguments = _arguments_of(code)
+        for owner in arguments[:1]:
+            of_now = now.get(owner)
+            if not isinstance(of_now, _PLAIN) and self.values.get(owner) is not of_now:
+                return {}
+        return {
+            name: now[name]
+            for name in arguments
+            if isinstance(self.values.get(name), _PLAIN) and isinstance(now.get(name), _PLAIN)
+        }
 
     def restore_after(self) -> Callable[[], None]:
         """Returns what sets the global names back that ``run`` sets, and forgets what it made."""
@@ -271,12 +290,28 @@ def _place_of(frame: FrameType) -> tuple[int, CodeType]:
     return id(frame), frame.f_code
 
 
+@cache
+def _arguments_of(code: CodeType) -> tuple[str, ...]:
+    """The arguments that a function never assigns, so that one call has one value of each."""
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    assigned = {
+        each.argval
+        for own in (code, *inner)
+        for each in dis.get_instructions(own)
+        if each.opname in _ASSIGNS
+    }
+    return tuple(name for name in names if name not in assigned)
+
+
 def _names_at(place: tuple[int, CodeType]) -> dict[str, Any]:
     """Local variables of a frame that calls this one; empty if ``place`` is not one."""
     running = callers(sys._getframe(1))
     return next((locals_of(each) for each in running if _place_of(each) == place), {})
 
 
+_PLAIN = (int, float, str)
+_ASSIGNS = ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF")
 _CHOICES = (str, FunctionType, BuiltinFunctionType, partial)
 Outputs = Iterator[tuple[str, Any]]
 """Names that code assigns, as written, and their values."""

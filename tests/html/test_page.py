@@ -285,6 +285,25 @@ def test_the_difference_names_the_modules_of_what_changed(opened):
     assert {"layers.0", "layers.3"} <= set(drawn_texts(page, "[data-view=difference] canvas"))
 
 
+@pytest.mark.parametrize("width", [1280, 480])
+def test_the_kinds_of_change_are_not_cut(opened, width):
+    a = recorded("profile-transformer")
+    paths = [f"decoder_of_many_words.blocks.{name}.projection" for name in "abcd"]
+    moved = [
+        msgspec.structs.replace(each, module=paths[at % 4]) for at, each in enumerate(a.origins)
+    ]
+    page = opened(
+        *(msgspec.structs.replace(each, origins=tuple(moved)) for each in (a, without(a, {11, 30})))
+    )
+    page.page.set_viewport_size({"width": width, "height": 800})
+    page.show("difference")
+    cut = page("""() => [...document.querySelectorAll("[data-view=difference] .legend .entry")]
+      .filter((each) => [each, ...each.children].some(
+        (part) => part.scrollWidth > part.clientWidth + 1)).map((each) => each.textContent)""")
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+    assert cut == []
+
+
 def test_the_pictures_of_a_view_are_one_image(opened, tmp_path):
     page = opened(recorded("profile-transformer"))
     for view in page.views:

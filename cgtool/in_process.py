@@ -14,7 +14,7 @@ from typing import Any
 
 from cgtool import api
 from cgtool.model import jobs
-from cgtool.model.failure import usage
+from cgtool.model.failure import CgtoolError, usage
 
 
 def capture(function: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> api.LoadedCapture:
@@ -74,4 +74,8 @@ def _run(job: jobs.CaptureJob | jobs.VerifyJob, *function: Any) -> Any:
                 "this process is being recorded, so it cannot capture a function itself",
                 fix="call it outside `cgtool run` and outside the block of cgtool.recording",
             )
-        return run(job, *function)
+        try:
+            return run(job, *function)
+        except CgtoolError as error:
+            # Without cgtool's own frames, but with the exception of the user's code.
+            raise error.with_traceback(None) from error.__cause__

@@ -18,6 +18,7 @@ from cgtool.analysis.eager_breaks import breaks_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
+    SIMULATED_OPS,
     Capture,
     Caveat,
     Contents,
@@ -533,8 +534,8 @@ def _caveats(environment: Environment, ops_in_python: Sequence[bool]) -> tuple[C
         caveats.append(
             Caveat(
                 "simulated",
-                "simulated on CPU tensors: ops and their order are real, but there are no kernels "
-                "and no GPU times, and code compiled by torch.compile captures no graphs",
+                f"simulated on CPU tensors: {SIMULATED_OPS}; there are no kernels and no GPU "
+                "times, and code compiled by torch.compile captures no graphs",
             )
         )
     if any(ops_in_python):

@@ -73,7 +73,7 @@ class Command(TyperCommand):
 
     def _with_program(self, args: list[str]) -> list[str]:
         """Put ``--`` where the user's program begins, so that its options stay its own: before the
-        program of ``run``, after the script of ``check``.
+        program of ``run``, after the script of ``check``, before which it may be given too.
 
         It begins at the first word that is not an option of this command. An ENTRY or a saved file
         there is not a program, nor is the folder of an unfinished run.
@@ -99,8 +99,12 @@ class Command(TyperCommand):
             return args
         if not any(param.name == "arguments" for param in self.params):
             return args if is_dir(Path(words[0])) else [*args[:at], "--", *words]
+        is_marked = words[0] == "--"
+        words = words[is_marked:]
+        if not words or not (is_marked or is_script(words[0])):
+            return args
         rest = words[2:] if words[1:2] == ["--"] else words[1:]
-        return [*args[: at + 1], "--", *rest] if is_script(words[0]) else args
+        return [*args[:at], words[0], "--", *rest]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, the options of the command itself, and the others by their panel."""

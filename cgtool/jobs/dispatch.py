@@ -54,7 +54,7 @@ def run(request: jobs.Request, progress: Progress) -> None:
         in_capture = "capture" in (error.failure.phase or "")
         if in_capture and context.device.simulated_because is None:
             # What CUDA refuses, it does not name.
-            raise CgtoolError(replace(error.failure, uncertain=True)) from error
+            raise CgtoolError(replace(error.failure, uncertain=True)) from error.__cause__
         raise
     progress("write")
     if captured is not None:

@@ -403,6 +403,13 @@ class Caveat(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
 
 
+SIMULATED_OPS = (
+    "ops and their order are real, but some that PyTorch chooses by device are the CPU's (a GPU "
+    "may run `_fused_rms_norm`, `cudnn_batch_norm` or `_cudnn_rnn` instead)"
+)
+"""Which ops of a simulated capture are not those of a GPU."""
+
+
 class Option(msgspec.Struct, frozen=True, array_like=True):
     """An option of the capture, as text."""
 

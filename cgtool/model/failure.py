@@ -44,12 +44,16 @@ class CgtoolError(Exception):
     """Raised anywhere below the CLI; the CLI prints the failure and exits with its code."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
+        super().__init__(failure)
         self.failure = failure
-        # Below the message in the traceback of a program that calls cgtool.
-        for label, text in (("why", failure.why), ("fix", failure.fix)):
-            if text is not None:
-                self.add_note(f"{label}: {text}")
+
+    def __str__(self) -> str:
+        """The message, the user's line, why and fix, a line each."""
+        failure = self.failure
+        frame = next((frame for frame in failure.frames if frame.file), None)
+        place = frame and f"{frame.file}:{frame.line} in {frame.function}"
+        facts = (("at ", place), ("why: ", failure.why), ("fix: ", failure.fix))
+        return "\n".join([failure.message, *(label + text for label, text in facts if text)])
 
 
 def _error(

@@ -124,7 +124,8 @@ def _write(
     try:
         capture_file.write(target, with_sources(capture))
     except CgtoolError as error:
-        hint = f"{error}; {left}" if is_dir(folder) else str(error)
+        message = error.failure.message
+        hint = f"{message}; {left}" if is_dir(folder) else message
         if status == 0:
             error.add_note(hint)
             raise

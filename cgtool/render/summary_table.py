@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.graph.summary import Coverage, GraphRow, ModuleRow, OpRow, Summary
 from cgtool.analysis.units import bytes_text, count_text, share_text
 from cgtool.render.table import GOOD, WARNING, Column, Screen, plain
@@ -94,7 +93,7 @@ def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
 
 
 OPS: Sequence[Column[OpRow]] = (
-    Column("op", lambda row: short_op(row.op)),
+    Column("op"),
     Column("nodes"),
     Column("top line", "line", explanation="the line with most of its nodes"),
 )

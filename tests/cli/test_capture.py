@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.model.capture import SIMULATED_OPS
 from cgtool.model.capture_file import read
 from tests.forked_workers import run_cgtool
 
@@ -65,6 +66,7 @@ def test_the_main_job(tmp_path):
     assert [graph.phase for graph in capture.graphs] == ["forward", "backward"]
     assert capture.environment.simulated
     assert capture.caveats[0].code == "simulated"
+    assert SIMULATED_OPS in capture.caveats[0].text
 
 
 def test_json_is_alone_on_standard_output(tmp_path):

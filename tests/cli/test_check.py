@@ -424,6 +424,9 @@ def test_what_follows_a_script_is_passed_to_it_and_its_graphs_are_watched(tmp_pa
     assert ("sync-item", 7) in [
         (finding["code"], finding["frames"][0][1]) for finding in report["findings"]
     ]
+    after = cgtool("check", *options, "--", "script.py", *given, "--format", "4", cwd=tmp_path)
+    assert after.returncode == 1, after.stderr
+    assert json.loads(after.stdout)["findings"] == report["findings"]
     wrong = cgtool("check", *options, "script.py", "--device", "simulated", cwd=tmp_path)
     assert wrong.returncode == 4
     assert "options of cgtool come before it: `cgtool check OPTIONS script.py ARGS`" in wrong.stderr

@@ -155,6 +155,18 @@ def test_a_capture(run, tmp_path, monkeypatch):
     assert len(ops) > 8
 
 
+def test_overloads_are_one_op(run, tmp_path):
+    (tmp_path / "m.py").write_text(
+        "import torch\n"
+        "def build(device):\n"
+        "    f = lambda x: torch.ops.aten.mul.Scalar(x * x, 2).pow(2)\n"
+        "    return f, (torch.ones(4, device=device),)\n"
+    )
+    options = ("--device", "simulated", "--table", "ops", "-q", "-o", tmp_path / "m.cgt")
+    ops, _ = run("capture", tmp_path / "m.py:build", *options)
+    assert [(row["op"], row["nodes"]) for row in ops] == [("mul", "2"), ("pow", "1")]
+
+
 def by_profile(by):
     return profile_table.render(profile_report(capture_file.read(PROFILE), by=by), overview=False)
 

@@ -18,7 +18,7 @@ import pytest
 from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ledger_report import sentence_of
 from cgtool.model import capture_file
-from cgtool.model.capture import Capture
+from cgtool.model.capture import SIMULATED_OPS, Capture
 from cgtool.model.ledger import LedgerGraph
 from tests.forked_workers import run_cgtool
 
@@ -125,6 +125,7 @@ def test_the_program_runs_as_it_would(engine, folder: Path) -> None:
 
 def test_each_graph_has_its_nodes_replays_and_lines(engine) -> None:
     _, capture = engine
+    assert SIMULATED_OPS in capture.caveats[0].text
     for process in (0, 1):
         graphs = [each for each in ledger(capture) if each.process == process]
         assert [each.replays for each in graphs] == [50, 49, 0, 0]

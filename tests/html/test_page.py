@@ -173,6 +173,30 @@ def test_modules_have_one_color_in_time_and_in_memory(opened):
     assert page("state.view") == "memory"
 
 
+def test_workspaces_of_cublas_are_of_no_module(opened):
+    """The module that is the first to multiply does not own them."""
+    capture = recorded("profile-transformer")
+    page = opened(capture)
+    blocks = [each for each in capture.memory.allocations if each.label == "cuBLAS workspace"]
+    legend = page.page.locator("[data-view=answer] .legend .name").all_inner_texts()
+    assert legend.count("cuBLAS workspace") == 1
+    last = page("""(() => {
+      const { blocks } = state.capture;
+      const use = new MemoryUse(blocks, Array.from({ length: blocks.count }, (_, block) => block));
+      use.color(coloringOfBlocks(coloring(state.capture, "module"), blocks));
+      return use.stacks.at(-1).at(-1);
+    })()""")
+    assert last == sum(block.bytes for block in blocks) > 0
+    for color in ("op", "module"):
+        page(f"state.colorBy('{color}')")
+        page.show("memory")
+        page("page.opened.get('memory').view.choose(0)")
+        rows = page("page.opened.get('memory').view.legendRows().map((row) => row.slice(1, 3))")
+        at_first = [block.bytes for block in blocks if block.allocated_at == 0]
+        assert dict(rows)["cuBLAS workspace"] == sum(at_first)
+    page("state.colorBy('op')")
+
+
 def test_many_layers_are_one_color_and_few_have_one_each(opened):
     """Of 24 equal layers, what is inside them is told apart."""
     page = opened(repeated(24))
@@ -283,6 +307,25 @@ def test_the_difference_names_the_modules_of_what_changed(opened):
         "[data-view=difference] .legend"
     ).replace("\n", " ")
     assert {"layers.0", "layers.3"} <= set(drawn_texts(page, "[data-view=difference] canvas"))
+
+
+@pytest.mark.parametrize("width", [1280, 480])
+def test_the_kinds_of_change_are_not_cut(opened, width):
+    a = recorded("profile-transformer")
+    paths = [f"decoder_of_many_words.blocks.{name}.projection" for name in "abcd"]
+    moved = [
+        msgspec.structs.replace(each, module=paths[at % 4]) for at, each in enumerate(a.origins)
+    ]
+    page = opened(
+        *(msgspec.structs.replace(each, origins=tuple(moved)) for each in (a, without(a, {11, 30})))
+    )
+    page.page.set_viewport_size({"width": width, "height": 800})
+    page.show("difference")
+    cut = page("""() => [...document.querySelectorAll("[data-view=difference] .legend .entry")]
+      .filter((each) => [each, ...each.children].some(
+        (part) => part.scrollWidth > part.clientWidth + 1)).map((each) => each.textContent)""")
+    page.page.set_viewport_size({"width": 1280, "height": 800})
+    assert cut == []
 
 
 def test_the_pictures_of_a_view_are_one_image(opened, tmp_path):
@@ -863,7 +906,7 @@ def test_memory_has_the_peak_of_pools_and_its_holders(transformer):
 
 
 def test_what_holds_the_memory_has_a_color(opened):
-    """In the convnet these are two ops that take little time."""
+    """In the convnet these are workspaces, and an op that takes little time."""
     page = opened(read(SAMPLES[0].with_name("convnet.cgt")))
     legend = "[...document.querySelectorAll('[data-view=%s] .legend .entry')].map((entry) => "
     legend += "[entry.querySelector('.name').textContent, entry.firstChild.style.background])"
@@ -871,7 +914,7 @@ def test_what_holds_the_memory_has_a_color(opened):
     usual = dict(page(legend % "graph"))
     page.show("memory")
     colors = dict(page(legend % "memory"))
-    assert {"mm", "addmm"} <= colors.keys() - usual.keys()
+    assert colors.keys() - usual.keys() == {"cuBLAS workspace", "div"}
     assert len(set(colors.values())) == len(colors)
     for name in ("convolution_backward", "convolution", "relu"):
         assert colors[name] == usual[name]
@@ -1178,9 +1221,12 @@ def test_the_legend_of_memory_has_shares_of_the_bytes_in_use(opened):
     peak = page("page.opened.get('memory').view.use.peakEvent")
     for block in capture.memory.allocations:
         if block.allocated_at <= peak and (block.freed_at is None or block.freed_at > peak):
-            used[capture.origins[block.origin].op] += block.bytes
-    share = f"{used['aten::mm'] / used.total():.0%}"
-    assert f"mm\n{share}" in page.page.inner_text("[data-view=memory] .legend")
+            is_workspace = block.label == "cuBLAS workspace"
+            used[block.label if is_workspace else capture.origins[block.origin].op] += block.bytes
+    legend = page.page.inner_text("[data-view=memory] .legend")
+    for op, digits in (("cuBLAS workspace", 0), ("aten::addmm", 1)):
+        share = f"{used[op] / used.total():.{digits}%}"
+        assert f"{op.removeprefix('aten::')}\n{share}" in legend
 
 
 def test_a_number_is_shown_whole_or_not_at_all(transformer):

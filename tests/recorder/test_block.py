@@ -97,7 +97,7 @@ for name, device in (("/dev/null", "simulated"), (".", "simulated"), ("x.cgt", "
         with cgtool.recording(name, device=device):
             refused.append("it has run")
     except cgtool.CgtoolError as error:
-        refused.append(str(error))
+        refused.append(error.failure.message)
 os.mkdir("gone")
 try:
     with block("gone/x.cgt"):

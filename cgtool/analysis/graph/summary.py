@@ -76,6 +76,7 @@ class ModuleRow(msgspec.Struct, frozen=True):
 
 class OpRow(msgspec.Struct, frozen=True):
     op: str
+    """``mul``: of all its overloads (``mul.Tensor``, ``mul.Scalar``)."""
     nodes: int
     line: str
     """The line with most of its nodes."""
@@ -131,7 +132,7 @@ def summarize(capture: Capture, depth: int | None = None, *, every_op: bool = Fa
     depth, modules = _modules(capture, placed, depth)
     by_op: dict[str, Counter[str]] = defaultdict(Counter)
     for _, place in placed:
-        by_op[place.op or "(outside any op)"][file_line(place.line)] += 1
+        by_op[place.short_op or "(outside any op)"][file_line(place.line)] += 1
     ops = sorted(by_op.items(), key=lambda item: (-item[1].total(), item[0]))
     shown = ops if every_op else ops[:_OP_ROWS]
     backward = [place for graph, place in placed if graph.phase == "backward"]

@@ -27,6 +27,7 @@ from cgtool.devices.simulated.session import (
     prepare,
 )
 from cgtool.model.capture import (
+    SIMULATED_OPS,
     Capture,
     Caveat,
     Contents,
@@ -144,8 +145,8 @@ class SimulatedDevice(Device):
         tensors, unnamed = tensors_of(session.workload, session.accesses.number_of)
         simulated = Caveat(
             "simulated",
-            f"simulated on CPU tensors ({self.simulated_because}): ops and their order are real, "
-            "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
+            f"simulated on CPU tensors ({self.simulated_because}): {SIMULATED_OPS}; there are no "
+            "kernels and no GPU times, and the pool is a model of PyTorch's allocator",
         )
         # Before the tables are read: blocks of memory have origins of their own.
         memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))

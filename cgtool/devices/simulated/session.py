@@ -127,7 +127,7 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
                 known = {(each.code, each.frames[:1]) for each in failure.findings}
                 others = [f for f in model.findings if (f.code, f.frames[:1]) not in known]
                 failure = replace(failure, findings=(*failure.findings, *others))
-                raise CgtoolError(failure) from error
+                raise CgtoolError(failure) from error.__cause__
 
     def is_empty(self) -> bool:
         return not any(graph.graph.nodes for graph in self.graphs)

@@ -38,6 +38,7 @@ class Capture {
     const blocks = Object.fromEntries(names.map((name) => [name, column(`block/${name}`)]));
     blocks.count = blocks.pool.length;
     blocks.node = blocks.node.map((node, block) => (node < 0 ? -1 : node + this.graphs[blocks.graph[block]].nodes[0]));
+    blocks.isWorkspace = Uint8Array.from(blocks.label, (label) => this.blockLabels[label] === WORKSPACE);
     blocks.last = blocks.to.reduce((most, to) => Math.max(most, to), blocks.from.at(-1) ?? 0) + 1;
     return blocks;
   }

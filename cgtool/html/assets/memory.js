@@ -5,8 +5,21 @@ const CURVE = 84; // height of the bytes in use
 const MOST_STREAMS = 4; // that are named
 const MOST_LIT = 20000; // selected nodes whose arguments are looked at
 
-/** Bytes in use after each event that changes them, of all and by color (of nodes, as `coloring`
-    numbers them), and the event with the most. */
+const WORKSPACE = "cuBLAS workspace"; // of no op or module, whichever is the first to multiply
+
+/** Colors of nodes, as `coloring` makes them, with one more for workspaces, and by block its number:
+    `ofBlock`. */
+function coloringOfBlocks({ of, colors, dim, legend }, { node, isWorkspace }) {
+  const own = colors.length;
+  return {
+    of, colors: [...colors, theme["band-2"]], dim: [...dim, theme.band],
+    ofBlock: node.map((each, block) => (isWorkspace[block] ? own : each < 0 ? own - 1 : of[each])),
+    legend: isWorkspace.includes(1) ? [...legend, [theme["band-2"], WORKSPACE, null, null]] : legend,
+  };
+}
+
+/** Bytes in use after each event that changes them, of all and by color (of blocks, as
+    `coloringOfBlocks` numbers them), and the event with the most. */
 class MemoryUse {
   constructor(blocks, members) {
     this.blocks = blocks;
@@ -26,13 +39,12 @@ class MemoryUse {
     return at < 0 ? 0 : this.bytes[at];
   }
 
-  color({ of, colors }) {
-    const { node } = this.blocks;
+  color({ ofBlock, colors }) {
     this.colors = colors;
     const now = new Float64Array(colors.length);
     this.stacks = colors.map(() => new Float64Array(this.changes.length));
     this.changes.forEach(([, change, block], at) => {
-      now[node[block] < 0 ? colors.length - 1 : of[node[block]]] += change;
+      now[ofBlock[block]] += change;
       now.forEach((bytes, color) => (this.stacks[color][at] = bytes));
     });
   }
@@ -181,7 +193,7 @@ class MemoryView {
   }
 
   recolor() {
-    this.colors = this.coloring();
+    this.colors = coloringOfBlocks(this.coloring(), this.capture.blocks);
     this.use.color(this.colors);
     showLegend(this.capture, { legend: this.legendRows() }, this.legend, `Share of bytes at event ${numberText(this.event)}:`);
     this.plot.redraw();
@@ -192,11 +204,11 @@ class MemoryView {
   coloring() {
     const usual = coloring(this.capture, state.color);
     if (state.color === "time") return usual;
-    const { node, bytes, from, to, last } = this.capture.blocks;
+    const { node, bytes, from, to, last, isWorkspace } = this.capture.blocks;
     const { of, names } = coloredBy(this.capture, state.color);
     const areas = new Float64Array(names.length);
     for (const block of this.members) {
-      if (node[block] >= 0) areas[of[node[block]]] += bytes[block] * ((to[block] < 0 ? last : to[block]) - from[block]);
+      if (node[block] >= 0 && !isWorkspace[block]) areas[of[node[block]]] += bytes[block] * ((to[block] < 0 ? last : to[block]) - from[block]);
     }
     const kept = usual.legend.filter(([, , , group]) => group !== null).map(([color, , , group]) => [group, color]);
     const colors = coloringOf(of, names, areas, new Map(kept));
@@ -206,16 +218,18 @@ class MemoryView {
 
   /** The colors with their bytes in use at the chosen event. */
   legendRows() {
-    const { node, bytes } = this.capture.blocks;
+    const { node, bytes, isWorkspace } = this.capture.blocks;
     const { of } = coloredBy(this.capture, state.color);
-    const named = new Map(this.colors.legend.map(([, , , group]) => [group, 0]));
+    const key = (name, group) => (name === WORKSPACE && group === null ? WORKSPACE : group);
+    const named = new Map(this.colors.legend.map(([, name, , group]) => [key(name, group), 0]));
     for (const block of this.inUseAt(this.event)) {
       const group = node[block] >= 0 && named.has(of[node[block]]) ? of[node[block]] : null;
-      named.set(group, (named.get(group) ?? 0) + bytes[block]);
+      const own = isWorkspace[block] ? WORKSPACE : group;
+      named.set(own, (named.get(own) ?? 0) + bytes[block]);
     }
-    const rows = this.colors.legend.map(([color, name, weight, group]) => [color, name, weight === null ? null : named.get(group), group]);
+    const rows = this.colors.legend.map(([color, name, weight, group]) => [color, name, state.color === "time" ? null : named.get(key(name, group)), group]);
     rows.sort((a, b) => (a[3] === null) - (b[3] === null) || b[2] - a[2]);
-    const isRest = rows.some(([, , , group]) => group === null);
+    const isRest = rows.some(([, name, , group]) => key(name, group) === null);
     return isRest || !named.get(null) ? rows : [...rows, [theme.rest, "of no node", named.get(null), null]];
   }
 
@@ -281,7 +295,7 @@ class MemoryView {
 
   drawBlocks(context) {
     const { plot, capture, colors, lit } = this;
-    const { from, to, at, bytes, node, last } = capture.blocks;
+    const { from, to, at, bytes, isWorkspace, last } = capture.blocks;
     const least = 8 + this.use.most / 1e5;
     context.font = `11px ${theme.font}`;
     context.textBaseline = "middle";
@@ -294,7 +308,7 @@ class MemoryView {
       const right = Math.min(plot.width + 2, plot.px(end));
       const [top, bottom] = [this.y(at[block] + bytes[block], true), this.y(at[block])];
       if (bottom < RULER + CURVE || top > plot.height) continue;
-      const number = node[block] < 0 ? colors.colors.length - 1 : colors.of[node[block]];
+      const number = colors.ofBlock[block];
       const bright = !lit || lit[block] === 1;
       const color = bright ? colors.colors[number] : colors.dim[number];
       const gap = bottom - top > 3 && right - left > 3 ? 1 : 0;
@@ -307,7 +321,7 @@ class MemoryView {
       for (let corner = 0; corner < box.length; corner += 4) context.fillRect(box[corner], box[corner + 1], box[corner + 2], box[corner + 3]);
     }
     for (const { block, bright, left, right, top, bottom } of texts) {
-      context.fillStyle = bright ? ON_COLOR : theme.muted;
+      context.fillStyle = !bright ? theme.muted : isWorkspace[block] ? theme.ink : ON_COLOR;
       const middle = (Math.max(top, RULER + CURVE) + Math.min(bottom, plot.height)) / 2;
       drawText(context, capture.blockText(block), Math.max(left, 0) + 5, middle, right - Math.max(left, 0) - 10, bytesText(capture.blocks.bytes[block]).length);
     }

@@ -11,7 +11,8 @@ class Overview {
   constructor(host, capture) {
     this.capture = capture;
     this.legend = make("div.legend");
-    this.colors = () => coloring(capture, "module");
+    const { blocks } = capture;
+    this.colors = () => (blocks ? coloringOfBlocks(coloring(capture, "module"), blocks) : coloring(capture, "module"));
     const times = capture.run ? [this.program(host)] : picturesOf(capture).map((picture) => this.timelines(host, picture));
     this.plots = [...times, this.memory(host)].filter(Boolean);
     if (capture.count && !(capture.run && this.plots.length < 2)) append(host, this.legend);

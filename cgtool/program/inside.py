@@ -3,15 +3,12 @@ and the globals that a function names."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextvars
 import dis
 import enum
 import gc
 import io
 import itertools
 import logging
-import queue
 import sys
 import threading
 import types
@@ -37,9 +34,9 @@ from cgtool.program.places import (
     memory,
     memory_file,
     variables,
-    weak_container,
     written_file,
 )
+from cgtool.program.progress import is_iterator
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS, is_functorch_tensor
 
 Named = tuple[str, Any]
@@ -51,18 +48,11 @@ _FOLLOWED = (
     *("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao"),
     *("torch.distributions", "torch.utils.data"),
 )
-_NEAR_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
-_FAR = frozenset(sys.stdlib_module_names - _NEAR_OF_STDLIB)
+_NEAR = {"argparse", "collections", "contextlib", "functools", "random", "types"}
+_FAR = frozenset(sys.stdlib_module_names - _NEAR)
+"""Libraries whose objects are not followed: many are tied to files, sockets and threads, which
+cannot be restored with them."""
 _LEFT = frozenset(("cgtool", "numpy", "torch"))
-_OUTSIDE = frozenset(
-    (
-        *("_io", "io", "mmap", "_socket", "socket", "ssl", "_ssl", "select", "selectors"),
-        *("_thread", "threading", "subprocess", "multiprocessing", "_multiprocessing"),
-        *("sqlite3", "_ctypes", "ctypes", "importlib", "_frozen_importlib"),
-    )
-)
-"""Modules of the standard library whose objects are tied to what cannot be restored with them:
-files, sockets, threads, processes."""
 _OF_THE_PROCESS = types.FrameType, types.TracebackType, logging.Manager
 
 
@@ -108,46 +98,9 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
         yield from _in_object(path, value, places)
 
 
-def _in_weak_container(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
-    place = weak_container(value)
-    yield from _in_place(path, place, places, len(value))
-    yield from ((path, key) for key in place.items())
-
-
-def _in_variable(
-    path: str, variable: contextvars.ContextVar[Any], places: list[Place] | None
-) -> Iterator[Named]:
-    place = variables(
-        ("value",),
-        lambda _: variable.get(),
-        lambda _, value: variable.set(value),
-        # A context forgets a value only with the token of the call that set it.
-        lambda _: None,
-        variable,
-    )
-    for _, value in _in_place("", place, places):
-        yield path, value
-
-
-def _in_mapping(
-    path: str, mapping: types.MappingProxyType[Any, Any], _places: list[Place] | None
-) -> Iterator[Named]:
-    # Read-only here; it can be that of a class.
-    yield from ((indexed(path, key), value) for key, value in mapping.items())
-
-
-def _in_queue(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
-    yield from _in_place(path, attributes(value, ("queue", "unfinished_tasks")), places)
-
-
-def _in_proxy(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
-    # A proxy passes on the methods of what it stands for.
-    yield path, attribute(attribute(value, "__init__"), "__self__")
-
-
 def _in_c(path: str, value: Any, _places: list[Place] | None) -> Iterator[Named]:
-    """In objects of C that cannot be restored, only the contents of the tensors in them: not the
-    containers, of which they may have noted how far they are."""
+    """In a cache or an iterator, which cannot be restored, only the contents of the tensors in it:
+    not the containers, of which it may have noted how far it is."""
     for inner in gc.get_referents(value):
         yield from ((path, part) for part in _parts(inner) if not is_a(part, type))
 
@@ -167,17 +120,7 @@ def _in_suspended(path: str, value: Any, places: list[Place] | None) -> Iterator
 
 _Inside = Callable[[str, Any, list[Place] | None], Iterator[Named]]
 _INSIDE: dict[type, _Inside] = {
-    weakref.WeakKeyDictionary: _in_weak_container,
-    weakref.WeakValueDictionary: _in_weak_container,
-    weakref.WeakSet: _in_weak_container,
     weakref.ref: lambda path, value, _places: iter(((path, value()),)),
-    weakref.ProxyType: _in_proxy,
-    weakref.CallableProxyType: _in_proxy,
-    contextvars.ContextVar: _in_variable,
-    types.MappingProxyType: _in_mapping,
-    queue.Queue: _in_queue,
-    queue.LifoQueue: _in_queue,
-    queue.PriorityQueue: _in_queue,
     io.StringIO: lambda path, value, places: _in_place(path, memory_file(value), places),
     io.BytesIO: lambda path, value, places: _in_place(path, memory_file(value), places),
     type(lru_cache(id)): _in_c,
@@ -186,9 +129,6 @@ _INSIDE: dict[type, _Inside] = {
         lambda path, value, places: _in_place(path, written_file(value), places),
     ),
     **dict.fromkeys(SUSPENDED, _in_suspended),
-    concurrent.futures.Future: lambda path, value, places: _in_place(
-        path, attributes(value, ("_result",)), places
-    ),
 }
 """By type: objects of the standard library whose attributes are not what they hold."""
 
@@ -263,7 +203,7 @@ def _named_by(
 ) -> Iterator[Named]:
     """Objects outside a function that its code names."""
     table = function.__globals__
-    tables: dict[str, dict[str, Any]] = {"global": table, "cell": cells, "import": sys.modules}
+    tables = {"global": table, "cell": cells}
     names = []
     for kind, name, read in _names_in(function.__code__):
         value = tables[kind].get(name)
@@ -308,44 +248,21 @@ _NAMING_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
 
 @lru_cache(maxsize=4096)
 def _names_in(code: types.CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """(``global``, ``cell`` or ``import``, a name or the module, the attributes of it that are read
-    next), nested functions included."""
+    """(``global`` or ``cell``, a name, the attributes of it that are read next), nested functions
+    included."""
     names: dict[tuple[str, str, tuple[str, ...]], None] = {}
     # `settings.calls += 1` copies `settings` before it reads the attribute.
     instructions = [each for each in dis.get_instructions(code) if each.opname != "COPY"]
-    modules = dict(_imported(instructions))
     for number, this in enumerate(instructions):
-        name = this.argval
-        if this.opname.startswith("LOAD_FAST"):
-            name = modules.get(name[-1] if isinstance(name, tuple) else name)
-            kind = None if name is None else "import"
-        else:
-            kind = _NAMING.get(this.opname)
-        if kind is not None:
+        if (kind := _NAMING.get(this.opname)) is not None:
             following = itertools.takewhile(
                 lambda each: each.opname in _NAMING_ATTRIBUTES, instructions[number + 1 :]
             )
-            names[kind, name, tuple(each.argval for each in following)] = None
-        elif this.opname == "IMPORT_FROM":
-            source = next(each for each in instructions[number::-1] if each.opname == "IMPORT_NAME")
-            names["import", source.argval, (name,)] = None
+            names[kind, this.argval, tuple(each.argval for each in following)] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= dict.fromkeys(_names_in(constant))
     return tuple(names)
-
-
-def _imported(instructions: list[dis.Instruction]) -> Iterator[tuple[str, str]]:
-    """The local names of modules that a function imports."""
-    for number, each in enumerate(instructions):
-        if each.opname != "IMPORT_NAME" or instructions[number - 1].argval is not None:
-            continue
-        stores = (after for after in instructions[number:] if after.opname.startswith("STORE_"))
-        # `import a.b` binds `a`, and `import a.b as c` goes on to take `b` from it.
-        is_whole = instructions[number + 1].opname != "IMPORT_FROM"
-        name = each.argval.partition(".")[0] if is_whole else each.argval
-        if (store := next(stores, None)) is not None:
-            yield store.argval[0] if isinstance(store.argval, tuple) else store.argval, name
 
 
 def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
@@ -353,15 +270,13 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
     is_module = issubclass(kind, torch.nn.Module)
     library = _library(value)
     followed = places is not None and kind.__module__.startswith(_FOLLOWED)
-    is_far = library in _FAR and kind is not threading.local
     if (library in _LEFT and not (followed or is_module)) or isinstance(value, _OF_THE_PROCESS):
         return
-    if is_far and places is None:
+    if library in _FAR and kind is not threading.local:
+        if places is not None and is_iterator(value):
+            yield from _in_c(path, value, places)
         return
     table = attribute(value, "__dict__")
-    if is_far and is_tied(value):
-        yield from _in_tied(path, value, table)
-        return
     if type(table) is dict:
         prefix = "" if path in ("", "self") else path
         yield from _in_place(prefix, container(table), places, len(table))
@@ -375,9 +290,7 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
     )
     if slots:
         yield from _in_place(path, attributes(value, slots), places, len(slots))
-    if is_far and not slots and type(table) is not dict:
-        yield from _in_c(path, value, places)
-    if places is None or is_far:
+    if places is None:
         return
     # Names in the methods of the class: a cache next to the class, a closure around it.
     for base in kind.__mro__:
@@ -390,28 +303,9 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
                 yield path, function
 
 
-def is_tied(value: Any) -> bool:
-    """Whether an object is one of the standard library that is tied to what cannot be restored with
-    it."""
-    table = attribute(value, "__dict__")
-    parts = table.values() if type(table) is dict else ()
-    return _library(value) in _FAR and any(
-        _library(part) in _OUTSIDE and type(part) is not threading.local for part in (value, *parts)
-    )
-
-
 def _library(value: Any) -> str:
     # A metaclass in C may have a descriptor there.
     return str(type(value).__module__).partition(".")[0]
-
-
-def _in_tied(path: str, value: Any, table: object) -> Iterator[Named]:
-    """In an object that cannot be restored, only the contents of the tensors in it."""
-    if type(table) is not dict:
-        yield from _in_c(path, value, None)
-        return
-    for name, part in list(table.items()):
-        yield from ((dotted(path, name), each) for each in _parts(part))
 
 
 def _parts(value: Any) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -103,20 +102,6 @@ def container(value: Any, *, is_indexed: bool = False) -> Place:
             value.extend(items.values())
 
     return Place(items, put, owner=("items", id(value)), is_indexed=is_indexed)
-
-
-def weak_container(value: Any) -> Place:
-    """A dictionary with weak keys or values, or a weak set: what lives in it."""
-
-    def items() -> Items:
-        is_set = isinstance(value, weakref.WeakSet)
-        return {each: each for each in value} if is_set else dict(value.items())
-
-    def put(items: Items) -> None:
-        value.clear()
-        value.update(items)
-
-    return Place(items, put, owner=("items", id(value)), is_indexed=True)
 
 
 _ABSENT = (AttributeError, LookupError, ValueError)

@@ -1,5 +1,4 @@
-"""How far objects have come that cannot be restored: iterators, generators, files, and what is tied
-to threads."""
+"""How far objects have come that cannot be restored: iterators, generators and files."""
 
 from __future__ import annotations
 
@@ -14,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cgtool.observe.frames import SUSPENDED, suspended_frame
-from cgtool.program.inside import is_tied
-from cgtool.program.objects import attribute, kind_of
+from cgtool.program.objects import kind_of
 
 _CACHE: Any = type(functools.lru_cache(id))
-_NUMBERS = (bool, int, float, str)
 
 
 Copies = dict[int, tuple[Any, Any]]
@@ -48,9 +45,6 @@ def progress(value: Any) -> object | None:
             warnings.simplefilter("ignore", DeprecationWarning)
             return _numbers_in(value.__reduce__())
         return None
-    table = attribute(value, "__dict__")
-    if is_tied(value) and type(table) is dict:
-        return {name: part if type(part) in _NUMBERS else id(part) for name, part in table.items()}
     return None
 
 

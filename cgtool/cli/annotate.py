@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, print_saved, show_report, write_bytes
+from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic
@@ -58,24 +57,6 @@ def annotate(
             rich_help_panel=opt.OUTPUT,
         ),
     ],
-    annotations: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help=(
-                "Write a pickle for `cuda_graph_annotations=` of PyTorch's export_chrome_trace, "
-                "for other traces of the same process."
-            ),
-        ),
-    ] = None,
-    torch_annotations: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Add what PyTorch recorded in the traced process: a pickle of its annotations, or "
-            "the file of `dump_kernel_py_stacks`.",
-        ),
-    ] = None,
     format_: opt.FormatOption = "table",
     only: opt.OnlyTable = None,
     explain: opt.Explain = False,
@@ -85,17 +66,13 @@ def annotate(
     from cgtool.analysis.trace_match import match_launches
     from cgtool.analysis.trace_report import annotate_report
     from cgtool.model import capture_file
-    from cgtool.model import torch_annotations as torch_file
     from cgtool.model.gpu_trace import SQLITE_MAGIC, first_bytes, read_chrome
     from cgtool.model.nsight import NsightTrace
     from cgtool.render.annotate_table import render
-    from cgtool.render.annotated_trace import annotated, for_pytorch, nodes
+    from cgtool.render.annotated_trace import annotated, nodes
 
-    recorded = [] if torch_annotations is None else [torch_annotations]
-    written = [("-o", output), ("--annotations", annotations)]
-    existing = check_places(written, trace, with_, *recorded)
+    existing = check_places([("-o", output)], trace, with_)
     capture = capture_file.read(with_)
-    given = {} if torch_annotations is None else torch_file.read(torch_annotations)
     if capture.environment.simulated:
         raise usage(
             f"{with_} was captured on the simulated device, whose nodes are ops, not kernels",
@@ -113,8 +90,6 @@ def annotate(
         kind, others = _KINDS[isinstance(read, NsightTrace)]
         if output.suffix in others:
             raise usage(f"-o {output}: {trace} is {kind}, so the annotated trace is one too")
-        if torch_annotations is not None and isinstance(read, NsightTrace):
-            raise usage(f"--torch-annotations is for Chrome traces, not for {trace}")
         if not read.records:
             if isinstance(read, NsightTrace):
                 raise _no_graphs(
@@ -126,24 +101,11 @@ def annotate(
             capture, launches, trace=str(trace), name=str(with_), outside=read.outside,
             unusable=0 if isinstance(read, NsightTrace) else read.unusable,
         )  # fmt: skip
-        if torch_annotations is not None and not any(record.graph for record in read.records):
-            raise _no_ids("--torch-annotations", trace)
-        processes = {record.process for record in read.records}
-        named = {"--torch-annotations": torch_annotations, "--annotations": annotations}
-        for_one = [option for option, file in named.items() if file is not None]
-        if (len(processes) > 1 or None in processes) and for_one:
-            raise usage(
-                f"{for_one[0]} is for one process; {trace} has graphs of several",
-                why="each process numbers the nodes of its graphs itself",
-                fix="annotate the trace of each process separately",
-            )
-        if annotations is not None:
-            write_bytes(_pickled(trace, for_pytorch(launches, capture)), annotations)
         if isinstance(read, NsightTrace):
             with atomic(output) as temporary:
                 read.write(temporary, nodes(read, launches, capture))
         else:
-            _write(output, annotated(read, launches, capture, given))
+            _write(output, annotated(read, launches, capture))
     show_report(
         "cgtool-annotate", report, render, format_, None,
         only=only, quiet=quiet, rows=20, explain=explain,
@@ -167,19 +129,6 @@ def _no_graphs(trace: Path, outside: int, option: str, whole_graphs: int = 0) ->
         else f"it has no GPU work at all: {option} records it",
         fix="trace the steps that replay graphs: warm-up and capture do not",
     )
-
-
-def _no_ids(option: str, trace: Path) -> CgtoolError:
-    return usage(
-        f"{option}: {trace} does not name the nodes of graphs",
-        fix="trace with PyTorch 2.12 or later, or with Nsight Systems",
-    )
-
-
-def _pickled(trace: Path, annotations: dict[int, list[dict[str, str]]]) -> bytes:
-    if not annotations:
-        raise _no_ids("--annotations", trace)
-    return pickle.dumps(annotations)
 
 
 def _write(output: Path, parts: Iterable[bytes]) -> None:

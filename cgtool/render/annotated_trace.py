@@ -7,7 +7,7 @@ arguments get op, module, line and forward line, as with ``cuda_graph_annotation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from cgtool import __version__
 from cgtool.analysis.timing.trace import Span, levels_of, nested_tracks
 from cgtool.analysis.trace_match import Launch, NodeMatch
 from cgtool.model.capture import Capture
-from cgtool.model.gpu_trace import EVENTS, ChromeTrace, Record
+from cgtool.model.gpu_trace import EVENTS, ChromeTrace
 from cgtool.model.nsight import NsightTrace
 from cgtool.render.perfetto import Event, Slices, metadata
 from cgtool.render.text import visible
@@ -57,21 +57,11 @@ class Annotator:
         return {**self.slices.place(match.place), "node": shown, "matched by": match.how}
 
 
-def _id(record: Record) -> int | None:
-    """The id of a node as PyTorch's annotations have it, if the trace has ids."""
-    return record.graph << 32 | record.node if record.graph and record.node is not None else None
-
-
-def annotated(
-    trace: ChromeTrace,
-    launches: Sequence[Launch],
-    capture: Capture,
-    given: Mapping[int, Mapping[str, str | int]],
-) -> Iterator[bytes]:
-    """The file in parts. ``given``: what PyTorch recorded of nodes, by their ids."""
+def annotated(trace: ChromeTrace, launches: Sequence[Launch], capture: Capture) -> Iterator[bytes]:
+    """The file in parts."""
     annotator = Annotator(capture)
     known = {
-        record.row: {**given.get(_id(record) or 0, {}), **annotator.arguments(each)}
+        record.row: annotator.arguments(each)
         for launch in launches
         for record, each in zip(launch.records, launch.fit.matches, strict=True)
     }
@@ -102,7 +92,7 @@ def annotated(
     yield b"\n]}\n"
 
 
-def _with(event: bytes, arguments: Mapping[str, str | int]) -> bytes:
+def _with(event: bytes, arguments: Mapping[str, str]) -> bytes:
     fields: dict[str, Any] = msgspec.json.decode(event)
     fields["args"] |= arguments
     return msgspec.json.encode(fields)
@@ -111,30 +101,16 @@ def _with(event: bytes, arguments: Mapping[str, str | int]) -> bytes:
 def nodes(
     trace: NsightTrace, launches: Sequence[Launch], capture: Capture
 ) -> Iterator[tuple[int, int, dict[str, str]]]:
-    """Process and id of the nodes of an export, with what is known of them."""
-    known = _agreed(launches, capture, lambda record: trace.ids[record.row])
-    return ((*key, arguments) for key, arguments in known.items())
-
-
-def _agreed(
-    launches: Iterable[Launch], capture: Capture, key_of: Callable[[Record], Key | None]
-) -> dict[Key, dict[str, str]]:
-    """The place of each node, except where two launches contradict each other."""
+    """Process and id of the nodes of an export, with what is known of them, except where two
+    launches contradict each other."""
     annotator = Annotator(capture)
-    known: dict[Key, dict[str, str] | None] = {}
+    known: dict[tuple[int, int], dict[str, str] | None] = {}
     for launch in launches:
         for record, match in zip(launch.records, launch.fit.matches, strict=True):
-            key, arguments = key_of(record), annotator.arguments(match)
-            if key is not None and arguments:
+            key, arguments = trace.ids[record.row], annotator.arguments(match)
+            if arguments:
                 known[key] = arguments if known.get(key, arguments) == arguments else None
-    return {key: arguments for key, arguments in known.items() if arguments is not None}
-
-
-def for_pytorch(launches: Sequence[Launch], capture: Capture) -> dict[int, list[dict[str, str]]]:
-    """The argument ``cuda_graph_annotations=`` of PyTorch's ``export_chrome_trace``: by the id of a
-    node, as the process that was traced has them. Empty for a trace without ids."""
-    known = _agreed(launches, capture, _id)
-    return {number: [arguments] for number, arguments in known.items()}
+    return ((*key, arguments) for key, arguments in known.items() if arguments is not None)
 
 
 class _Lanes:

@@ -6,13 +6,11 @@ import contextlib
 import gzip
 import json
 import os
-import pickle
 import random
 import sqlite3
 from collections import Counter
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -129,38 +127,6 @@ def test_replays_at_the_same_time_have_a_lane_each(cgtool, tmp_path, written):
     assert_nested(bands)
     lanes = {each["tid"] for each in bands if each.get("cat") == "graph"}
     assert lanes == {0, 1}
-
-
-def test_pytorch_takes_our_annotations(cgtool, tmp_path, written):
-    """PyTorch's own tool adds to a trace what we do."""
-    tool = pytest.importorskip("torch.cuda._annotate_cuda_graph_trace")
-    file, out, pickled = (
-        written(replays(recorded("two_streams"), [0], ids=True)),
-        *(tmp_path / name for name in ("out.json", "annotations.pkl")),
-    )
-    capture = ROOT / "samples" / "captures" / "two_streams.cgt"
-    arguments = ("annotate", file, "--with", capture, "-o", out, "--annotations", pickled)
-    assert cgtool(*arguments)[0] == 0
-    theirs = tool.load_trace(file)
-    known = pickle.loads(pickled.read_bytes())
-    assert tool.annotate_trace(theirs, known) == len(known) == 11
-    ours = {
-        each["args"]["graph node id"]: each["args"]
-        for each in json.loads(out.read_text())["traceEvents"]
-        if "node" in each.get("args", {})
-    }
-    for each in theirs["traceEvents"]:
-        if "graph node id" in each.get("args", {}):
-            assert each["args"] == ours[each["args"]["graph node id"]]
-
-
-def test_annotations_need_ids(cgtool, tmp_path, written):
-    file, out = written(replays(recorded("train_step"), [0])), tmp_path / "out.json"
-    arguments = ("--with", STEP, "-o", out, "--annotations", tmp_path / "a.pkl")
-    code, _, errors = cgtool("annotate", file, *arguments)
-    assert code == 2
-    assert f"--annotations: {file} does not name the nodes of graphs" in errors
-    assert not out.exists()
 
 
 def test_packed_in_and_out(cgtool, tmp_path):
@@ -366,134 +332,6 @@ def test_a_database_that_another_program_writes(cgtool, tmp_path, monkeypatch):
         code, _, errors = cgtool("annotate", file, "--with", STEP, "-o", out)
     assert (code, out.exists()) == (2, False)
     assert "database is locked\n  fix: wait until the program that writes it has ended" in errors
-
-
-@pytest.mark.parametrize(
-    ("stream", "kept"),
-    [("20", 20), (20.0, 20), ("side", None), ("9" * 40, None), (float("nan"), None)],
-)
-def test_an_annotated_stream_is_not_the_stream_of_the_kernel(
-    stream, kept, cgtool, tmp_path, written
-):
-    events = replays(recorded("train_step"), [0], ids=True)
-    number = events[4]["args"]["graph node id"]
-    file, out, pickled = written(events), tmp_path / "out.json", tmp_path / "a.pkl"
-    pickled.write_bytes(pickle.dumps({number: [{"stream": stream}]}))
-    arguments = ("--with", STEP, "-o", out, "--torch-annotations", pickled)
-    assert cgtool("annotate", file, *arguments)[0] == 0
-    args = json.loads(out.read_text())["traceEvents"][5]["args"]
-    assert args["graph node id"] == number
-    assert (args["stream"], args.get("annotated_stream")) == (7, kept)
-
-
-@pytest.mark.parametrize("kind", ["an export of Nsight Systems", "no ids"])
-@pytest.mark.parametrize("recorded_there", [{1: [{"name": "a"}]}, {}], ids=["some", "none"])
-def test_torch_annotations_are_refused_before_anything_is_written(
-    kind, recorded_there, cgtool, tmp_path, written
-):
-    step = recorded("train_step")
-    pickled, out = tmp_path / "a.pkl", tmp_path / "out"
-    pickled.write_bytes(pickle.dumps(recorded_there))
-    if kind == "no ids":
-        file, problem = written(replays(step, [0])), "does not name the nodes of graphs"
-    else:
-        file, problem = tmp_path / "trace.sqlite", "--torch-annotations is for Chrome traces"
-        nsight(file, replays(step, [0], ids=True), step)
-    before = sorted(tmp_path.iterdir())
-    places = ("-o", out, "--annotations", tmp_path / "ours.pkl")
-    arguments = ("--with", STEP, *places, "--torch-annotations", pickled)
-    code, _, errors = cgtool("annotate", file, *arguments)
-    assert code == 2
-    assert problem in errors
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_what_pytorch_recorded_is_added(cgtool, tmp_path, written):
-    events = replays(recorded("train_step"), [0, 0], ids=True)
-    ids = [each["args"]["graph node id"] for each in events if "graph node id" in each["args"]]
-    number = ids[3]
-    given = {
-        number: [
-            {
-                "name": "phase A",
-                "layer": 3,
-                "stream": 20,
-                "op": "theirs",
-                "sizes": (1, 2, 3, 4),
-                "pair": ("a", 2),
-                "one": (1,),
-                "scale": None,
-                "deep": ((1,),),
-                "large": 1 << 99,
-            },
-            "no dictionary",
-        ],
-        1: [{"a": "b"}],
-    }
-    file, out, pickled = written(events), tmp_path / "out.json", tmp_path / "a.pkl"
-    pickled.write_bytes(pickle.dumps(given))
-    arguments = ("annotate", file, "--with", STEP, "-o", out, "--torch-annotations")
-    assert cgtool(*arguments, pickled)[0] == 0
-
-    def facts():
-        return [
-            each["args"]
-            for each in json.loads(out.read_text())["traceEvents"]
-            if each.get("args", {}).get("graph node id") == number
-        ]
-
-    assert len(facts()) >= 1
-    for args in facts():
-        assert (args["name"], args["layer"], args["annotated_stream"]) == ("phase A", "3", 20)
-        assert args["annotation"] == "no dictionary"
-        assert (args["sizes"], args["scale"]) == ("(1, 2, 3, 4)", "None")
-        assert (args["pair"], args["one"]) == ("('a', 2)", "(1,)")
-        assert not {"deep", "large"} & set(args)
-        assert args["op"].startswith("aten::")
-    stacks = tmp_path / "stacks.json.gz"
-    stacks.write_bytes(gzip.compress(json.dumps({str(number): "m.py:3:f"}).encode()))
-    assert cgtool(*arguments, stacks)[0] == 0
-    assert all(args["launched at"] == "m.py:3:f" for args in facts())
-
-
-class Evil:
-    def __reduce__(self):
-        return print, ("ran",)
-
-
-NOT_ANNOTATIONS = {
-    "an object": (pickle.dumps({1: [Evil()]}), "it contains an object, builtins.print"),
-    "an old pickle": (pickle.dumps({1: [{}]}, protocol=0), "neither a pickle nor gzipped JSON"),
-    "a list": (pickle.dumps([1]), "it is not a dictionary"),
-    "texts": (pickle.dumps({1: "a"}), "it is not {node id: [{...}]}"),
-    "cut off": (pickle.dumps({1: [{"a": "b"}]})[:-4], "not PyTorch's graph annotations"),
-    "a large index": (b"\x80\x04r\xff\xff\xff\xff.", "not PyTorch's graph annotations"),
-    "a deep key": (b"\x80\x04}K\x01" + b"\x85" * 10**6 + b"]s.", "unhashable type"),
-    "other JSON": (gzip.compress(b"[1]"), "Expected `object`"),
-    "cut gzip": (gzip.compress(b"{}" * 99)[:-9], "not PyTorch's graph annotations"),
-    "nothing": (b"", "neither a pickle nor gzipped JSON"),
-}
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"), NOT_ANNOTATIONS.values(), ids=list(NOT_ANNOTATIONS)
-)
-def test_files_that_are_not_annotations(content, problem, cgtool, tmp_path, written):
-    file, out, given = written([]), tmp_path / "out.json", tmp_path / "a.pkl"
-    given.write_bytes(content)
-    arguments = ("--with", STEP, "-o", out, "--torch-annotations", given)
-    code, shown, errors = cgtool("annotate", file, *arguments)
-    assert (code, shown) == (2, "")
-    assert problem in errors
-    assert not out.exists()
-
-
-@pytest.mark.parametrize("create", [os.mkfifo, Path.mkdir])
-def test_annotations_in_what_is_no_file(create, cgtool, tmp_path, written):
-    create(given := tmp_path / "a.pkl")
-    arguments = ("--with", STEP, "-o", tmp_path / "out.json", "--torch-annotations", given)
-    code, _, errors = cgtool("annotate", written([]), *arguments)
-    assert (code, f"cgtool: {given} is a d" in errors) == (2, True)
 
 
 NOT_TRACES = {
@@ -702,16 +540,6 @@ def test_traces_of_two_ranks_in_one_file(cgtool, tmp_path, written):
         assert "1 kernel outside graphs" in shown
 
 
-def test_annotations_are_of_one_process(cgtool, tmp_path, written):
-    step = recorded("train_step")
-    file = written([*replays(step, [0], ids=True), *replays(step, [0], ids=True, process=9999)])
-    arguments = ("annotate", file, "--with", STEP, "-o", tmp_path / "out.json")
-    code, _, errors = cgtool(*arguments, "--annotations", tmp_path / "a.pkl")
-    assert code == 2
-    assert "--annotations is for one process; " in errors and "has graphs of several" in errors
-    assert list(tmp_path.glob("*.pkl")) == []
-
-
 VALUES = [None, True, -1, 1 << 70, 1e300, "x", [], {}, [1, 2], "\x1b[31m\u202e", {"a": "7"}]
 
 
@@ -759,7 +587,7 @@ def attempt(file, capture, out) -> bool:
         if is_database:
             found.write(out, nodes(found, launches, capture))
         else:
-            out.write_bytes(b"".join(annotated(found, launches, capture, {})))
+            out.write_bytes(b"".join(annotated(found, launches, capture)))
     except CgtoolError:
         return False
     return True

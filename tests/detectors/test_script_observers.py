@@ -105,9 +105,6 @@ class GPU:
     def captured_nodes(self) -> int:
         return 0
 
-    def template(self, graph: Any) -> tuple[str, ...]:
-        return tuple(graph.nodes)
-
     def thread_modes(self) -> list[Any]:
         return []
 
@@ -363,24 +360,6 @@ def test_a_graph_without_ops_of_pytorchs_is_not_empty(
     assert at_lines(findings) == []
 
 
-def test_an_edited_template_is_found_until_it_is_instantiated_again(
-    script: ObservedScript, findings: FindingLog
-) -> None:
-    graph = script.device.graph_class()
-    with Captured(graph):
-        torch.ones(2) * 2
-    graph.instantiate()
-    graph.replay()
-    assert at_lines(findings) == []
-    graph.raw_cuda_graph().pop()
-    at = line() + 1
-    graph.replay()
-    assert at_lines(findings) == [("modified-template-not-reinstantiated", at)]
-    graph.instantiate()
-    graph.replay()
-    assert findings.all()[0].times == 1
-
-
 def _backward(script: ObservedScript, hook: Any) -> int:
     weight: Any = torch.ones(2, requires_grad=True)
     with Captured(script.device.graph_class()):
@@ -397,23 +376,6 @@ def test_pytorch_warns_of_old_accumulators(script: ObservedScript, findings: Fin
             at = _backward(script, lambda _: warnings.warn(MISMATCH, stacklevel=1))
     assert at_lines(findings) == [("accumulate-grad-cross-stream-growth", at)]
     assert findings.all()[0].times == 2
-
-
-@pytest.fixture
-def pytorch_2_9(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PyTorch that does not warn of old accumulators."""
-    name = "set_warn_on_accumulate_grad_stream_mismatch"
-    monkeypatch.delattr(torch.autograd.graph, name, raising=False)
-
-
-def test_a_gradient_is_added_on_a_stream_of_the_past(
-    pytorch_2_9: None, script: ObservedScript, findings: FindingLog
-) -> None:
-    def moves(_gradient: torch.Tensor) -> None:
-        script.device.handle = 9  # type: ignore[attr-defined]
-
-    at = _backward(script, moves)
-    assert at_lines(findings) == [("accumulate-grad-cross-stream-growth", at)]
 
 
 def test_gradients_on_streams_of_the_capture_are_fine(

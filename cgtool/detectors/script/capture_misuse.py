@@ -31,7 +31,6 @@ FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
 FIRST_COMPILE_IN_CAPTURE = code("first-compile-in-capture")
 HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
 MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
-MODIFIED_TEMPLATE_NOT_REINSTANTIATED = code("modified-template-not-reinstantiated")
 NCCL_DESTROY_BEFORE_GRAPH = code("nccl-destroy-before-graph")
 OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
 RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
@@ -274,23 +273,4 @@ class Randomness(Detector):
                 "the output of a graph that draws random numbers is compared with eager, and the "
                 "two did not start from the same seed",
                 phase="script",
-            )
-
-
-class Templates(Detector):
-    """A template that was edited after its graph was instantiated."""
-
-    def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        graph = event.graph
-        cuda_graph = graph.graph()
-        if not graph.handle_taken or graph.template is None or cuda_graph is None:
-            return
-        now = self.script.device.template(cuda_graph)
-        if now is not None and now != graph.template:
-            self.report(
-                MODIFIED_TEMPLATE_NOT_REINSTANTIATED,
-                f"{graph.name} was edited after it was instantiated; the replay runs the "
-                "unedited graph",
-                phase="replay",
-                graphs=(graph,),
             )

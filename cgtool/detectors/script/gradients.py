@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Op, WatchedGraph
-from cgtool.observe.tensors import key_of, nodes_behind
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function, running_autograd_node
 from cgtool.torch_compat.weak import Weak
@@ -195,60 +194,24 @@ def _name(node: Any) -> str | None:
 
 
 class StaleNodes(Detector):
-    """Gradients that are accumulated on a stream of the warm-up.
+    """Gradients that are accumulated on a stream of the warm-up, of which PyTorch 2.10 and newer
+    warn."""
 
-    If PyTorch does not warn of it, the stream on which the node runs shows it.
-    """
-
-    def start(self) -> None:
-        self._streams: set[int] = set()
-        """On which the captured forward has run: nodes of its own belong to these."""
+    def on_capture_began(self, _event: events.CaptureBegan) -> None:
         self._stale: Frames | None = None
-        self._hooks: list[RemovableHandle] = []
-        self._pytorch_warns = hasattr(
-            torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"
-        )
-
-    def on_capture_began(self, event: events.CaptureBegan) -> None:
-        self._streams, self._stale = {event.graph.stream}, None
 
     def on_warned(self, event: events.Warned) -> None:
         if "AccumulateGrad" in event.text and "stream does not match" in event.text:
             self._stale = self.script.place()
 
-    def on_op_captured(self, event: events.OpCaptured) -> None:
-        call = event.op.call
-        if call is not None and call.autograd_node is None:
-            self._streams.add(self.script.device.stream())
-
-    def on_backward_begins(self, event: events.BackwardBegins) -> None:
-        # Autograd of the simulated device runs on one stream, whichever the forward ran on.
-        if self._pytorch_warns or self.script.device.simulated:
-            return
-        place = self.script.place()
-
-        def look(_gradients: Any) -> None:
-            if self.script.device.stream() not in self._streams:
-                self._stale = place
-
-        roots = event.roots
-        begin = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots)
-        for node in nodes_behind(begin):
-            if node.name().endswith("AccumulateGrad"):
-                self._hooks.append(node.register_prehook(look))
-
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
         # The warm-up of make_graphed_callables leaves such nodes too: nothing there is the script's
         # to change, and its gradients are not accumulated in the graph.
         if self._stale is not None and event.graph.callable is None:
             self.report(
                 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH,
                 "gradients are accumulated on a different stream than the capture's: "
-                "autograd nodes of "
-                "an earlier forward are still alive",
+                "autograd nodes of an earlier forward are still alive",
                 self._stale,
                 phase="capture",
             )

@@ -77,7 +77,7 @@ _DETECTORS: tuple[type[Detector], ...] = (
     saved_tensors.SavedTensors, shared_pools.SharedPools,
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
-    capture_misuse.Races, capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces,
+    capture_misuse.Races, capture_misuse.Collectives, memory.Workspaces,
     memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
     speed.Compiled, frozen_regions.FrozenRegions, input_never_written.NeverWritten,
 )  # fmt: skip

@@ -1,9 +1,8 @@
-"""Modes of modules, numbers of optimizers and settings of PyTorch that are others at a replay than
-at the capture, which the graph keeps."""
+"""Modes of modules, and numbers and parameters of optimizers, that are others at a replay than at
+the capture, which the graph keeps."""
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
@@ -20,45 +19,17 @@ from cgtool.findings import code
 from cgtool.model.capture import Frames
 from cgtool.model.finding import ERROR, Code
 from cgtool.observe.call_sites import constructed_at
-from cgtool.observe.frames import frames_of
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import Dropout, Norm
 from cgtool.torch_compat.weak import Weak
 
-CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 PARAMETERS_ADDED_OR_REMOVED = code("parameters-added-or-removed")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 _GONE = object()
-_CAPTURE_AGAIN = (
-    "add, remove, freeze and unfreeze parameters before the capture, or capture again afterwards"
-)
-_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
-_CONVOLUTIONS = ("aten::convolution", "aten::cudnn_", "aten::_cudnn_", "aten::_slow_conv")
-_ATTENTION = ("aten::_scaled_dot_product",)
-_SUMS = (
-    "aten::index_add", "aten::index_put", "aten::_index_put_impl", "aten::scatter_add",
-    "aten::scatter_reduce", "aten::index_reduce", "aten::cumsum", "aten::embedding_dense_backward",
-    "aten::histc", "aten::bincount", "aten::put",
-)  # fmt: skip
-"""Ops with an algorithm that is deterministic, and one that is not."""
-_SETTINGS = {
-    "torch.get_float32_matmul_precision()": _MATMULS,
-    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": _MATMULS,
-    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": _MATMULS,
-    "torch.backends.cuda.matmul.fp32_precision": _MATMULS,
-    "torch.backends.cudnn.allow_tf32": _CONVOLUTIONS,
-    "torch.backends.cudnn.benchmark": _CONVOLUTIONS,
-    "torch.backends.cudnn.deterministic": _CONVOLUTIONS,
-    "torch.backends.cudnn.enabled": _CONVOLUTIONS,
-    "torch.backends.cuda.flash_sdp_enabled()": _ATTENTION,
-    "torch.backends.cuda.mem_efficient_sdp_enabled()": _ATTENTION,
-    "torch.backends.cuda.math_sdp_enabled()": _ATTENTION,
-    "torch.are_deterministic_algorithms_enabled()": _SUMS,
-}
-"""Ops whose kernels depend on a setting."""
+_CAPTURE_AGAIN = "add and remove parameters before the capture, or capture again afterwards"
 
 
 class _Kept(NamedTuple):
@@ -76,13 +47,11 @@ class _Kept(NamedTuple):
     frames: Callable[[], Frames] = tuple
     """The line of the finding; () for the replay's."""
     fix: str | None = None
-    since_replay: bool = False
-    """A change before the first replay does not matter: it was set for the capture alone."""
     severity: str | None = None
 
 
 class Settings(Detector):
-    """Settings that a capture reads on the host, compared before each replay."""
+    """What a capture reads on the host of modules and optimizers, compared before each replay."""
 
     phase = "replay"
 
@@ -120,7 +89,6 @@ class Settings(Detector):
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         kept = [each for found in self._found.values() for each in found]
-        kept += [*_settings_of(graph), *_flags_of(graph)]
         self._kept[graph.number] = kept
         self._captured |= {(each.subject, each.before) for each in kept}
         self._found = {}
@@ -129,14 +97,10 @@ class Settings(Detector):
         self._kept.pop(event.graph.number, None)
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        number = event.graph.number
-        for kept in list(self._kept.get(number, ())):
+        for kept in self._kept.get(event.graph.number, ()):
             now = kept.read()
-            if now == kept.before:
-                continue
-            if kept.since_replay and not event.graph.replays:
-                self._kept[number].remove(kept)
-            elif now is not _GONE and (kept.subject, now) not in self._captured:
+            is_other = now not in (kept.before, _GONE)
+            if is_other and (kept.subject, now) not in self._captured:
                 self.report(
                     kept.code,
                     kept.reason,
@@ -238,51 +202,3 @@ def _number_of(index: int, name: str, optimizer: Optimizer) -> Hashable:
 def _parameters_of(optimizer: Optimizer) -> Hashable:
     groups = optimizer.param_groups
     return tuple(id(parameter) for group in groups for parameter in group["params"])
-
-
-def _flags_of(graph: WatchedGraph) -> Iterator[_Kept]:
-    """``requires_grad`` of the parameters that a graph with a backward reads."""
-    if not any(call.autograd_node for call in graph.record.calls):
-        return
-    for use in graph.external.values():
-        parameter = use.tensor()
-        if isinstance(parameter, torch.nn.Parameter):
-            yield _Kept(
-                PARAMETERS_ADDED_OR_REMOVED,
-                "`requires_grad` of a parameter has changed since the first replay; the captured "
-                "backward computes the same gradients as before",
-                "`requires_grad`",
-                ("requires_grad", id(parameter)),
-                parameter.requires_grad,
-                _of(parameter, attrgetter("requires_grad")),
-                partial(frames_of, use.call.chain),
-                _CAPTURE_AGAIN,
-                since_replay=True,
-            )
-
-
-def _settings_of(graph: WatchedGraph) -> Iterator[_Kept]:
-    """Settings of PyTorch that decide which kernels the captured ops launch."""
-    for name, ops in _SETTINGS.items():
-        if graph.has_op(*ops):
-            read = partial(_setting, name)
-            yield _Kept(
-                CONTROL_FLOW_FROZEN,
-                f"`{name}` has changed since the capture; the replay launches the old kernels",
-                name,
-                name,
-                read(),
-                read,
-                fix="change the setting before the capture, or capture again",
-                since_replay=True,
-            )
-
-
-def _setting(name: str) -> Hashable:
-    path = name.removeprefix("torch.").removesuffix("()")
-    # PyTorch raises if a script mixes the old and the new names of a setting.
-    with contextlib.suppress(RuntimeError, AttributeError):
-        value: Any = attrgetter(path)(torch)
-        answer: Hashable = value() if name.endswith("()") else value
-        return answer
-    return None

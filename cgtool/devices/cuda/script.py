@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import run
-from cgtool.devices.cuda.driver import (
-    DriverError,
-    captured_nodes,
-    graph_edges,
-    graph_nodes,
-    kernel_params,
-)
-from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, read_node, type_of
+from cgtool.devices.cuda.driver import DriverError, captured_nodes
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -130,12 +122,6 @@ class _Device:
         except DriverError:
             return 0
 
-    def template(self, graph: Any) -> Hashable:
-        try:
-            return _contents(CUDAGraphBase.raw_cuda_graph(graph))
-        except (RuntimeError, AttributeError):
-            return None
-
     def stream(self) -> int:
         return int(torch.cuda.current_stream().cuda_stream)
 
@@ -149,46 +135,3 @@ def check(
         script = ObservedScript(_Device(), annotations)
         findings, looked_at = run(path, arguments, script, FindingLog(), progress)
         return findings, looked_at
-
-
-def _contents(handle: int) -> Hashable:
-    """Nodes with their parameters, and edges, of a graph (a CUgraph as a number).
-
-    Equal as long as nobody edits it. Raises DriverError.
-    """
-    functions = FunctionTable()
-    nodes = tuple(_node(node, functions) for node in graph_nodes(handle))
-    return nodes, tuple(graph_edges(handle))
-
-
-_PARAMETERS: dict[str, tuple[Callable[[int], Any], tuple[str, ...]]] = {
-    "kernel": (
-        kernel_params,
-        ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
-         "sharedMemBytes"),
-    ),
-    "memcpy": (
-        partial(read_node, "cuGraphMemcpyNodeGetParams"),
-        ("srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost",
-         "dstXInBytes", "dstY", "dstZ", "WidthInBytes", "Height", "Depth"),
-    ),
-    "memset": (
-        partial(read_node, "cuGraphMemsetNodeGetParams"),
-        ("dst", "pitch", "value", "elementSize", "width", "height"),
-    ),
-}  # fmt: skip
-"""By type of node: the getter of its parameters, and the numbers among them."""
-
-
-def _node(node: int, functions: FunctionTable) -> Hashable:
-    kind = type_of(node)
-    if kind not in _PARAMETERS:
-        return node, kind
-    getter, names = _PARAMETERS[kind]
-    params = getter(node)
-    numbers = tuple(int(getattr(params, name) or 0) for name in names)
-    function = functions.resolve(params) if kind == "kernel" else None
-    if function is None:
-        return node, kind, numbers
-    layout = functions.layout(function) or ()
-    return node, kind, numbers, function, tuple(arguments_of(params, layout))

@@ -273,9 +273,6 @@ class ScriptDevice(DeviceModel):
     def captured_nodes(self) -> int:
         return 0
 
-    def template(self, graph: Any) -> None:
-        return None
-
     def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
         """See ``observe.script.script.Device``: here eagerly, and undone."""
         self.recorder, before = recorder, self.recorder

@@ -61,8 +61,8 @@ _FIRST_ITEMS = 8
 """Items of a list that are looked at for tensors: it may be a long one of numbers."""
 _HOST_CALLBACKS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
 _GRAPH_METHODS = (
-    "capture_begin", "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode",
-    "get_graph_data",
+    "capture_begin", "pool", "raw_cuda_graph", "raw_cuda_graph_exec", "debug_dump",
+    "enable_debug_mode", "get_graph_data",
 )  # fmt: skip
 """Methods of ``CUDAGraph`` whose errors alone are of interest."""
 _CALLS: tuple[tuple[Any, str, type], ...] = (
@@ -181,17 +181,11 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
 
     def instantiate(original: Any, graph: Any) -> None:
         guarded(original, graph)
-        script.instantiated(graph, by_script=True)
-
-    def raw_cuda_graph(original: Any, graph: Any) -> Any:
-        handle = guarded(original, graph)
-        watched = script.graph_of(graph)
-        if watched is not None:
-            watched.handle_taken = True
-        return handle
+        if (watched := script.graph_of(graph)) is not None:
+            watched.instantiated = True
 
     wrappers: dict[str, Callable[..., Any]] = dict.fromkeys(_GRAPH_METHODS, guarded)
-    for wrapper in (capture_end, instantiate, raw_cuda_graph):
+    for wrapper in (capture_end, instantiate):
         wrappers[wrapper.__name__] = wrapper
     for name, wrapper in wrappers.items():
         if hasattr(graph_class, name):  # not every PyTorch has all
@@ -200,17 +194,16 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_backward(script: ObservedScript, patches: Patches) -> None:
-    """Captured backwards, and what PyTorch warns of in them, each time and not once per process.
+    """What PyTorch warns of in captured backwards, each time and not once per process.
 
     Cost: nothing outside captures. Warnings of a captured backward are shown after it.
     """
 
-    def run_backward(original: Any, roots: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_backward(original: Any, *args: Any, **kwargs: Any) -> Any:
         if script.capture is None:
-            return call_user(original, roots, *args, **kwargs)
-        script.publish(events.BackwardBegins(tuple(roots)))
+            return call_user(original, *args, **kwargs)
         with _warnings_published(script):
-            return call_user(original, roots, *args, **kwargs)
+            return call_user(original, *args, **kwargs)
 
     patches.wrap(*BACKWARD, run_backward)
 

@@ -82,13 +82,6 @@ class OpRaised(NamedTuple):
     kwargs: Kwargs
 
 
-class BackwardBegins(NamedTuple):
-    """A backward is about to run in a capture."""
-
-    roots: tuple[Any, ...]
-    """Tensors, or edges of the autograd graph."""
-
-
 class Warned(NamedTuple):
     """PyTorch has warned in a captured backward, or as the capture ended."""
 

@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Protocol
 
@@ -123,10 +123,6 @@ class Device(Protocol):
 
     def captured_nodes(self) -> int:
         """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
-
-    def template(self, graph: Any) -> Hashable:
-        """The contents of the template of a graph made with ``keep_graph=True``; None if
-        unknown."""
 
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""
@@ -400,7 +396,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             if graph is None:
                 self.compiled_replays += 1
             else:
-                self.instantiated(cuda_graph, by_script=False)
                 self._replayed(graph)
 
         return replay
@@ -420,14 +415,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
                 use.buffer.last_write = replay
         for buffer in graph.allocated.values():
             buffer.last_write = replay
-
-    def instantiated(self, cuda_graph: Any, *, by_script: bool) -> None:
-        """``instantiate`` has returned, or the first replay, which instantiates too."""
-        graph = self.graph_of(cuda_graph)
-        if graph is not None and graph.keep_graph:
-            graph.instantiated |= by_script
-            if by_script or graph.template is None:
-                graph.template = self.device.template(cuda_graph)
 
     def gone(self, graph: WatchedGraph, _end: str) -> None:
         if self.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -419,10 +419,6 @@ class WatchedGraph:
     keep_graph: bool = False
     instantiated: bool = False
     """The script has called ``instantiate()``."""
-    handle_taken: bool = False
-    """The script has called ``raw_cuda_graph()``, and can edit the template."""
-    template: Hashable = None
-    """The contents of the template when it was instantiated; None if unknown."""
     disturbed: bool = False
     """Something outside the captured code, already published, may have ended the capture."""
     callable: GraphedCallable | None = None

@@ -19,13 +19,9 @@ from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.allocator import memory_segments
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
-CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
-DRIVER_SIDE_GRAPH_MEMORY = code("driver-side-graph-memory")
 EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
-GRAPH_MEMORY_NOT_BUDGETED = code("graph-memory-not-budgeted")
 LEAK_AFTER_FAILED_CAPTURE = code("leak-after-failed-capture")
 LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")
-MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
 PRIVATE_POOL_BLOAT = code("private-pool-bloat")
 SAME_STREAM_CUBLAS_WORKSPACE = code("same-stream-cublas-workspace")
 TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
@@ -33,16 +29,13 @@ TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
 _WORTH_BYTES = 16 << 20
 """Below this nobody would act."""
 _MANY_POOLS = 4
-_MANY_SHAPES = 16
-_MANY_STREAMS = 4
-_MANY_OPS = 10_000
 _SMALL_PART = 4
 """A view of less than one part in so many keeps far more than it shows."""
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 
 
 class Pools(Detector):
-    """Pools that could be shared, orders that waste memory, graphs for every shape, leaks."""
+    """Pools that could be shared, orders that waste memory, leaks."""
 
     def start(self) -> None:
         self._total_bytes: dict[PoolId, int] = {}
@@ -71,7 +64,6 @@ class Pools(Detector):
         self._look_at_private_pools()
         for growth in self._growth.values():
             self._look_at_order(growth)
-        self._look_at_shapes()
 
     def _look_at_private_pools(self) -> None:
         graphs = [
@@ -107,17 +99,6 @@ class Pools(Detector):
                 evidence=(f"largest first would take about {(total - waste) >> 20} MiB",),
             )
 
-    def _look_at_shapes(self) -> None:
-        for frames, captures in self.script.graphs_by_place().items():
-            graphs = [graph for graph in captures if graph.replayable]
-            shapes = {graph.shapes for graph in graphs}
-            if len(shapes) >= _MANY_SHAPES:
-                self.report(
-                    MANY_GRAPHS_FOR_MANY_SHAPES,
-                    f"{len(graphs)} graphs are captured here, for {len(shapes)} sets of shapes",
-                    frames,
-                )
-
     def _output_bytes(self, graph: WatchedGraph) -> int:
         """Bytes of a graph's outputs, which no other arrangement saves."""
         return sum(
@@ -128,7 +109,7 @@ class Pools(Detector):
 
 
 class Workspaces(Detector):
-    """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
+    """Workspaces of cuBLAS that two graphs share."""
 
     def start(self) -> None:
         self._dropped: dict[WatchedGraph, WatchedGraph] = {}
@@ -153,7 +134,7 @@ class Workspaces(Detector):
         if gone is not None:
             self._suspects.setdefault(event.graph, gone)
 
-    def _look_at_shared_workspaces(self) -> None:
+    def on_script_ended(self, _event: events.ScriptEnded) -> None:
         if not self._suspects or not self.script.device.reset_frees_workspaces():
             return
         for graph, gone in self._suspects.items():
@@ -166,51 +147,9 @@ class Workspaces(Detector):
                 graphs=(graph, gone),
             )
 
-    def on_script_ended(self, _event: events.ScriptEnded) -> None:
-        self._look_at_shared_workspaces()
-        if self.script.device.simulated:
-            return
-        graphs = list(self.script.replayable())
-        users = [graph for graph in graphs if graph.has_op(*_MATMULS)]
-        streams = {graph.stream for graph in users}
-        if len(streams) >= _MANY_STREAMS:
-            self.report(
-                CUBLAS_WORKSPACE_PER_GRAPH,
-                f"{len(streams)} streams captured matrix products; each keeps its own cuBLAS "
-                "workspace",
-                users[-1].frames,
-            )
-        total = sum(graph.device_ops for graph in graphs)
-        if total >= _MANY_OPS:
-            self.report(
-                DRIVER_SIDE_GRAPH_MEMORY,
-                f"the graphs have {total} ops in total; the driver keeps memory for each, which "
-                "PyTorch does not count",
-                max(graphs, key=lambda graph: graph.device_ops).frames,
-            )
 
-
-class Budget(Detector):
-    """Free memory that is given away before the captures, and settings of the allocator."""
-
-    def start(self) -> None:
-        self._query: tuple[events.MemoryQueried, Frames] | None = None
-
-    def on_memory_queried(self, event: events.MemoryQueried) -> None:
-        self._query = event, self.script.place()
-
-    def on_capture_began(self, _event: events.CaptureBegan) -> None:
-        if self._query is None or len(self.script.graphs) != 1:
-            return
-        query, frames = self._query
-        used = int(torch.cuda.memory_allocated()) - query.allocated_bytes
-        if used * 2 > query.free_bytes:
-            self.report(
-                GRAPH_MEMORY_NOT_BUDGETED,
-                f"{used >> 20} of the {query.free_bytes >> 20} MiB that were free here are "
-                "allocated before the first capture",
-                frames,
-            )
+class Segments(Detector):
+    """Pools without the segments that the settings of the allocator ask for."""
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph

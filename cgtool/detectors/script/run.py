@@ -78,8 +78,8 @@ _DETECTORS: tuple[type[Detector], ...] = (
     unordered.Unordered, unordered.PinnedReads, pinned_sources.PinnedSources,
     capture_misuse.Misuse, capture_misuse.Randomness, capture_misuse.Disturbances,
     capture_misuse.Races, capture_misuse.Collectives, memory.Workspaces,
-    memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
-    speed.Compiled, frozen_regions.FrozenRegions, input_never_written.NeverWritten,
+    memory.Segments, memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Compiled,
+    frozen_regions.FrozenRegions, input_never_written.NeverWritten,
 )  # fmt: skip
 """In the order in which they are called: what runs captured code again, and what is reported only
 if nothing else is wrong, are the last."""

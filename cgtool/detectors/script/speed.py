@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -15,7 +14,6 @@ from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import is_profiler_enabled
 
-CAPTURE_TIME_NOT_AMORTIZED = code("capture-time-not-amortized")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
 PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
 PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
@@ -24,7 +22,6 @@ TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 _MIN_WAITS = 10
 """Replays, each followed by a host wait at one line."""
-_RECAPTURES = 5
 _SMALL_OPS = 8
 """A graph of so few ops costs as much to launch as it saves."""
 _MIN_SMALL = 16
@@ -107,33 +104,6 @@ class Launches(Detector):
                     TOO_MANY_SMALL_GRAPHS,
                     f"{_MIN_SMALL} graphs of at most {largest} ops are replayed back to back",
                     graph.frames,
-                )
-
-
-class Captures(Detector):
-    """Reports graphs that are captured again for each use."""
-
-    def on_script_ended(self, _event: events.ScriptEnded) -> None:
-        for frames, graphs in self.script.graphs_by_place().items():
-            done = [graph for graph in graphs if graph.state in ("captured", "dropped")]
-            if any(graph.replayable for graph in done[:-1]):
-                continue
-            contents = {
-                (graph.shapes, *(call.name for call in graph.record.calls)) for graph in done
-            }
-            if len(done) < _RECAPTURES or len(contents) > 1:
-                continue
-            once = all(
-                graph.replays <= 1
-                and (graph.last_replay is None or graph.last_replay.time <= following.began)
-                for graph, following in pairwise(done)
-            )
-            if once:
-                self.report(
-                    CAPTURE_TIME_NOT_AMORTIZED,
-                    f"{len(done)} captures of the same ops on the same shapes, each replayed at "
-                    "most once",
-                    frames,
                 )
 
 

@@ -484,19 +484,11 @@ def observe_storages(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:
-    """``mem_get_info`` outside captures, and the script's own ``empty_cache``."""
-
-    def mem_get_info(original: Any, *args: Any, **kwargs: Any) -> Any:
-        free_and_total = call_user(original, *args, **kwargs)
-        if script.capture is None:
-            allocated = int(torch.cuda.memory_allocated())
-            script.publish(events.MemoryQueried(int(free_and_total[0]), allocated))
-        return free_and_total
+    """The script's own ``empty_cache``."""
 
     def empty_cache(original: Any) -> None:
         call_user(original)
         if script.capture is None and not called_by_pytorch():
             script.publish(events.CacheEmptied())
 
-    patches.wrap(torch.cuda, "mem_get_info", mem_get_info)
     patches.wrap(torch.cuda, "empty_cache", empty_cache)

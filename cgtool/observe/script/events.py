@@ -264,13 +264,6 @@ class CacheEmptied(NamedTuple):
     """The script has called ``torch.cuda.empty_cache()``."""
 
 
-class MemoryQueried(NamedTuple):
-    """The script has called ``torch.cuda.mem_get_info()`` outside a capture."""
-
-    free_bytes: int
-    allocated_bytes: int
-
-
 class OptimizerSteps(NamedTuple):
     """``Optimizer.step`` is about to run."""
 

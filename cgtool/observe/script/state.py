@@ -440,11 +440,6 @@ class WatchedGraph:
         is_together = bool(self.made_with) and self.made_with is other.made_with
         return self is not other and self.frames == other.frames and not is_together
 
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the buffers that it did not allocate."""
-        return tuple(use.shape for use in self.external.values())
-
     def unjoined_at(self) -> Frames:
         """The last line of a stream that the capture stream does not wait for; () for none."""
         for stream, (tick, call) in self.last_calls.items():

@@ -378,8 +378,7 @@ def report(
     if ``file`` cannot be written, is one of them, or is a source file that the page shows.
     """
     from cgtool.cli.output import check_places, write_bytes
-    from cgtool.html.report import html
-    from cgtool.html.sources import check_page
+    from cgtool.html.report import check_page, html
 
     target = path_of(file, "report(file=...) takes the path of the page")
     captures = [_loaded(capture, "report()") for capture in ((a,) if b is None else (a, b))]

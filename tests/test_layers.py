@@ -54,7 +54,7 @@ def test_nothing_traces_lines():
         ["dump", str(CAPTURE), "--raw"],
         ["pools", str(CAPTURE)],
         ["report", str(CAPTURE), "-o", "/dev/null"],
-        ["doctor", "--no-torch"],
+        ["doctor"],
     ],
     ids=lambda arguments: " ".join(
         argument for argument in arguments if not argument.endswith(".cgt")

@@ -81,8 +81,7 @@ def report(
     browser."""
     import webbrowser
 
-    from cgtool.html.report import html
-    from cgtool.html.sources import check_page
+    from cgtool.html.report import check_page, html
 
     targets = [capture] if other is None else [capture, other]
     existing = check_places([("-o", output)], *targets)

@@ -6,7 +6,6 @@ import ctypes
 import platform
 import subprocess
 import sys
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -40,15 +39,6 @@ def _layout() -> Capability:
     if program is None:
         return Capability("SVG and PNG", "absent", "no dot program", "pip install graphviz-pure")
     return Capability("SVG and PNG", "available", str(program))
-
-
-def _installed() -> Capability:
-    """The package, not imported."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return Capability("torch", "absent", "not installed", "pip install torch")
-    return Capability("torch", "available", f"{version}, not imported")
 
 
 def _with_torch() -> list[Capability]:
@@ -89,10 +79,6 @@ def _build() -> None:
 
 
 def doctor(
-    no_torch: Annotated[
-        bool,
-        typer.Option("--no-torch", help="Do not import torch; show what is available without it."),
-    ] = False,
     build: Annotated[
         bool,
         typer.Option(
@@ -109,6 +95,6 @@ def doctor(
     if build:
         _build()
     rows = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
-    rows += [_installed()] if no_torch else _with_torch()
+    rows += _with_torch()
     report = {"capabilities": rows}
     show_report("cgtool-doctor", report, lambda _: render_doctor(rows), format_, output)

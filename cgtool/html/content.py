@@ -20,12 +20,12 @@ from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_rep
 from cgtool.analysis.timing.roofline import MEANS, occupancy, utilizations
 from cgtool.html.answer import answer
 from cgtool.html.packing import Interned, Packer
-from cgtool.html.sources import page_files
-from cgtool.model.capture import Allocation, Capture, Frame, Node, Pool
+from cgtool.model.capture import Allocation, Capture, Frame, Node, Pool, Source
 from cgtool.render.labels import attribute_rows
 
 BOUNDS = (*MEANS,)
 """By their number in the column ``bound``."""
+_NOT_SAVED = "an older cgtool wrote this capture, without its source"
 
 
 def pack(capture: Capture, name: str, prefix: str, packer: Packer) -> dict[str, Any]:
@@ -232,7 +232,10 @@ class _Content:
         """Frames as ``[file, line, function]``, and the files."""
         files = Interned()
         frames = [[files.index(file), *place] for file, *place in self._frames.values]
-        return {"frames": frames, "files": page_files(self._capture, files.values)}
+        saved = {source.file: source for source in self._capture.sources}
+        why = "not saved with the capture" if saved else _NOT_SAVED
+        sources = (saved.get(name, Source(name, absent=why)) for name in files.values)
+        return {"frames": frames, "files": list(map(_file, sources))}
 
     def _integers(self, name: str, values: list[Any], *, rising: bool = False) -> None:
         self._packer.integers(f"{self._prefix}{name}", values, rising=rising)
@@ -310,3 +313,13 @@ class _PoolMap:
         at, size, *_ = self.segments[number]
         inside = block.address - self._addresses[number]
         return at + inside if inside < size else None
+
+
+def _file(source: Source) -> dict[str, Any]:
+    """The lines of a file as they were when the capture was made, or why there are none."""
+    return {
+        "path": source.file,
+        "absent": source.absent,
+        "numbers": [block.first + at for block in source.blocks for at in range(len(block.lines))],
+        "lines": [line.expandtabs() for block in source.blocks for line in block.lines],
+    }

@@ -8,15 +8,18 @@ nothing can be loaded, and text can only be added as text (``require-trusted-typ
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 
 from cgtool.analysis.graph.select import FIELDS
 from cgtool.html.content import pack
 from cgtool.html.difference import pack_difference
 from cgtool.html.packing import Packer
 from cgtool.model.capture import Capture
+from cgtool.model.failure import usage
 
 
 def html(captures: Sequence[tuple[str, Capture]]) -> bytes:
@@ -34,6 +37,18 @@ def html(captures: Sequence[tuple[str, Capture]]) -> bytes:
         (name_a, a), (name_b, b) = captures
         difference = pack_difference(a, b, (name_a, name_b), packer)
     return page(packer.block({"captures": trees, "difference": difference, "fields": list(FIELDS)}))
+
+
+def check_page(output: Path, captures: Iterable[Capture]) -> None:
+    """Raises CgtoolError (exit 2) for a page in the place of a source file that it shows."""
+    for file in {frame.file for capture in captures for frame in capture.frames}:
+        # The page may be new, and names in a capture impossible ones.
+        with suppress(OSError, ValueError):
+            if output.samefile(file):
+                raise usage(
+                    f"{output} is a source file of the capture: the page would overwrite it",
+                    fix="name another file",
+                )
 
 
 SCRIPTS = (

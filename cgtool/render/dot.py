@@ -329,10 +329,7 @@ class _Picture:
     def _heading(self, fold: Fold, *, more: bool = False) -> str:
         name = html_text(cut(names_text(fold.modules, 3) or "loop", 60))
         words = [word for word in (fold.type, *fold.differs) if word] + ["continued"] * more
-        rows = [f"<B>{name} × {fold.times}</B>   {html_text(', '.join(words))}"]
-        if not more:
-            rows += [html_text(cut(text, 80)) for text in fold.unlike[:3]]
-        return '<BR ALIGN="LEFT"/>'.join(rows) + '<BR ALIGN="LEFT"/>' * (len(rows) > 1)
+        return f"<B>{name} × {fold.times}</B>   {html_text(', '.join(words))}"
 
     def _visit(self, view: View, visit: Visit, pad: str) -> None:
         for position in visit.own:

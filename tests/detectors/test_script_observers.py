@@ -19,9 +19,7 @@ from torch._dynamo.utils import counters
 from torch.utils._device import _device_constructors
 
 from cgtool.detectors.reporting import FindingLog
-from cgtool.detectors.script.memory import set_at
 from cgtool.detectors.script.run import observe
-from cgtool.model.capture import Frame
 from cgtool.model.ledger import COMPILE
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.graphs import Beginning
@@ -383,17 +381,6 @@ def test_gradients_on_streams_of_the_capture_are_fine(
 ) -> None:
     _backward(script, lambda _: None)
     assert at_lines(findings) == []
-
-
-def test_the_line_that_sets_a_variable_of_the_environment(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        'import os\nwanted = "expandable_segments:True"\nos.environ["CONF"] = wanted\n'
-        'print(os.environ["CONF"])\n'
-    )
-    place = Frame(str(script), 9, "<module>")
-    assert set_at((place,), "CONF") == (Frame(str(script), 3, "<module>"),)
-    assert set_at((place,), "OTHER") == ()
 
 
 def test_events_reach_subscribers_of_their_type_in_order() -> None:

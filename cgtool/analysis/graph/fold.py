@@ -227,7 +227,7 @@ class _Repeats:
                 if (len(rounds) - 1) * len(rounds[0]) < _SAVED:
                     todo += [inner for inner, _ in parts[start:end] if inner is not None]
                 elif allowed(rounds):
-                    yield self._fold(view, parts, keys, starts), rounds
+                    yield self._fold(view, parts, starts), rounds
                 else:
                     # An edge that one of them has keeps only its own half apart, and so on.
                     middle = starts[len(starts) // 2]
@@ -247,7 +247,7 @@ class _Repeats:
             common += (module and module.removeprefix(path) for module in modules)
         return tuple(common)
 
-    def _fold(self, view: View, parts: Sequence[_Part], keys: Sequence[int], starts: range) -> Fold:
+    def _fold(self, view: View, parts: Sequence[_Part], starts: range) -> Fold:
         period, first = starts.step, starts[0]
         lead, items = parts[first]
         parent = view.items[items[0]].fold
@@ -257,22 +257,8 @@ class _Repeats:
             for visits in columns
             if visits[0]
         )
-        if lead is None or period > 1:
-            return Fold(modules, None, len(starts), parent)
-        like = self._ops(view, items)
-        unlike = [
-            f"{visit.path} has {_difference(like, self._ops(view, items))}"
-            for key, (visit, items) in zip(keys, parts, strict=True)
-            if visit and key != keys[first] and _name(visit.path) == _name(lead.path)
-        ]
-        return Fold(
-            modules, self.types.get(lead.path, lead.type), len(starts), parent, (), tuple(unlike)
-        )
-
-    def _ops(self, view: View, items: Sequence[int]) -> Counter[str]:
-        nodes = self.capture.graphs[view.graph].nodes
-        members = [nodes[member] for item in items for member in view.items[item].once]
-        return Counter(short_op(self.reader.places.of(node).op or node.type) for node in members)
+        type_ = self.types.get(lead.path, lead.type) if lead and period == 1 else None
+        return Fold(modules, type_, len(starts), parent)
 
     def _differences(self, view: View, fold: int) -> tuple[str, ...]:
         """What is not the same in all repeats of a new fold."""
@@ -344,12 +330,6 @@ def _inside(path: str, view: View, parent: int | None) -> str:
         if _name(".".join(names[:depth])) == _name(module):
             return ".".join([module, *names[depth:]])
     return path
-
-
-def _difference(like: Counter[str], other: Counter[str]) -> str:
-    more = [f"{count} more {name}" for name, count in (other - like).items()]
-    less = [f"{count} fewer {name}" for name, count in (like - other).items()]
-    return ", ".join((more + less)[:4]) or "other sizes, kernels or edges"
 
 
 def _edge_rule(view: View) -> Callable[[_Rounds], bool]:

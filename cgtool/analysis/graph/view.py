@@ -76,8 +76,6 @@ class Fold:
     """The fold that it is inside of."""
     differs: tuple[str, ...] = ()
     """In what the repeats differ: ``4 streams``."""
-    unlike: tuple[str, ...] = ()
-    """Modules beside them that are not equal, and how: ``layers.0 has 1 more add``."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from cgtool.torch_compat.private import no_torch_function
 from cgtool.torch_compat.storages import StorageMarks
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
-CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 _REBOUND = {
@@ -71,7 +70,7 @@ class ModuleChanges:
 
 
 class Inputs(Detector):
-    """Names that lead to another tensor, tensors that are freed, and numbers that changed."""
+    """Names that lead to another tensor, and tensors that are freed."""
 
     def start(self) -> None:
         self._paths: dict[ExternalUse, list[Path]] = {}
@@ -81,8 +80,6 @@ class Inputs(Detector):
         """By key of a storage: where a tensor of it was resized last."""
         self._given_back: dict[int, list[tuple[int, Frames]]] = {}
         """By key of a storage: when and where its memory was given back."""
-        self._values: dict[ExternalUse, Any] = {}
-        """Values of host tensors that a kernel took as a number."""
         self._moved = ModuleChanges()
         """Modules whose tensors were exchanged."""
         self._autocasts: list[Frames] = []
@@ -121,14 +118,10 @@ class Inputs(Detector):
 
     def on_op_captured(self, event: events.OpCaptured) -> None:
         for use in event.first_uses:
-            tensor = use.tensor()
             self._shapes.add(use.shape)
-            if use.buffer.place != "host":
-                paths = self._found.get(use.buffer.key, [])
-                own = [path for path in paths if path.kind == "parameter"]
-                self._paths[use] = own[:1] or paths
-            elif tensor is not None and tensor.numel() == 1:
-                self._values[use] = _value(tensor)
+            paths = self._found.get(use.buffer.key, [])
+            own = [path for path in paths if path.kind == "parameter"]
+            self._paths[use] = own[:1] or paths
         self._look_for_casts(event)
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
@@ -136,7 +129,6 @@ class Inputs(Detector):
         stack = stack_of(self.script.frame())
         for key, use in graph.external.items():
             if use.buffer.place == "host":
-                self._compare_value(graph, use)
                 continue
             is_sample = graph.callable is not None and key in graph.callable.static_keys
             if is_sample or self._is_resized(use) or self._is_rebound(graph, use, stack):
@@ -360,23 +352,6 @@ class Inputs(Detector):
             if all(key in graph.replaced for graph, key in freed):
                 self.findings.drop(INPUT_FREED_BEFORE_REPLAY, frames)
 
-    # Numbers.
-
-    def _compare_value(self, graph: WatchedGraph, use: ExternalUse) -> None:
-        tensor, before = use.tensor(), self._values.get(use)
-        if tensor is None or before is None:
-            return
-        now = _value(tensor)
-        if now != before:
-            finding = Finding(
-                CPU_SCALAR_TENSOR_OPERAND,
-                "the capture made this CPU tensor a constant of the kernel; the replay does not "
-                "see its new value",
-                phase="replay",
-                evidence=(f"{use.call.name}: {before} when captured, {now} now",),
-            )
-            self.findings.add(at_call(finding, use.call, graph.record))
-
     # Weights that autocast cast before the capture.
 
     def on_autocast_entered(self, _event: events.AutocastEntered) -> None:
@@ -403,11 +378,6 @@ class Inputs(Detector):
                 phase="capture",
                 evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}{at}",),
             )
-
-
-def _value(tensor: torch.Tensor) -> Any:
-    with unobserved(), no_torch_function():
-        return tensor.detach().reshape(-1).tolist()[0]
 
 
 def _is_cast(tensor: torch.Tensor) -> bool:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import linecache
-import re
 from collections import defaultdict
-
-import torch
 
 from cgtool.detectors.preflight import allocator_setting
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
-from cgtool.model.capture import Frame, Frames
+from cgtool.model.capture import Frames
 from cgtool.observe.script import events
-from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
-from cgtool.observe.tensors import key_of
+from cgtool.observe.script.state import PoolId, WatchedGraph
 from cgtool.torch_compat.allocator import memory_segments
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
 EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
 LEAK_AFTER_FAILED_CAPTURE = code("leak-after-failed-capture")
-LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")
 PRIVATE_POOL_BLOAT = code("private-pool-bloat")
 SAME_STREAM_CUBLAS_WORKSPACE = code("same-stream-cublas-workspace")
 TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
@@ -29,8 +22,6 @@ TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
 _WORTH_BYTES = 16 << 20
 """Below this nobody would act."""
 _MANY_POOLS = 4
-_SMALL_PART = 4
-"""A view of less than one part in so many keeps far more than it shows."""
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 
 
@@ -153,7 +144,7 @@ class Segments(Detector):
 
     def on_capture_ended(self, event: events.CaptureEnded) -> None:
         graph = event.graph
-        name, setting = allocator_setting()
+        _, setting = allocator_setting()
         if "expandable_segments:True" not in setting or self.script.device.simulated:
             return
         segments = [
@@ -166,46 +157,18 @@ class Segments(Detector):
                 EXPANDABLE_SEGMENTS_SURPRISES,
                 "the settings of the allocator ask for expandable segments, and the pool of the "
                 "graph has none",
-                set_at(graph.frames, name) or graph.frames,
+                graph.frames,
                 evidence=(setting,),
                 phase="capture",
             )
 
 
-def set_at(frames: Frames, name: str) -> Frames:
-    """The line of the script that last sets this key, else the last that names it; () for none."""
-    source = list(enumerate(linecache.getlines(frames[-1].file), 1)) if frames else []
-    for text in (rf"""["']{name}["']\]\s*=[^=]""", rf"""["']{name}["']"""):
-        lines = [number for number, line in source if re.search(text, line)]
-        if lines:
-            return (Frame(frames[-1].file, lines[-1], frames[-1].function),)
-    return ()
-
-
-_View = tuple[int | None, int, tuple[int, ...]]
-"""Storage, offset and shape."""
-
-
-def _view(tensor: torch.Tensor) -> _View:
-    return key_of(tensor), int(tensor.storage_offset()), tuple(tensor.shape)
-
-
 class Remains(Detector):
-    """Memory of a graph after its end: kept by a view, or given back while a replay runs."""
+    """Memory of a graph that is given back while its last replay may still run."""
 
     def start(self) -> None:
-        self._views: dict[_View, tuple[Buffer, Frames]] = {}
-        """Small views of what a graph allocated, and where they were made."""
         self._running: list[tuple[WatchedGraph, Frames]] = []
         """Graphs that were dropped while their last replay could still run, and where."""
-
-    def on_tensor_returned(self, event: events.TensorReturned) -> None:
-        tensor = event.tensor
-        buffer = self.script.buffers.find(tensor)
-        if buffer is None or buffer.allocated_in is None:
-            return
-        if tensor.nbytes * _SMALL_PART <= buffer.bytes:
-            self._views[_view(tensor)] = buffer, self.script.place()
 
     def on_graph_dropped(self, event: events.GraphDropped) -> None:
         if self._may_run(event.graph):
@@ -225,20 +188,3 @@ class Remains(Detector):
                     frames,
                 )
         self._running.clear()
-        pools = {graph.pool for graph in self.script.replayable()}
-        # By search: autograd gives a view another Python object than the op returned.
-        objects = gc.get_objects() if self._views else ()
-        for tensor in (thing for thing in objects if isinstance(thing, torch.Tensor)):
-            buffer = self.script.buffers.find(tensor)
-            known = None if buffer is None else self._views.get(_view(tensor))
-            if buffer is None or known is None or known[0] is not buffer:
-                continue
-            owner, frames = buffer.allocated_in, known[1]
-            if owner is None or owner.replayable or owner.pool in pools:
-                continue
-            self.report(
-                LEAK_BY_LIVE_REFERENCES,
-                f"a view of {tensor.nbytes} bytes keeps {buffer.bytes} bytes of the pool of a "
-                "graph that is destroyed",
-                frames,
-            )

@@ -210,13 +210,6 @@ class HostRead(NamedTuple):
     """A NumPy array of its memory, which may be read later; None if the call itself reads it."""
 
 
-class TensorReturned(NamedTuple):
-    """An op outside captures has returned a tensor that is in memory of a graph, or that was made
-    of one."""
-
-    tensor: torch.Tensor
-
-
 class TensorMade(NamedTuple):
     """An op outside captures has made a tensor on the device."""
 

@@ -46,7 +46,7 @@ from cgtool.observe.script.state import (
     Unread,
     WatchedGraph,
 )
-from cgtool.observe.tensors import DEVICE, key_of, listed_tensors, tensors_in
+from cgtool.observe.tensors import DEVICE, key_of, tensors_in
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import CALL_MODULE_CODE
@@ -435,8 +435,6 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             self.publish(events.ResultUsed(op, result))
         if any(map(self.buffers.find, op.tensors)):
             self.publish(events.EagerOp(op, result))
-            for tensor in listed_tensors((result,)):
-                self.publish(events.TensorReturned(tensor))
             written = [buffer for tensor in op.written if (buffer := self.buffers.find(tensor))]
             if written:
                 write = self._access(None)

@@ -34,7 +34,7 @@ COMMANDS = {
     "run": "Run a program unchanged, and record every CUDA graph that it captures.",
     "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
     "verify": "Compare replay with eager, and name the line where they first differ.",
-    "debug": "Run a captured graph one node at a time, and name the node that fails.",
+    "debug": "Run a graph one node at a time: what ops write, the first NaN, what fails.",
     "show": "Print the tables of a saved file again: capture, bench, profile, run.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, PDF, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",

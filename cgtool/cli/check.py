@@ -116,7 +116,7 @@ def debug(
     format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
 ) -> None:
-    """Run the graphs of ENTRY node by node, and name the node that fails; exit with 4 then."""
+    """Run the graphs of ENTRY node by node: what each op writes, the first NaN, what fails."""
     from cgtool.analysis.reports import exit_code
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_debug

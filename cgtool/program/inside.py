@@ -48,7 +48,9 @@ _FOLLOWED = (
     *("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao"),
     *("torch.distributions", "torch.utils.data"),
 )
-_NEAR = {"argparse", "collections", "contextlib", "functools", "random", "types"}
+_NEAR = frozenset(
+    ("argparse", "asyncio", "collections", "contextlib", "functools", "logging", "random", "types")
+)
 _FAR = frozenset(sys.stdlib_module_names - _NEAR)
 """Libraries whose objects are not followed: many are tied to files, sockets and threads, which
 cannot be restored with them."""

@@ -162,7 +162,7 @@ def test_optimizer_state_and_closed_over_tensors_have_names(loaded):
 
 
 HOLDERS = """
-import collections, contextlib, functools, types, weakref
+import asyncio, collections, contextlib, functools, logging, types, weakref
 
 class Owner:
     pass
@@ -219,6 +219,30 @@ def generator_in_a_context():
     holder.__enter__()
     return holder, lambda value: setattr(KEPT[-1], "value", value)
 
+def stack():
+    holder = contextlib.ExitStack()
+    def put(value):
+        holder.pop_all()
+        holder.callback(value.zero_)
+    return holder, put
+
+def logger():
+    class Handler(logging.Handler):
+        pass
+    holder = logging.getLogger("holder")
+    def put(value):
+        holder.handlers = [Handler()]
+        holder.handlers[0].value = value
+    return holder, put
+
+def queue_of_tasks():
+    holder = asyncio.Queue()
+    def put(value):
+        while not holder.empty():
+            holder.get_nowait()
+        holder.put_nowait(value)
+    return holder, put
+
 def module():
     holder = types.ModuleType("holder")
     return holder, lambda value: setattr(holder, "value", value)
@@ -246,6 +270,9 @@ KEPT = []
         "coroutine()": False,
         "coroutine_that_rebinds()": True,
         "generator_in_a_context()": True,
+        "stack()": True,
+        "logger()": True,
+        "queue_of_tasks()": True,
         "module()": True,
         "iterator()": True,
     }.items(),

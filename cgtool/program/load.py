@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -163,7 +163,7 @@ def _import_file(spec: EntrySpec) -> ModuleType:
         if _is_installed(stem):
             sys.meta_path.insert(0, _Finder(stem, partial(_find_installed, stem, path.parent)))
     _first_on_path(path.parent)
-    loader = SourceFileLoader(name, str(path))
+    loader = _FromSource(name, str(path))
     module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert module_spec is not None, "a loader that is given is taken"
     module = importlib.util.module_from_spec(module_spec)
@@ -178,6 +178,13 @@ def _import_file(spec: EntrySpec) -> ModuleType:
             f"importing {spec.target}", error, otherwise=(Frame(str(path), 1, "<module>"),)
         ) from error
     return module
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the file as it is now: a cached one of the same second and size may be older."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import_from_package(

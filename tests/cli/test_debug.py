@@ -32,8 +32,7 @@ def build(device):
     return forward, (torch.randn(4, 5, device=device),)
 """
 JOIN = "current.wait_stream(side)"
-JOINED = STREAMS.format(early=JOIN, late="pass") + "# joined\n"
-"""Of another size: Python takes a file of the same second and size to be the same."""
+JOINED = STREAMS.format(early=JOIN, late="pass")
 NOT_JOINED = STREAMS.format(early="pass", late=JOIN)
 
 

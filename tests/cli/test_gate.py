@@ -102,8 +102,7 @@ def test_memory_is_explained_by_what_the_baseline_does_not_have(
     """The workspaces of cuBLAS, the largest blocks of both sides, are not the reason."""
     monkeypatch.chdir(tmp_path)
     for name, count in (("before", 3), ("after", 4)):
-        # Of another size: Python takes a file of the same second and size to be the same.
-        Path("model.py").write_text(LAYERS.format(count=count) + "#" * count)
+        Path("model.py").write_text(LAYERS.format(count=count))
         cgtool("capture", "model.py:build", "--device", "simulated", "-o", f"{name}.cgt")
     run("before.cgt", "--save-baseline", "before.json")
     _, out, _ = run("after.cgt", "--baseline", baseline, "--format", "github")

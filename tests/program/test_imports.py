@@ -342,3 +342,16 @@ def test_pickle_of_the_module_survives(write):
     workload = step(path)
     box = workload.parts[0].function.__globals__["Box"]()
     assert type(pickle.loads(pickle.dumps(box))) is type(box)
+
+
+def test_a_file_that_was_changed_within_a_second_is_read_again(tmp_path):
+    """Python's own cache takes a file of the same second and size to be the same."""
+    file = tmp_path / "changing.py"
+    results = []
+    for number in (1, 2):
+        file.write_text(f"NUMBER = {number}\n\ndef build():\n    return abs, (NUMBER,)\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        results.append(step(file).parts[0].args)
+        del sys.modules["changing"]
+    assert results == [(1,), (2,)]
+    assert not (tmp_path / "__pycache__").exists()

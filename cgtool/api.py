@@ -334,7 +334,7 @@ class VerifyResult(CheckResult):
 
     @property
     def equal(self) -> bool | None:
-        """Whether replays compute what eager computes; None if that cannot be told."""
+        """Whether replays compute what eager computes; None if `verify` has no answer."""
         from cgtool.analysis.reports import exit_code
 
         return {EXIT_OK: True, EXIT_FOUND: False}.get(exit_code(self.report))

@@ -14,6 +14,8 @@ from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
+from cgtool.model.failure import usage
+from cgtool.model.files import is_file
 from cgtool.render.table import Screen
 
 _ROWS = 20
@@ -31,6 +33,11 @@ def show(
     """Print the tables of FILE again: those of a capture, of bench and profile if it has times,
     and of a program's graphs."""
     check_places([("-o", output)], str(file))
+    if ":" in file.name and not is_file(file):
+        raise usage(
+            f"{file} is an ENTRY, and `show` prints what a file holds",
+            fix=f"cgtool capture {file} captures it, and prints the tables",
+        )
     parts = _parts(read(file), every_row=format_ != "table")
 
     def render(reports: Any, *, explain: bool) -> Screen:

@@ -104,7 +104,7 @@ def _first_nan(values: list[NodeValues], places: dict[str, list[NodePlace]]) -> 
             f"{size:,} numbers of `{bad.name}` {list(bad.shape)}, at {list(bad.first or ())} first",
             place.frames,
             module=each.module,
-            phase=f"step {each.graph}",
+            phase=f"capture {each.graph}",
             evidence=place.details,
         )
         return

@@ -122,6 +122,7 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     assert (code, finding["code"]) == (1, "first-nan")
     assert finding["line"] == 1 + NAN.splitlines().index("        logs = (x - 2).log()")
     assert "8 of 8 numbers" in finding["reason"]
+    assert finding["phase"] == "capture step"
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
     assert any(tensor["infinities"] for each in report["values"] for tensor in each["tensors"])

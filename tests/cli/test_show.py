@@ -54,3 +54,9 @@ def test_commands_that_run_something_point_to_it(cgtool: Cgtool, command: str) -
     code, _, error = cgtool(command, BENCH)
     assert code == 2
     assert f"fix: cgtool show {BENCH}" in error
+
+
+def test_an_entry_is_captured_first(cgtool: Cgtool) -> None:
+    code, out, err = cgtool("show", "samples/mlp.py:build")
+    assert (code, out) == (2, "")
+    assert "cgtool capture samples/mlp.py:build" in err

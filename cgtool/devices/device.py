@@ -21,7 +21,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
 from cgtool.model import clock
-from cgtool.model.capture import Capture, Caveat, Environment, Frames
+from cgtool.model.capture import Capture, Caveat, Environment
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -325,18 +325,6 @@ class Ops(NamedTuple):
         return [call.name for call in self.calls]
 
 
-class NodePlace(NamedTuple):
-    """What is known of a node."""
-
-    name: str
-    """Its op; the kernel or the type of the node if it is of no op."""
-    frames: Frames
-    stream: str
-    module: str | None = None
-    details: tuple[str, ...] = ()
-    """Its kernel, launch and memory, in words."""
-
-
 class Probe(NamedTuple):
     """A second capture that keeps the results of every op."""
 
@@ -358,7 +346,7 @@ class VerifyTarget(ABC):
         self.workload: Workload = session.workload
         self.options: CaptureOptions = session.options
         self.follows_memory = False
-        """A capture notes what each op of it writes, for ``Stepper.written``."""
+        """Warm-up and capture also note what each op writes, for ``Stepper.written``."""
         self.has_kernels = device.simulated_because is None
         """Replays run kernels, which may round differently from those of eager, and graphs that
         share a pool overwrite each other's memory."""
@@ -374,6 +362,10 @@ class VerifyTarget(ABC):
         """A recorder, made of root modules and named ranges, which are watched while entered."""
         with watch_annotations(self.options.annotations) as annotations:
             yield make_recorder(roots_of(self.workload), annotations)
+
+    def warm_up(self, progress: Progress) -> None:
+        """As ``Session.warm_up``."""
+        self.session.warm_up(progress)
 
     @abstractmethod
     def capture(self, progress: Progress) -> None:
@@ -393,8 +385,8 @@ class VerifyTarget(ABC):
         """Each graph, to be run node by node, in the order of capture."""
 
     @abstractmethod
-    def places(self) -> list[list[NodePlace]]:
-        """The nodes of each graph, which can still be replayed afterwards. May run the code."""
+    def described(self) -> CaptureWithDot:
+        """The capture as plain data; its graphs can still be replayed. May run the code."""
 
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
         """Freed memory that the graphs point into; none if the graphs keep what they read.

@@ -125,4 +125,4 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     assert finding["phase"] == "capture step"
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
-    assert any(tensor["infinities"] for each in report["values"] for tensor in each["tensors"])
+    assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])

@@ -20,8 +20,8 @@ from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.devices.cuda.stepping import CudaStepper
 from cgtool.devices.device import (
+    CaptureWithDot,
     Device,
-    NodePlace,
     OpResults,
     Probe,
     ResultRecorder,
@@ -29,7 +29,6 @@ from cgtool.devices.device import (
 )
 from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
-from cgtool.model.capture import Capture, Frames, Node, PointerArgument
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -100,12 +99,8 @@ class CudaVerifyTarget(VerifyTarget):
             for graph in session.graphs
         ]
 
-    def places(self) -> list[list[NodePlace]]:
-        capture, _ = assemble(self.session, replayable=True)
-        return [
-            [_place(capture, node) for node in graph.nodes]
-            for graph in capture.graphs[: len(self.session.graphs)]
-        ]
+    def described(self) -> CaptureWithDot:
+        return assemble(self.session, replayable=True)
 
     def _again(self) -> CudaSession:
         """A session for a second capture, with its own pool and stream."""
@@ -259,49 +254,3 @@ def findings_of(recorder: MissedRecorder, *, certain_only: bool) -> Iterator[Fin
                 module=launch.launch.module[0] if launch.launch.module else None,
             )
         yield finding
-
-
-def _place(capture: Capture, node: Node) -> NodePlace:
-    origin = None if node.origin is None else capture.origins[node.origin]
-    frames: Frames = ()
-    details: list[str] = []
-    name = node.type
-    if origin is not None:
-        lines = origin
-        if not lines.frames and lines.forward is not None:
-            lines = capture.origins[lines.forward]
-        frames = tuple(map(capture.frames.__getitem__, lines.frames))
-    if node.kernel is not None:
-        name = capture.functions[node.kernel.function].name
-        grid, block = ("x".join(map(str, each)) for each in (node.kernel.grid, node.kernel.block))
-        details.append(f"kernel {name}, grid {grid}, block {block}")
-        details += [_argument(capture, pointer) for pointer in node.kernel.pointers]
-    if origin is not None and origin.op is not None:
-        name = origin.op
-    return NodePlace(
-        name,
-        frames,
-        "" if node.stream is None else capture.streams[node.stream].name,
-        None if origin is None else origin.module,
-        tuple(details),
-    )
-
-
-def _argument(capture: Capture, pointer: PointerArgument) -> str:
-    """``argument 0: 0x7f00 in parameter weight [4, 4] float32, 64 bytes``."""
-    text = f"argument {pointer.parameter}: {pointer.address:#x} in "
-    if pointer.tensor is not None:
-        tensor = capture.memory.tensors[pointer.tensor]
-        start, size = tensor.address, tensor.bytes
-        shape = f" {list(tensor.shape)} {tensor.dtype}" if tensor.dtype else ""
-        text += f"{tensor.name}{shape}, {size:,} bytes"
-    elif pointer.allocation is not None:
-        allocation = capture.memory.allocations[pointer.allocation]
-        start, size = allocation.address, allocation.requested_bytes
-        made = "" if allocation.node is None else f" of node {allocation.node}"
-        text += f"memory{made} in the graph's pool, {size:,} bytes"
-    else:
-        return text + "no known memory"
-    return text + (
-        f", {pointer.address - start:,} bytes from its start" * (pointer.address > start)
-    )

@@ -119,7 +119,7 @@ class SimulatedDevice(Device):
 
     def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
         session = SimulatedSession(workload, options, model=self.model)
-        return SimulatedVerifyTarget(self, session)
+        return SimulatedVerifyTarget(self, session, self._capture_of)
 
     def environment(self) -> Environment:
         return Environment(

@@ -139,7 +139,7 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
             log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
     if missing is not None:
-        log.add(race(runner.target, missing))
+        log.add(race(runner.target.described()[0], missing))
     known = {finding.frames[:1] for finding in log.findings}
     freed = subject.target.freed_inputs(bool(differing) and not log.findings)
     log.add(*(finding for finding in freed if finding.frames[:1] not in known))

@@ -6,9 +6,8 @@ arguments of its kernel are those of the capture, in the memory of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, named_results
+from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
@@ -47,23 +46,37 @@ class WrittenMemory(NamedTuple):
             return empty.set_(storage, 0, self.layout.shape, self.layout.stride)
 
 
+class FollowedOp(NamedTuple):
+    """An op of a capture that launches work."""
+
+    call: OpCall
+    node: int | None
+    """Its last node; None if it has none of its own."""
+    written: list[WrittenMemory]
+
+
 class MemoryRecorder(InCaptureRecorder):
     """Also notes which memory each op writes. Keeps no tensor."""
 
-    memory: dict[int, list[WrittenMemory]]
-    """By the last node of the op."""
+    ops: list[FollowedOp]
+    _last = -1
+    """The last node that an op in ``ops`` has. Of ops that call each other, the innermost returns
+    first."""
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = self.launch_count()
         result = super().execute(call, func, args, kwargs)
         after = self.launch_count()
-        # Of ops that call each other, the innermost returns first.
-        if after > before and after - 1 not in self.memory:
-            self.memory[after - 1] = [
-                WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-                for name, tensor in named_results(func, args, kwargs, result)
-                if tensor.is_cuda
-            ]
+        results = launched_results(call.name, func, args, kwargs, result)
+        written = [
+            WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+            for name, tensor in results or ()
+            if tensor.is_cuda
+        ]
+        if written:
+            has_own = after > before and after - 1 > self._last
+            self._last = after - 1 if has_own else self._last
+            self.ops.append(FollowedOp(call, after - 1 if has_own else None, written))
         return result
 
 
@@ -79,12 +92,13 @@ class CudaStepper(Stepper):
         template: Any,
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
-        memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
+        ops: Sequence[FollowedOp] = (),
     ) -> None:
-        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``. Raises
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``. Raises
         DriverError."""
         super().__init__()
-        self._memory = memory
+        self.ops = [(op.call, op.node) for op in ops]
+        self._memory = {op.node: op.written for op in ops}
         self._device = stream.device
         self._pools = set(pools)
         handles = graph_nodes(int(template))

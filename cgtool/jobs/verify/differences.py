@@ -58,6 +58,37 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
         return Difference(largest if math.isfinite(largest) else None, False)
 
 
+def apart(
+    tensor: torch.Tensor, expected: torch.Tensor, noise: float, relative: float
+) -> str | None:
+    """How a tensor differs from what is expected, by more than ``SLACK`` times the noise and more
+    than ``relative`` of the largest magnitude; None if it does not."""
+    if (text := mismatch(tensor, expected)) is not None:
+        return text
+    distance = difference(tensor, expected)
+    allowed = 0.0
+    if not distance.exact:
+        allowed = max(SLACK * noise, relative * magnitude(expected))
+    if distance.exact or (distance.largest is not None and distance.largest <= allowed):
+        return None
+    with raw():
+        expected = expected.to(tensor.device)
+    with arithmetic():
+        left, right = (dense(each).reshape(-1) for each in (tensor, expected))
+        a, b = _wide(left), _wide(right)
+        differ = (a.isnan() != b.isnan()) | ((a - b).abs() > allowed)
+        number = int(differ.sum())
+        if not number:
+            return f"largest difference {distance.largest:.3g}"
+        first = int(differ.int().argmax())
+        index = [int(each) for each in torch.unravel_index(torch.tensor(first), tensor.shape)]
+        largest = "" if distance.largest is None else f" by {distance.largest:.3g} at most"
+        return (
+            f"{number:,} of {left.numel():,} numbers differ{largest}; at {index} first: "
+            f"{left[first].item():.6g}, eager {right[first].item():.6g}"
+        )
+
+
 def mismatch(tensor: torch.Tensor, expected: torch.Tensor) -> str | None:
     """``shape [7, 8], not [8, 8]``, or the types if they differ; None if values can be compared."""
     with arithmetic():

@@ -74,7 +74,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
                 if replay:
                     stepper.step()
                 else:
-                    _step_with_values(stepper, values[index])
+                    step_with_values(stepper, values[index])
             except StepFailedError as error:
                 found.findings.append(_fault(capture, index, error, replay))
                 break
@@ -86,7 +86,12 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
     found.findings += _first_nan(capture)
     if options.against_eager:
         progress("compare with eager")
-        found.findings += _against_eager(Divergence(runner, target.followed()), capture, options)
+        found.findings += _against_eager(
+            Divergence(runner, target.followed()),
+            capture,
+            options,
+            other_kernels=target.has_kernels,
+        )
         found.looked_at.append("what each op writes compared with eager, twice for its noise")
     if options.orders:
         progress("run the nodes in other orders")
@@ -97,7 +102,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
     return found
 
 
-def _step_with_values(stepper: Stepper, values: Values) -> None:
+def step_with_values(stepper: Stepper, values: Values) -> None:
     """Run all nodes, and read what each op has written as soon as it has run."""
     with stepper.running():
         for node in range(stepper.count):
@@ -138,11 +143,11 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
 
 
 def _against_eager(
-    divergence: Divergence, capture: Capture, options: DebugOptions
+    divergence: Divergence, capture: Capture, options: DebugOptions, *, other_kernels: bool
 ) -> Iterator[Finding]:
     trial = Trial("captured inputs", options.replays)
     for replay in range(options.replays):
-        parting = divergence.find(trial, replay, 0.0)
+        parting = divergence.find(trial, replay, None if other_kernels else 0.0)
         if parting is None:
             continue
         where = f"in replay {replay + 1}, {parting.detail}"

@@ -6,6 +6,7 @@ arguments of its kernel are those of the capture, in the memory of the capture.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,15 +94,17 @@ class CudaStepper(Stepper):
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
         ops: Sequence[FollowedOp] = (),
+        graph: Any = None,
     ) -> None:
-        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``. Raises
-        DriverError."""
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
+        ``CUDAGraph``, whose generators go on as in a replay. Raises DriverError."""
         super().__init__()
+        self._graph = graph
         self.ops = [(op.call, op.node) for op in ops]
         self._memory = {op.node: op.written for op in ops}
         self._device = stream.device
         self._pools = set(pools)
-        handles = graph_nodes(int(template))
+        self._handles = handles = graph_nodes(int(template))
         number = {handle: node for node, handle in enumerate(handles)}
         self.count = len(handles)
         self.edges = [
@@ -138,6 +141,36 @@ class CudaStepper(Stepper):
             if tuple(segment["segment_pool_id"]) in self._pools:
                 for address, size in free_blocks(segment):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A replay first gives the nodes the state of the generators, and moves that on: here one
+        does, of the whole graph without its work."""
+        executable = self._switches_off()
+        if executable is not None:
+            self._graph.replay()
+            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+            self._switch(executable, 1)
+        yield
+
+    def _switches_off(self) -> Any:
+        """The executable of the graph, all of whose nodes do nothing now; None where that cannot
+        be."""
+        if self._graph is None or not all(type_of(each) in _WORK for each in self._handles):
+            return None
+        try:
+            executable = cu.CUgraphExec(int(self._graph.raw_cuda_graph_exec()))
+        except (AttributeError, RuntimeError):
+            return None  # PyTorch 2.8; or a graph that was not instantiated
+        self._switch(executable, 0)
+        return executable
+
+    def _switch(self, executable: Any, on: int) -> None:
+        for handle in self._handles:
+            if type_of(handle) == "empty":
+                continue
+            node = cu.CUgraphNode(handle)
+            check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
@@ -194,3 +227,5 @@ _COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
     "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
 }
 """By the type of a node: adds a copy of it to a graph."""
+_WORK = ("kernel", "memcpy", "memset", "empty")
+"""Types of nodes that can do nothing in a replay."""

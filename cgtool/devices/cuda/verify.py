@@ -148,7 +148,7 @@ class CudaVerifyTarget(VerifyTarget):
 
 def _steppers(session: CudaSession) -> list[Stepper]:
     return [
-        CudaStepper(graph.template, session.stream, session.pools, graph.ops)
+        CudaStepper(graph.template, session.stream, session.pools, graph.ops, graph.graph)
         for graph in session.graphs
     ]
 

@@ -158,11 +158,12 @@ class Divergence:
                         yield _Seen(self.ops[at], at, (graph, node), stepper.written(node))
 
     def find(
-        self, trial: Trial, iteration: int, relative: float, key: Key | None = None
+        self, trial: Trial, iteration: int, relative: float | None, key: Key | None = None
     ) -> Parting | None:
         """The first op of an iteration (from 0) whose results differ, and how.
 
-        ``relative``: the largest difference, over the largest magnitude, that counts as noise;
+        ``relative``: the largest difference, over the largest magnitude, that counts as noise; None
+        for that of other kernels, by the type.
         ``key``: a tensor that has differed: if it does again and all ops agree, that is said too.
         Without it, None if nothing differs.
         """
@@ -261,7 +262,9 @@ def _line_of(frames: Frames) -> str:
     return f"{frames[0].file}:{frames[0].line}"
 
 
-def _how_apart(results: Named, expected: Copies, noise: Noise, relative: float) -> str | None:
+def _how_apart(
+    results: Named, expected: Copies, noise: Noise, relative: float | None
+) -> str | None:
     """How the first result that differs by more than its noise does; None if none does."""
     for name, tensor in results:
         if name in expected:

@@ -1,8 +1,8 @@
 """Stepped = replayed: `python benchmarks/stepping.py [NAME...]` on a GPU.
 
 Every model of model_zoo.py is captured, replayed, and run again from the same state node by node,
-with and without a look at the values. Outputs, gradients and state must have the same bits, unless two
-replays differ from each other. With `--debug`, `cgtool debug --against eager --orders 10` must find nothing.
+with and without a look at the values. Outputs, gradients and state must have the same bits, unless
+two replays differ. With `--debug`, `cgtool debug --against eager --orders 10` must find nothing.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def debug(
     )
     report = report_of(job, worker)
     _print(report, format_, output, render_debug, quiet=worker.quiet, depth=depth)
-    fails = any(finding.phase == "replay" for finding in report.findings)
+    fails = any(finding.code == "node-faults" for finding in report.findings)
     raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 
 

@@ -69,7 +69,7 @@ def buffer_is_overwritten_while_read(device, right=False):
         if right:
             side.wait_stream(current)
         with torch.cuda.stream(side):
-            buffer.copy_(x)  # second
+            buffer.add_(x)  # second
         current.wait_stream(side)
         return out
 

@@ -208,7 +208,10 @@ class SimulatedVerifyTarget(VerifyTarget):
 
     def _places(self, graph: SimulatedGraph) -> Iterator[NodePlace]:
         for node in graph.nodes:
-            found = at_call(Finding(Code(""), ""), node.call, self.session.record)
+            # On a GPU, what autograd runs has no line but that of the forward.
+            forward = self.session.record.forward_of(node.call)
+            call = forward if forward is not None and node.call.is_autograds else node.call
+            found = at_call(Finding(Code(""), ""), call, self.session.record)
             stream = graph.stream_names[node.stream]
             yield NodePlace(node.call.name, found.frames, stream, found.module, (node.shape,))
 

@@ -335,6 +335,8 @@ class NodePlace(NamedTuple):
     module: str | None = None
     details: tuple[str, ...] = ()
     """Its kernel, launch and memory, in words."""
+    body: tuple[Any, ...] = ()
+    """The ``NodePlace`` of each node of the graph inside it."""
 
 
 class Probe(NamedTuple):

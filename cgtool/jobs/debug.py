@@ -111,9 +111,12 @@ def _first_nan(values: list[NodeValues], places: dict[str, list[NodePlace]]) -> 
 
 
 def _fault(error: StepFailedError, graph: str, place: NodePlace, replay: int) -> Finding:
+    node = f"node {error.node}"
+    for inner in error.inside:
+        node, place = f"node {inner} of the body of {node}", place.body[inner]
     return Finding(
         NODE_FAULTS,
-        f"node {error.node} of {graph}, `{place.name}`, fails in replay {replay + 1}: "
+        f"{node} of {graph}, `{place.name}`, fails in replay {replay + 1}: "
         f"{first_line(error.error)}",
         place.frames,
         module=place.module,

@@ -1,7 +1,10 @@
 """Nodes of a CUDA graph as executables of their own.
 
 A node is copied with its parameters and attributes into a graph that has nothing else: the
-arguments of its kernel are those of the capture, in the memory of the capture.
+arguments of its kernel are those of the capture, in the memory of the capture. The body of a child
+graph is a graph whose nodes are copied likewise. The driver copies no conditional node: from the
+kernels that set the conditions to the last such node, the graph's own executable runs, in which
+all other nodes are disabled.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.nodes import type_of
+from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import StepFailedError, Stepper, named_results
 from cgtool.observe.ops import OpCall
@@ -80,9 +83,10 @@ class CudaStepper(Stepper):
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
         memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
+        executable: int = 0,
     ) -> None:
-        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``. Raises
-        DriverError."""
+        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``; ``executable``:
+        the graph's own, 0 if there is none. Raises DriverError."""
         super().__init__()
         self._memory = memory
         self._device = stream.device
@@ -94,17 +98,49 @@ class CudaStepper(Stepper):
             (number[source], number[target]) for source, target, _ in graph_edges(int(template))
         ]
         self._stream = cu.CUstream(stream.cuda_stream)
-        self._graphs: list[Any] = []
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
+        kinds = [*map(type_of, handles)]
+        self._together, self._others = range(0), list[int]()
+        self._own = cu.CUgraphExec(executable)
+        if "conditional" in kinds:
+            self._run_together(handles, kinds, bool(executable))
         self._executables = [
-            self._executable(node, handle, context) for node, handle in enumerate(handles)
+            None if node in self._together else self._executable(node, handle, context, stream)
+            for node, handle in enumerate(handles)
         ]
 
-    def _executable(self, node: int, handle: int, context: Any) -> Any:
-        """The node alone; None if there is nothing to launch."""
+    def _run_together(self, handles: list[int], kinds: list[str], has_executable: bool) -> None:
+        """Choose the nodes that the graph's own executable runs in one launch. A condition is only
+        defined in the launch in which a kernel sets it: one directly before the node."""
+        conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
+        begin = min(conditional[0], *(a for a, b in self.edges if b in conditional), len(kinds))
+        nodes = range(begin, conditional[-1] + 1)
+        others = [
+            node for node in range(len(kinds)) if node not in nodes and kinds[node] != "empty"
+        ]
+        fixed = [node for node in others if kinds[node] not in TIMED]
+        why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
+        if fixed or not has_executable:
+            why = "it is not run, because " + (
+                f"no launch can leave out node {fixed[0]}, of type {kinds[fixed[0]]}"
+                if fixed
+                else "this PyTorch has no `CUDAGraph.raw_cuda_graph_exec`"
+            )
+        else:
+            self._together, self._others = nodes, [handles[node] for node in others]
+        for node in conditional:
+            self.whole[node] = f"the driver copies no conditional node: {why}"
+
+    def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
+        """The node alone, or a stepper of its body; None if there is nothing to launch."""
         kind = type_of(handle)
-        if kind == "empty":
+        if kind == "empty" or node in self.whole:
             return None
+        if kind == "child":
+            body = CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
+            if not body.whole:
+                return body
+            body.close()
         copy = _COPIES.get(kind)
         if copy is None:
             self.whole[node] = f"the driver copies no node of type {kind}"
@@ -126,22 +162,45 @@ class CudaStepper(Stepper):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        if node in self._together:
+            return []
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
     def run(self, node: int) -> None:
         executable = self._executables[node]
-        if executable is None:
-            return
         try:
-            check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
-            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+            if isinstance(executable, CudaStepper):
+                executable.step()
+            elif executable is not None:
+                self._launch(executable)
+            elif node == self._together.stop - 1:
+                self._enable_others(False)
+                self._launch(self._own)
+                self._enable_others(True)
+        except StepFailedError as error:
+            raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
         except DriverError as error:
-            raise StepFailedError(node, error) from error
+            nodes = self._together
+            where = f", in one launch of nodes {nodes[0]} to {nodes[-1]}" if node in nodes else ""
+            raise StepFailedError(node, RuntimeError(f"{error}{where}")) from error
+
+    def _launch(self, executable: Any) -> None:
+        check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
+        check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+
+    def _enable_others(self, enabled: bool) -> None:
+        for handle in self._others:
+            check(
+                "cuGraphNodeSetEnabled",
+                cu.cuGraphNodeSetEnabled(self._own, cu.CUgraphNode(handle), enabled),
+            )
 
     def close(self) -> None:
         """Free the executables."""
         for executable in self._executables:
-            if executable is not None:
+            if isinstance(executable, CudaStepper):
+                executable.close()
+            elif executable is not None:
                 cu.cuGraphExecDestroy(executable)
         self._executables = [None] * self.count
 

@@ -96,7 +96,14 @@ class CudaVerifyTarget(VerifyTarget):
     def steppers(self) -> list[Stepper]:
         session = self.session
         return [
-            CudaStepper(graph.template, session.stream, session.pools, graph.memory)
+            CudaStepper(
+                graph.template,
+                session.stream,
+                session.pools,
+                graph.memory,
+                # From PyTorch 2.9.
+                getattr(graph.graph, "raw_cuda_graph_exec", int)(),
+            )
             for graph in session.graphs
         ]
 
@@ -284,6 +291,7 @@ def _place(capture: Capture, node: Node) -> NodePlace:
         "" if node.stream is None else capture.streams[node.stream].name,
         None if origin is None else origin.module,
         tuple(details),
+        tuple(_place(capture, each) for body in node.body for each in capture.graphs[body].nodes),
     )
 
 

@@ -4,7 +4,7 @@ rows, and the exit code."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -20,9 +20,7 @@ from cgtool.model.finding import (
     WARNING,
     Comparison,
     Finding,
-    NodeValues,
     Report,
-    TensorValues,
 )
 from cgtool.model.sources import Sources
 
@@ -192,44 +190,6 @@ def noise_findings(report: Report) -> tuple[Finding, ...]:
             evidence=(f"{len(within)} of {len(report.comparisons)} comparisons, {worst.trial}",),
         ),
     )
-
-
-class ModuleValues(msgspec.Struct, frozen=True):
-    """What the ops of one module have written in a replay that was stepped."""
-
-    graph: str
-    module: str
-    ops: int
-    minimum: float | None
-    maximum: float | None
-    nans: int
-    infinities: int
-
-
-def values_by_module(values: Iterable[NodeValues], depth: int) -> list[ModuleValues]:
-    """In the order of the first node, with so many levels of the path of a module."""
-    groups: dict[tuple[str, str], list[NodeValues]] = {}
-    for each in values:
-        path = "(no module)" if each.module is None else each.module or "(root)"
-        module = ".".join(path.split(".")[:depth])
-        groups.setdefault((each.graph, module), []).append(each)
-    return [
-        ModuleValues(
-            graph,
-            module,
-            len(group),
-            min((t.minimum for t in _tensors(group) if t.minimum is not None), default=None),
-            max((t.maximum for t in _tensors(group) if t.maximum is not None), default=None),
-            sum(t.nans for t in _tensors(group)),
-            sum(t.infinities for t in _tensors(group)),
-        )
-        for (graph, module), group in groups.items()
-    ]
-
-
-def _tensors(group: Iterable[NodeValues]) -> Iterator[TensorValues]:
-    """Seeds and indices are integers, whose range says nothing."""
-    return (t for each in group for t in each.tensors if "float" in t.dtype)
 
 
 def exit_code(report: Report) -> int:

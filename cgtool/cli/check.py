@@ -109,6 +109,10 @@ def debug(
             metavar="N", min=0, help="Run the nodes in N other orders that the edges allow, too."
         ),
     ] = 0,
+    against: Annotated[
+        Literal["eager"] | None,
+        typer.Option(help="Compare what each op writes with an eager run from the same state."),
+    ] = None,
     depth: Annotated[
         int, typer.Option(metavar="N", min=1, help="Levels of module paths in the table.")
     ] = 2,
@@ -122,7 +126,9 @@ def debug(
     from cgtool.render.report_table import render_debug
 
     check_places([("-o", output)], entry)
-    job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
+    job = DebugJob(
+        entry, worker.capture_options, DebugOptions(replays, orders, against is not None)
+    )
     report = report_of(job, worker)
     _print(report, format_, output, render_debug, quiet=worker.quiet, depth=depth)
     fails = any(finding.phase == "replay" for finding in report.findings)

@@ -65,7 +65,8 @@ def report_of(
         saved = Path(folder) / "report.json"
         interrupted = _run(job, saved, options)
         report = structs.replace(read_report(saved), interrupted=interrupted)
-        if (captured := jobs.capture_path_for(saved)).exists():
+        captured = jobs.capture_path_for(saved)
+        if isinstance(job, jobs.CheckJob) and captured.exists():
             capture = read(captured)
             more = quoted(graph_findings(capture), capture.sources)
             report = structs.replace(report, findings=(*report.findings, *more))

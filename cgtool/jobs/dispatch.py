@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 import cgtool
 from cgtool.analysis.reports import quoted
+from cgtool.analysis.stepped import node_values
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
 from cgtool.model.capture import Entry, created_now
@@ -160,7 +161,8 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
         found = debug(target, job.options, context.progress)
         entry = entry_of(workload, job.capture_options)
         report = context.report("debug", entry, (tuple(found.findings), tuple(found.looked_at)))
-    return JobResult(None, replace(report, values=tuple(found.values)))
+    capture, raw = found.captured
+    return JobResult((capture, raw), replace(report, values=tuple(node_values(capture))))
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:

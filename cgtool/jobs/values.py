@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cgtool.model.finding import TensorValues
+from cgtool.model.capture import TensorValues
 from cgtool.observe.raw_tensors import arithmetic, dense, raw
 
 _PART = 1 << 22

@@ -157,6 +157,28 @@ class Fill(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     destination_tensor: TensorIndex | None = None
 
 
+class TensorValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The numbers of a tensor that a node has written, at the moment when it had run."""
+
+    name: str
+    """``out``, ``out1``, ..., or the argument that the op writes: ``in0``."""
+    dtype: str
+    shape: tuple[Count, ...]
+    minimum: float | None = None
+    """Of the finite numbers, like the next three; None if there is none."""
+    maximum: float | None = None
+    mean: float | None = None
+    norm: float | None = None
+    """Square root of the sum of squares."""
+    zeros: Count = 0
+    nans: Count = 0
+    infinities: Count = 0
+    first: tuple[Count, ...] | None = None
+    """Index of the first NaN, else of the first infinity."""
+    digest: Signed = 0
+    """Equal for equal bits, on all devices."""
+
+
 class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One node of a graph."""
 
@@ -184,6 +206,9 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Its start in one replay, median of several, from the start of the graph's first node."""
     shape: Annotated[str | None, Meta(title=""), IN_BOX, COMPARED] = None
     """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
+    values: Annotated[tuple[TensorValues, ...], UNLISTED] = ()
+    """Of the tensors that its op has written, where this is the last node of the op and ``cgtool
+    debug`` has looked at them."""
     detail: Annotated[str | None, Meta(title=""), IN_BOX] = None
     """Anything else worth a line (host function, event, unread parameters and why)."""
 

@@ -11,7 +11,7 @@ from typing import NewType
 
 import msgspec
 
-from cgtool.model.capture import Caveat, Entry, Environment, Frame
+from cgtool.model.capture import Caveat, Entry, Environment, Frame, TensorValues
 from cgtool.model.schema import Count, DurationNs
 
 REPORT_VERSION = 1
@@ -93,28 +93,6 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of eager."""
     mismatch: str | None = None
     """Why there is nothing to subtract: ``shape [7, 8], not [8, 8]``, as eager has it."""
-
-
-class TensorValues(msgspec.Struct, frozen=True):
-    """The numbers of a tensor that a node has written, at the moment when it had run."""
-
-    name: str
-    """``out``, ``out1``, ..., or the argument that the op writes: ``in0``."""
-    dtype: str
-    shape: tuple[int, ...]
-    minimum: float | None = None
-    """Of the finite numbers, like the next three; None if there is none."""
-    maximum: float | None = None
-    mean: float | None = None
-    norm: float | None = None
-    """Square root of the sum of squares."""
-    zeros: int = 0
-    nans: int = 0
-    infinities: int = 0
-    first: tuple[int, ...] | None = None
-    """Index of the first NaN, else of the first infinity."""
-    digest: int = 0
-    """Equal for equal bits, on all devices."""
 
 
 class NodeValues(msgspec.Struct, frozen=True):

@@ -211,3 +211,5 @@ class DebugOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Replays that are stepped, one after the other."""
     orders: Annotated[int, Meta(ge=0)] = 0
     """Other orders in which the nodes run."""
+    against_eager: bool = False
+    """Compare what each op writes with an eager run from the same state."""

@@ -26,7 +26,6 @@ from rich.text import Text
 
 from cgtool.analysis.reports import (
     ExplainedFinding,
-    ModuleValues,
     comparison_rows,
     difference_of,
     difference_text,
@@ -34,8 +33,8 @@ from cgtool.analysis.reports import (
     explain_findings,
     place_of,
     unanswered,
-    values_by_module,
 )
+from cgtool.analysis.stepped import ModuleValues, values_by_module
 from cgtool.findings import Page, Pages
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN

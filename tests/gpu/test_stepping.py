@@ -185,9 +185,7 @@ def _stepped_and_replayed(work, state):
     with torch.cuda.graph(graph):
         result = work()
     graph.instantiate()
-    stepper = CudaStepper(
-        graph.raw_cuda_graph(), torch.cuda.Stream(), executable=graph.raw_cuda_graph_exec()
-    )
+    stepper = CudaStepper(graph.raw_cuda_graph(), torch.cuda.Stream(), graph=graph)
     results = []
     for run in (graph.replay, stepper.step, graph.replay):
         for each, value in zip(state, before, strict=True):

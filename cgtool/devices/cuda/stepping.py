@@ -9,9 +9,9 @@ all other nodes are disabled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +23,9 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
+from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, named_results
+from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
@@ -50,23 +50,37 @@ class WrittenMemory(NamedTuple):
             return empty.set_(storage, 0, self.layout.shape, self.layout.stride)
 
 
+class FollowedOp(NamedTuple):
+    """An op of a capture that launches work."""
+
+    call: OpCall
+    node: int | None
+    """Its last node; None if it has none of its own."""
+    written: list[WrittenMemory]
+
+
 class MemoryRecorder(InCaptureRecorder):
     """Also notes which memory each op writes. Keeps no tensor."""
 
-    memory: dict[int, list[WrittenMemory]]
-    """By the last node of the op."""
+    ops: list[FollowedOp]
+    _last = -1
+    """The last node that an op in ``ops`` has. Of ops that call each other, the innermost returns
+    first."""
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = self.launch_count()
         result = super().execute(call, func, args, kwargs)
         after = self.launch_count()
-        # Of ops that call each other, the innermost returns first.
-        if after > before and after - 1 not in self.memory:
-            self.memory[after - 1] = [
-                WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-                for name, tensor in named_results(func, args, kwargs, result)
-                if tensor.is_cuda
-            ]
+        results = launched_results(call.name, func, args, kwargs, result)
+        written = [
+            WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+            for name, tensor in results or ()
+            if tensor.is_cuda
+        ]
+        if written:
+            has_own = after > before and after - 1 > self._last
+            self._last = after - 1 if has_own else self._last
+            self.ops.append(FollowedOp(call, after - 1 if has_own else None, written))
         return result
 
 
@@ -82,16 +96,18 @@ class CudaStepper(Stepper):
         template: Any,
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
-        memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
-        executable: int = 0,
+        ops: Sequence[FollowedOp] = (),
+        graph: Any = None,
     ) -> None:
-        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``; ``executable``:
-        the graph's own, 0 if there is none. Raises DriverError."""
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
+        ``CUDAGraph``, whose generators go on as in a replay. Raises DriverError."""
         super().__init__()
-        self._memory = memory
+        self._graph = graph
+        self.ops = [(op.call, op.node) for op in ops]
+        self._memory = {op.node: op.written for op in ops}
         self._device = stream.device
         self._pools = set(pools)
-        handles = graph_nodes(int(template))
+        self._handles = handles = graph_nodes(int(template))
         number = {handle: node for node, handle in enumerate(handles)}
         self.count = len(handles)
         self.edges = [
@@ -100,36 +116,27 @@ class CudaStepper(Stepper):
         self._stream = cu.CUstream(stream.cuda_stream)
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
         kinds = [*map(type_of, handles)]
-        self._together, self._others = range(0), list[int]()
-        self._own = cu.CUgraphExec(executable)
-        if "conditional" in kinds:
-            self._run_together(handles, kinds, bool(executable))
+        self._together = self._run_together(kinds) if "conditional" in kinds else range(0)
         self._executables = [
             None if node in self._together else self._executable(node, handle, context, stream)
             for node, handle in enumerate(handles)
         ]
 
-    def _run_together(self, handles: list[int], kinds: list[str], has_executable: bool) -> None:
-        """Choose the nodes that the graph's own executable runs in one launch. A condition is only
-        defined in the launch in which a kernel sets it: one directly before the node."""
+    def _run_together(self, kinds: list[str]) -> range:
+        """The nodes that the graph's own executable runs in one launch. A condition is only defined
+        in the launch in which a kernel sets it: one directly before the node."""
         conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
         begin = min(conditional[0], *(a for a, b in self.edges if b in conditional), len(kinds))
         nodes = range(begin, conditional[-1] + 1)
-        others = [
-            node for node in range(len(kinds)) if node not in nodes and kinds[node] != "empty"
-        ]
-        fixed = [node for node in others if kinds[node] not in TIMED]
-        why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
-        if fixed or not has_executable:
-            why = "it is not run, because " + (
-                f"no launch can leave out node {fixed[0]}, of type {kinds[fixed[0]]}"
-                if fixed
-                else "this PyTorch has no `CUDAGraph.raw_cuda_graph_exec`"
-            )
+        fixed = [k for at, k in enumerate(kinds) if at not in nodes and k not in _WORK]
+        if fixed:
+            why = f"it is not run, because no launch can leave out a node of type {fixed[0]}"
+        elif self._own() is None:
+            why = "it is not run, because the executable of the graph is unknown (PyTorch 2.8)"
         else:
-            self._together, self._others = nodes, [handles[node] for node in others]
-        for node in conditional:
-            self.whole[node] = f"the driver copies no conditional node: {why}"
+            why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
+        self.whole |= dict.fromkeys(conditional, f"the driver copies no conditional node: {why}")
+        return range(0) if fixed or self._own() is None else nodes
 
     def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
         """The node alone, or a stepper of its body; None if there is nothing to launch."""
@@ -161,6 +168,41 @@ class CudaStepper(Stepper):
                 for address, size in free_blocks(segment):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A replay first gives the nodes the state of the generators, and moves that on: here one
+        does, of the whole graph without its work."""
+        executable = self._switches_off()
+        if executable is not None:
+            self._graph.replay()
+            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+            self._switch(executable, 1)
+        yield
+
+    def _switches_off(self) -> Any:
+        """The executable of the graph, all of whose nodes do nothing now; None where that cannot
+        be."""
+        executable = self._own()
+        if executable is None or not all(type_of(each) in _WORK for each in self._handles):
+            return None
+        self._switch(executable, 0)
+        return executable
+
+    def _own(self) -> Any:
+        """The executable of the graph; None in PyTorch 2.8, or if it was not instantiated."""
+        try:
+            return cu.CUgraphExec(int(self._graph.raw_cuda_graph_exec()))
+        except (AttributeError, RuntimeError):
+            return None
+
+    def _switch(self, executable: Any, on: int) -> None:
+        """Let all nodes but those that run together do nothing, or work again."""
+        for number, handle in enumerate(self._handles):
+            if number in self._together or type_of(handle) == "empty":
+                continue
+            node = cu.CUgraphNode(handle)
+            check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
+
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         if node in self._together:
             return []
@@ -174,9 +216,10 @@ class CudaStepper(Stepper):
             elif executable is not None:
                 self._launch(executable)
             elif node == self._together.stop - 1:
-                self._enable_others(False)
-                self._launch(self._own)
-                self._enable_others(True)
+                own = self._own()
+                self._switch(own, 0)
+                self._launch(own)
+                self._switch(own, 1)
         except StepFailedError as error:
             raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
         except DriverError as error:
@@ -187,13 +230,6 @@ class CudaStepper(Stepper):
     def _launch(self, executable: Any) -> None:
         check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
         check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
-
-    def _enable_others(self, enabled: bool) -> None:
-        for handle in self._others:
-            check(
-                "cuGraphNodeSetEnabled",
-                cu.cuGraphNodeSetEnabled(self._own, cu.CUgraphNode(handle), enabled),
-            )
 
     def close(self) -> None:
         """Free the executables."""
@@ -239,3 +275,5 @@ _COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
     "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
 }
 """By the type of a node: adds a copy of it to a graph."""
+_WORK = ("kernel", "memcpy", "memset", "empty")
+"""Types of nodes that can do nothing in a replay."""

@@ -18,23 +18,20 @@ from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.cuda.stepping import CudaStepper
+from cgtool.devices.cuda.stepping import CudaStepper, MemoryRecorder
 from cgtool.devices.device import (
+    CaptureWithDot,
     Device,
-    NodePlace,
-    OpResults,
-    Probe,
-    ResultRecorder,
+    Followed,
     VerifyTarget,
 )
 from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
-from cgtool.model.capture import Capture, Frames, Node, PointerArgument
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import frames_of
-from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
@@ -94,25 +91,10 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def steppers(self) -> list[Stepper]:
-        session = self.session
-        return [
-            CudaStepper(
-                graph.template,
-                session.stream,
-                session.pools,
-                graph.memory,
-                # From PyTorch 2.9.
-                getattr(graph.graph, "raw_cuda_graph_exec", int)(),
-            )
-            for graph in session.graphs
-        ]
+        return _steppers(self.session)
 
-    def places(self) -> list[list[NodePlace]]:
-        capture, _ = assemble(self.session, replayable=True)
-        return [
-            [_place(capture, node) for node in graph.nodes]
-            for graph in capture.graphs[: len(self.session.graphs)]
-        ]
+    def described(self) -> CaptureWithDot:
+        return assemble(self.session, replayable=True)
 
     def _again(self) -> CudaSession:
         """A session for a second capture, with its own pool and stream."""
@@ -121,7 +103,6 @@ class CudaVerifyTarget(VerifyTarget):
             msgspec.structs.replace(self.options, pool="shared"),
             device=self.device,
             stream=torch.cuda.Stream(self.device.index),
-            keep_graph=False,
         )
 
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
@@ -144,26 +125,32 @@ class CudaVerifyTarget(VerifyTarget):
             if use.is_certain or unexplained
         ]
 
-    def probe(self) -> Probe:
-        again, record = self._again(), Record()
-        results: OpResults = []
-        free, _ = torch.cuda.mem_get_info(self.device.index)
-        # Half of the free memory: the intermediate results need memory too.
-        make_recorder = partial(ResultRecorder, device=self.device, budget=[free // 2])
+    def followed(self) -> Followed:
+        if self.follows_memory:
+            return Followed(self.session.exact_record, self.session, self.steppers())
+        again = self._again()
 
         @contextlib.contextmanager
-        def observe(_graph: CudaPhaseGraph) -> Iterator[ResultRecorder]:
+        def observe(graph: CudaPhaseGraph) -> Iterator[MemoryRecorder]:
+            make_recorder = partial(
+                MemoryRecorder,
+                device=self.device.index,
+                stream=again.stream.cuda_stream,
+                accesses=None,
+            )
             with self.recording(make_recorder) as recorder:
-                recorder.record, recorder.results = record, results
+                recorder.record, recorder.ops = again.exact_record, graph.ops
                 yield recorder
 
-        def replay() -> OpResults:
-            for graph in again.graphs:
-                graph.graph.replay()
-            return results
-
         again.capture_phases(observe)
-        return Probe(record, again, replay)
+        return Followed(again.exact_record, again, _steppers(again))
+
+
+def _steppers(session: CudaSession) -> list[Stepper]:
+    return [
+        CudaStepper(graph.template, session.stream, session.pools, graph.ops, graph.graph)
+        for graph in session.graphs
+    ]
 
 
 @dataclass
@@ -266,50 +253,3 @@ def findings_of(recorder: MissedRecorder, *, certain_only: bool) -> Iterator[Fin
                 module=launch.launch.module[0] if launch.launch.module else None,
             )
         yield finding
-
-
-def _place(capture: Capture, node: Node) -> NodePlace:
-    origin = None if node.origin is None else capture.origins[node.origin]
-    frames: Frames = ()
-    details: list[str] = []
-    name = node.type
-    if origin is not None:
-        lines = origin
-        if not lines.frames and lines.forward is not None:
-            lines = capture.origins[lines.forward]
-        frames = tuple(map(capture.frames.__getitem__, lines.frames))
-    if node.kernel is not None:
-        name = capture.functions[node.kernel.function].name
-        grid, block = ("x".join(map(str, each)) for each in (node.kernel.grid, node.kernel.block))
-        details.append(f"kernel {name}, grid {grid}, block {block}")
-        details += [_argument(capture, pointer) for pointer in node.kernel.pointers]
-    if origin is not None and origin.op is not None:
-        name = origin.op
-    return NodePlace(
-        name,
-        frames,
-        "" if node.stream is None else capture.streams[node.stream].name,
-        None if origin is None else origin.module,
-        tuple(details),
-        tuple(_place(capture, each) for body in node.body for each in capture.graphs[body].nodes),
-    )
-
-
-def _argument(capture: Capture, pointer: PointerArgument) -> str:
-    """``argument 0: 0x7f00 in parameter weight [4, 4] float32, 64 bytes``."""
-    text = f"argument {pointer.parameter}: {pointer.address:#x} in "
-    if pointer.tensor is not None:
-        tensor = capture.memory.tensors[pointer.tensor]
-        start, size = tensor.address, tensor.bytes
-        shape = f" {list(tensor.shape)} {tensor.dtype}" if tensor.dtype else ""
-        text += f"{tensor.name}{shape}, {size:,} bytes"
-    elif pointer.allocation is not None:
-        allocation = capture.memory.allocations[pointer.allocation]
-        start, size = allocation.address, allocation.requested_bytes
-        made = "" if allocation.node is None else f" of node {allocation.node}"
-        text += f"memory{made} in the graph's pool, {size:,} bytes"
-    else:
-        return text + "no known memory"
-    return text + (
-        f", {pointer.address - start:,} bytes from its start" * (pointer.address > start)
-    )

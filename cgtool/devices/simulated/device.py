@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -119,7 +120,7 @@ class SimulatedDevice(Device):
 
     def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
         session = SimulatedSession(workload, options, model=self.model)
-        return SimulatedVerifyTarget(self, session)
+        return SimulatedVerifyTarget(self, session, self._capture_of)
 
     def environment(self) -> Environment:
         return Environment(
@@ -182,6 +183,9 @@ class SimulatedDevice(Device):
 
     def is_host_work(self, values: Any) -> bool:
         return self.model.on_host
+
+    def free_bytes(self) -> int:
+        return sys.maxsize
 
     def overwrite_free_memory(self, byte: int = 0xFF) -> None:
         """Nothing to do: the record of a graph keeps alive everything that it reads."""

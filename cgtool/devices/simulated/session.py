@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -13,15 +13,12 @@ from msgspec.structs import replace
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
-from cgtool.detectors.reporting import at_call
 from cgtool.detectors.streams import capturing
 from cgtool.devices.device import (
+    CaptureWithDot,
     Device,
-    NodePlace,
-    OpResults,
-    Ops,
+    Followed,
     PhaseGraph,
-    Probe,
     Session,
     VerifyTarget,
     quiet,
@@ -32,14 +29,16 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, Simula
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.stepping import SimulatedStepper
 from cgtool.devices.stepping import Stepper
+from cgtool.model.capture import Capture
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Code, Finding
+from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import Record
-from cgtool.observe.tensors import strided_parts, tensors_in
+from cgtool.observe.tensors import strided_parts
 from cgtool.program.boundary import user_errors
 from cgtool.program.description import labels_of
 from cgtool.program.load import seed_all
@@ -63,10 +62,21 @@ class SimulatedSession(Session[SimulatedPhaseGraph]):
     """One record for all captures: a backward op finds its forward call in it."""
     accesses: AccessLog = field(default_factory=AccessLog)
     lifetimes: LifetimeRecorder = field(init=False)
-    """Lifetimes of storages in the last warm-up iteration."""
+    """Lifetimes of storages in the last warm-up iteration, if they were followed."""
 
     def __post_init__(self) -> None:
+        self.lifetimes = LifetimeRecorder({}, Annotations(), self.model)
         stale_nodes.mark_stale(self.workload, self.model)
+
+    def warm_up_following(self, progress: Progress) -> None:
+        """Warm up, and follow lifetimes in the last iteration."""
+        seed_all(self.options.seed)
+        self.warmup_iters, _ = warmup_iters(self.workload, self.options)
+        begin = time.perf_counter_ns()
+        self.run_eagerly(max(0, self.warmup_iters - 1), progress, explain)
+        gc.collect()
+        self.follow_lifetimes()
+        self.warmup_ns = time.perf_counter_ns() - begin
 
     def follow_lifetimes(self) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
@@ -159,13 +169,7 @@ def prepare(
 ) -> SimulatedSession:
     """Warm up, follow lifetimes, capture: a session that can replay. Raises CgtoolError."""
     session = SimulatedSession(workload, options, model=model)
-    seed_all(options.seed)
-    session.warmup_iters, _ = warmup_iters(workload, options)
-    begin = time.perf_counter_ns()
-    session.run_eagerly(max(0, session.warmup_iters - 1), progress, explain)
-    gc.collect()
-    session.follow_lifetimes()
-    session.warmup_ns = time.perf_counter_ns() - begin
+    session.warm_up_following(progress)
     session.capture(progress)
     session.require_nodes()
     return session
@@ -176,10 +180,22 @@ class SimulatedVerifyTarget(VerifyTarget):
 
     session: SimulatedSession
 
-    def __init__(self, device: Device, session: SimulatedSession) -> None:
+    def __init__(
+        self,
+        device: Device,
+        session: SimulatedSession,
+        describe: Callable[[SimulatedSession], Capture],
+    ) -> None:
         super().__init__(device, session)
+        self._describe = describe
         self._written: set[int] = set()
         """Addresses of the storages that captured ops made, which a replay writes again."""
+
+    def warm_up(self, progress: Progress) -> None:
+        if self.follows_memory:
+            self.session.warm_up_following(progress)
+        else:
+            super().warm_up(progress)
 
     def capture(self, progress: Progress) -> None:
         model = self.session.model
@@ -203,39 +219,11 @@ class SimulatedVerifyTarget(VerifyTarget):
     def steppers(self) -> list[Stepper]:
         return [SimulatedStepper(graph.graph) for graph in self.session.graphs]
 
-    def places(self) -> list[list[NodePlace]]:
-        return [[*self._places(graph.graph)] for graph in self.session.graphs]
+    def followed(self) -> Followed:
+        return Followed(self.session.record, self.session, self.steppers())
 
-    def _places(self, graph: SimulatedGraph) -> Iterator[NodePlace]:
-        for node in graph.nodes:
-            # On a GPU, what autograd runs has no line but that of the forward.
-            forward = self.session.record.forward_of(node.call)
-            call = forward if forward is not None and node.call.is_autograds else node.call
-            found = at_call(Finding(Code(""), ""), call, self.session.record)
-            stream = graph.stream_names[node.stream]
-            yield NodePlace(node.call.name, found.frames, stream, found.module, (node.shape,))
+    def described(self) -> CaptureWithDot:
+        return self._describe(self.session), {}
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
-
-    def captured_ops(self) -> Ops:
-        steps = [step for graph in self.session.graphs for step in graph.graph.steps]
-        return Ops(self.session.record, [step.call for step in steps if step.call is not None])
-
-    def probe(self) -> Probe:
-        again = SimulatedSession(self.workload, self.options, model=self.session.model)
-        again.capture()
-
-        def replay() -> OpResults:
-            results: OpResults = []
-            for graph in (each.graph for each in again.graphs):
-                with graph.in_memory():
-                    for step in graph.steps:
-                        SimulatedGraph(steps=[step]).replay()
-                        if step.call is not None:
-                            with torch.inference_mode():
-                                written = step.results or tensors_in(step.args[:1])
-                                results.append((step.call, [each.clone() for each in written]))
-            return results
-
-        return Probe(again.record, again, replay)

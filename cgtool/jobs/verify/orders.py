@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 import torch
 
+from cgtool.analysis.stepped import node_frames, node_name
 from cgtool.analysis.units import names_text
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
-from cgtool.devices.device import VerifyTarget
 from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
 from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
+from cgtool.model.capture import Capture, Node
 from cgtool.model.finding import Finding
 from cgtool.observe.raw_tensors import arithmetic, copies, dense, held, unchanged, write
 
@@ -122,16 +123,23 @@ class Orders:
         return copies({**results_of(target.session), **after})
 
 
-def race(target: VerifyTarget, missing: MissingEdge) -> Finding:
+def race(capture: Capture, missing: MissingEdge) -> Finding:
     """A missing edge, at the line of the node that should wait."""
-    places = target.places()[missing.graph]
-    first, second = places[missing.first], places[missing.second]
-    at = f" at {first.frames[0].short}" if first.frames else ""
+    graph = capture.graphs[missing.graph]
+    first, second = graph.nodes[missing.first], graph.nodes[missing.second]
+    before, frames = node_frames(capture, first), node_frames(capture, second)
+    at = f" at {before[0].short}" if before else ""
     return Finding(
         STREAM_RACE_IN_CAPTURE,
-        f"no edge orders node {missing.second}, `{second.name}` on {second.stream}, after node "
-        f"{missing.first}, `{first.name}` on {first.stream}{at}: run in the other order, they give "
-        f"another {names_text(list(missing.results), _SHOWN)}",
-        second.frames or first.frames,
-        phase=f"capture {target.session.graphs[missing.graph].name}",
+        f"no edge orders node {second.id}, {_on_stream(capture, second)}, after node {first.id}, "
+        f"{_on_stream(capture, first)}{at}: run in the other order, they give another "
+        f"{names_text(list(missing.results), _SHOWN)}",
+        frames or before,
+        phase=f"capture {graph.name}",
     )
+
+
+def _on_stream(capture: Capture, node: Node) -> str:
+    r"""``\`aten::add.Tensor\` on stream 1``."""
+    stream = "" if node.stream is None else f" on {capture.streams[node.stream].name}"
+    return f"`{node_name(capture, node)}`{stream}"

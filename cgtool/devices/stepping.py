@@ -22,7 +22,7 @@ Edges = Sequence[tuple[int, int]]
 class StepFailedError(Exception):
     """A node failed; the device cannot be used afterwards."""
 
-    def __init__(self, node: int, error: RuntimeError) -> None:
+    def __init__(self, node: int, error: Exception) -> None:
         """``node``: its index in the graph; ``error``: of the device."""
         super().__init__(f"node {node}: {error}")
         self.node = node

@@ -226,7 +226,7 @@ class SimulatedVerifyTarget(VerifyTarget):
         def replay() -> OpResults:
             results: OpResults = []
             for graph in (each.graph for each in again.graphs):
-                with graph.in_memory():
+                with graph.replaying():
                     for step in graph.steps:
                         SimulatedGraph(steps=[step]).replay()
                         if step.call is not None:

@@ -38,7 +38,7 @@ class SimulatedStepper(Stepper):
         ]  # fmt: skip
 
     def running(self) -> AbstractContextManager[object]:
-        return self._graph.in_memory()
+        return self._graph.replaying()
 
     def clear(self) -> None:
         made = [

@@ -107,7 +107,10 @@ class CudaSteppedGraph:
             name = self._functions.functions[kernel.function].name
             grid, block = ("x".join(map(str, each)) for each in (kernel.grid, kernel.block))
             texts.append(f"kernel {short_kernels([name])[name]}, grid {grid}, block {block}")
-        memory = _Memory(memory_snapshot(), self._pool)
+        try:
+            memory = _Memory(memory_snapshot(), self._pool)
+        except RuntimeError:  # the device can say nothing anymore
+            return tuple(texts)
         places = [
             (is_usual, f"{name}: {address:#x} {text}")
             for name, address, is_whole in self._pointers(fields)

@@ -26,7 +26,13 @@ def at(line: int) -> list[dict[str, Any]]:
 
 
 def event(action: str, address: int, size: int, line: int) -> dict[str, Any]:
-    return {"action": action, "addr": address, "size": size, "frames": at(line)}
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "frames": at(line),
+        "time_us": line * 100,
+    }
 
 
 BASE = 0x7F00_0000_0000
@@ -80,11 +86,16 @@ SNAPSHOT: dict[str, Any] = {
 def test_an_address_leads_to_a_block_or_to_what_was_there(
     address: int, expected: tuple[bool, str] | None
 ) -> None:
-    found = list(_Memory(SNAPSHOT, OWN).place(address, is_pointer=True))
+    found = list(_Memory(SNAPSHOT, OWN, 0).place(address, is_pointer=True))
     assert found == ([] if expected is None else [expected])
 
 
-def test_a_number_in_a_struct_is_no_address_without_an_allocation() -> None:
-    memory = _Memory({**SNAPSHOT, "device_traces": []}, OWN)
-    assert not list(memory.place(BASE + 5000, is_pointer=False))
-    assert list(memory.place(BASE + 520, is_pointer=False)) == [(False, "in freed memory")]
+def test_a_word_of_a_struct_leads_only_to_what_was_freed_after_the_capture() -> None:
+    def place(address: int, captured_us: int) -> list[tuple[bool, str]]:
+        return list(_Memory(SNAPSHOT, OWN, captured_us).place(address, is_pointer=False))
+
+    assert place(BASE + 5000, 0) == []
+    assert place(BASE + 520, 801) == []
+    assert [is_usual for is_usual, _ in place(BASE + 520, 800)] == [False]
+    # Freed before the capture, and given back after it.
+    assert place(BASE - 8192, 1250) == []

@@ -21,6 +21,7 @@ from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
 from cgtool.devices.cuda.stepping import CudaStepper
 from cgtool.devices.stepping import StepFailedError
+from cgtool.model import clock
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal_file
 from cgtool.torch_compat.allocator import lists_memory
@@ -44,31 +45,37 @@ def step_graphs(patches: Patches) -> Callable[[Any], CudaSteppedGraph]:
     """Have all graphs keep their CUgraph, and the allocator its last events. Returns what makes a
     ``torch.cuda.CUDAGraph`` run node by node; it raises an error if the graph must run
     whole (before PyTorch 2.9: AttributeError)."""
-    devices = WeakKeyDictionary[Any, int]()
+    captured = WeakKeyDictionary[Any, tuple[int, int]]()
+    """The index of its device, and when its capture ended."""
 
     def kept(original: Any, graph: Any, _keep_graph: bool = False, *rest: Any, **more: Any) -> None:
         original(graph, *rest, **more | {"keep_graph": True})
 
     def ended(original: Any, graph: Any) -> None:
-        devices[graph] = torch.cuda.current_device()
+        captured[graph] = torch.cuda.current_device(), clock.time_ns()
         original(graph)
 
     def keep_events() -> None:
         if lists_memory():
             record_memory_history(stacks="python", max_entries=_EVENTS)
 
+    def stepped(graph: Any) -> CudaSteppedGraph:
+        if graph not in captured:
+            raise RuntimeError("its capture was not seen")
+        return CudaSteppedGraph(graph, *captured[graph])
+
     patches.wrap(torch.cuda.CUDAGraph.__base__, "__init__", kept)
     patches.wrap(torch.cuda.CUDAGraph, "capture_end", ended)
     with contextlib.suppress(MissingPrivateName):
         when_initialized(keep_events)
-    return lambda graph: CudaSteppedGraph(graph, devices.get(graph, torch.cuda.current_device()))
+    return stepped
 
 
 class CudaSteppedGraph:
-    """The graph of a ``torch.cuda.CUDAGraph``, captured on a device with this index."""
+    """The graph of a ``torch.cuda.CUDAGraph``, captured on a device with this index until then."""
 
-    def __init__(self, graph: Any, device: int) -> None:
-        self._device = device
+    def __init__(self, graph: Any, device: int, captured_ns: int) -> None:
+        self._device, self._captured_us = device, captured_ns // 1000
         self._functions = FunctionTable()
         self._pool = tuple(graph.pool())
         with torch.cuda.device(device), relaxed():
@@ -108,7 +115,7 @@ class CudaSteppedGraph:
             grid, block = ("x".join(map(str, each)) for each in (kernel.grid, kernel.block))
             texts.append(f"kernel {short_kernels([name])[name]}, grid {grid}, block {block}")
         try:
-            memory = _Memory(memory_snapshot(), self._pool)
+            memory = _Memory(memory_snapshot(), self._pool, self._captured_us)
         except RuntimeError:  # the device can say nothing anymore
             return tuple(texts)
         places = [
@@ -120,7 +127,8 @@ class CudaSteppedGraph:
         return (*texts, *(text for _, text in places[:_SHOWN]))
 
     def _pointers(self, fields: NodeFields) -> Iterator[tuple[str, int, bool]]:
-        """Name, address, and whether that is a whole argument: words of a struct may be numbers."""
+        """Name, address, and whether that is a whole argument. A word of a struct may be no pointer
+        (``AddressBook.lookup``)."""
         if (kernel := fields.get("kernel")) is not None:
             sizes = self._functions.functions[kernel.function].parameter_bytes
             for each in kernel.pointers:
@@ -156,16 +164,18 @@ def _disable(graph: Any, template: int) -> None:
     except RuntimeError:  # not instantiated yet
         graph.instantiate()
         executable = graph.raw_cuda_graph_exec()
+    executable = cu.CUgraphExec(int(executable))
     nothing = cu.CUDA_HOST_NODE_PARAMS()
     nothing.fn = cu.CUhostFn(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value)  # of NULL
     try:
         for node, handle in enumerate(graph_nodes(template)):
-            kind, place = type_of(handle), (cu.CUgraphExec(int(executable)), cu.CUgraphNode(handle))
+            kind, place = type_of(handle), cu.CUgraphNode(handle)
             if kind in TIMED:
-                check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(*place, 0))
+                done = cu.cuGraphNodeSetEnabled(executable, place, 0)
+                check("cuGraphNodeSetEnabled", done)
             elif kind == "host":
-                set_ = cu.cuGraphExecHostNodeSetParams(*place, nothing)
-                check("cuGraphExecHostNodeSetParams", set_)
+                done = cu.cuGraphExecHostNodeSetParams(executable, place, nothing)
+                check("cuGraphExecHostNodeSetParams", done)
             elif kind not in ("empty", "event_record", "event_wait"):
                 raise RuntimeError(f"node {node} of type {kind} cannot be disabled")
     except Exception:
@@ -176,8 +186,11 @@ def _disable(graph: Any, template: int) -> None:
 class _Memory:
     """What the allocator knows of its memory, now and before."""
 
-    def __init__(self, snapshot: Mapping[str, Any], pool: tuple[int, ...]) -> None:
-        """``pool``: of the graph."""
+    def __init__(
+        self, snapshot: Mapping[str, Any], pool: tuple[int, ...], captured_us: int
+    ) -> None:
+        """``pool``: of the graph, whose capture ended at this time."""
+        self._captured_us = captured_us
         self._blocks: list[tuple[int, bool, Any]] = sorted(
             (block["address"], tuple(segment["segment_pool_id"]) == pool, block)
             for segment in snapshot["segments"]
@@ -188,7 +201,8 @@ class _Memory:
     def place(self, address: int, *, is_pointer: bool) -> Iterator[tuple[bool, str]]:
         """Whether it is as usual, and where an address leads; nothing for a number that is none."""
         number = bisect_right(self._blocks, address, key=itemgetter(0)) - 1
-        start, is_own, block = self._blocks[number] if number >= 0 else (0, False, {"size": 0})
+        nowhere: tuple[int, bool, Any] = 0, False, {"size": 0}
+        start, is_own, block = self._blocks[number] if number >= 0 else nowhere
         is_inside = address < start + block["size"]
         if is_inside and block["state"].startswith("active"):
             size, offset = block["requested_size"], address - start
@@ -199,19 +213,23 @@ class _Memory:
                 yield True, f"in {text}" + (f", {offset:,} bytes from its start" * (offset > 0))
         elif is_inside and is_own:
             yield True, "in the memory of the graph"
-        elif (freed := self._history(address)) or is_inside:
+        elif (freed := self._history(address, is_pointer)) or (is_inside and is_pointer):
             yield False, f"in freed memory{freed}"
         elif is_pointer and number >= 0 and address < start + block["size"] + _NEAR:
             end = start + block["size"]
             yield False, f"in no allocation, {address - end:,} bytes beyond the end of one"
 
-    def _history(self, address: int) -> str:
+    def _history(self, address: int, is_pointer: bool) -> str:
         """Who owned it last, and where it was freed and given back."""
+        # What was free already at the capture is what an earlier call has left in a struct.
+        since_us = 0 if is_pointer else self._captured_us
         last: dict[str, Any] = {}
         for event in reversed(self._events):
             kind = _KINDS.get(event["action"], "allocated")
             if event["action"] in _KINDS and 0 <= address - event["addr"] < event["size"]:
                 last.setdefault(kind, event)
+                if kind != "allocated" and event["time_us"] < since_us:
+                    return ""
                 if kind == "allocated":
                     break
         owner = last.get("allocated") or last.get("freed")

@@ -63,7 +63,7 @@ class _ProgramGraph(CUDAGraph):
     def replay(self) -> None:
         super().replay()
 
-    def step(self, replay: Callable[[Any], None], stepper: SimulatedStepper) -> None:
+    def _step(self, replay: Callable[[Any], None], stepper: SimulatedStepper) -> None:
         """Replay nothing, then run the nodes one at a time."""
         whole, self._graph = self._graph, SimulatedGraph()
         try:
@@ -77,7 +77,7 @@ class _ProgramGraph(CUDAGraph):
                 except (IndexError, RuntimeError) as error:
                     raise StepFailedError(node, error) from error
 
-    def stepper(self) -> SimulatedStepper:
+    def _stepper(self) -> SimulatedStepper:
         if self._graph is None or not self._graph.nodes:
             raise RuntimeError("it has no nodes")
         return SimulatedStepper(self._graph)
@@ -85,10 +85,10 @@ class _ProgramGraph(CUDAGraph):
 
 class _SteppedGraph:
     def __init__(self, graph: _ProgramGraph) -> None:
-        self._stepper = graph.stepper()
+        self._stepper = graph._stepper()
 
     def step(self, replay: Callable[[Any], None], graph: _ProgramGraph, *, is_idle: bool) -> None:
-        graph.step(replay, self._stepper)
+        graph._step(replay, self._stepper)
 
     def evidence(self, node: int) -> tuple[str, ...]:
         return ()

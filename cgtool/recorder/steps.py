@@ -80,6 +80,7 @@ class Steps:
         capture = merge(Command((), 0), written, (), wall_ns=0, status=None, created="")
         for finding in node_faults(capture):
             place = place_of(finding.frames)
-            at = f" ({file_line(place)} in {place.function})" if place else ""
+            module = f", module {finding.module}" if finding.module else ""
+            at = f" ({file_line(place)} in {place.function}{module})" if place else ""
             lines = (f"error: {finding.reason}{at}", *finding.evidence)
             os.write(2, ("\n  ".join(lines) + "\n").encode(errors="replace"))

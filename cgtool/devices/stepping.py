@@ -23,7 +23,7 @@ Edges = Sequence[tuple[int, int]]
 class StepFailedError(Exception):
     """A node failed; the device cannot be used afterwards."""
 
-    def __init__(self, node: int, error: RuntimeError, inside: tuple[int, ...] = ()) -> None:
+    def __init__(self, node: int, error: Exception, inside: tuple[int, ...] = ()) -> None:
         """``node``: its index in the graph; ``inside``: of the node that fails in its body, and so
         on; ``error``: of the device."""
         super().__init__(f"node {node}: {error}")

@@ -73,26 +73,22 @@ def node_name(capture: Capture, node: Node) -> str:
 def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node) -> Finding:
     """A finding at a node, with its kernel, launch and memory."""
     origin = None if node.origin is None else capture.origins[node.origin]
-    frames, own = node_frames(capture, node), frames_of(capture, node.origin)
-    where = (f"in the backward that {own[0].short} runs",) if own and own != frames else ()
     return Finding(
         code,
         reason,
-        frames,
+        node_frames(capture, node),
         module=None if origin is None else origin.module,
         phase=f"capture {graph.name}",
-        evidence=(*where, *_launch(capture, node)),
+        evidence=tuple(_launch(capture, node)),
     )
 
 
 def node_frames(capture: Capture, node: Node) -> Frames:
     """The call chain of its op; of the forward op where autograd itself runs a backward."""
     frames = frames_of(capture, node.origin)
-    if node.origin is None:
-        return frames
-    forward = frames_of(capture, capture.origins[node.origin].forward)
-    is_users = bool(frames) and frames[0].function.rpartition(".")[2] == "backward"
-    return frames if is_users or not forward else forward
+    if not frames and node.origin is not None:
+        frames = frames_of(capture, capture.origins[node.origin].forward)
+    return frames
 
 
 def _launch(capture: Capture, node: Node) -> Iterator[str]:

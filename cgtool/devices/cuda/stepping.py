@@ -25,7 +25,7 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
+from cgtool.devices.stepping import StepFailedError, SteppedOp, Stepper, launched_results
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
@@ -103,7 +103,10 @@ class CudaStepper(Stepper):
         ``CUDAGraph``, whose generators go on as in a replay. Raises DriverError."""
         super().__init__()
         self._graph = graph
-        self.ops = [(op.call, op.node) for op in ops]
+        self.ops = [
+            SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
+            for op in ops
+        ]
         self._memory = {op.node: op.written for op in ops}
         self._device = stream.device
         self._pools = set(pools)

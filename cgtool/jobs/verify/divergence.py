@@ -174,9 +174,8 @@ class Divergence:
             stepper.clear()
         first = 0
         for graph, stepper in enumerate(self.followed.steppers):
-            numbers = {
-                node: first + at for at, (_, node) in enumerate(stepper.ops) if node is not None
-            }
+            ops = enumerate(stepper.ops, first)
+            numbers = {op.node: at for at, op in ops if op.node is not None}
             first += len(stepper.ops)
             last_nodes = iter(numbers)
             before = _next_results(stepper, last_nodes)

@@ -100,7 +100,7 @@ def launched_results(
         named.append((f"in{place}", tensor))
     seen: dict[tuple[int | None, int], tuple[str, torch.Tensor]] = {}
     for label, tensor in named:
-        if tensor.layout == torch.strided and tensor.numel():
+        if tensor.layout == torch.strided and not tensor.is_nested and tensor.numel():
             seen.setdefault((key_of(tensor), tensor.data_ptr()), (label, tensor))
     return list(seen.values())
 

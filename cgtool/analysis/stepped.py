@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from cgtool.analysis.graph.places import Places, frames_of
-from cgtool.model.capture import Capture, Frames, Graph, Node, PointerArgument, TensorValues
+from cgtool.analysis.graph.places import Places, frames_of, module_at_depth
+from cgtool.analysis.graph.select import Selection, selected
+from cgtool.model.capture import Capture, Frames, Graph, Node, PointerArgument
 from cgtool.model.finding import Code, Finding, NodeValues
 
+_ROWS = 64
+"""Of the table by module, if the depth is not given."""
+_DEEPEST = 12
+"""Levels of module paths."""
 
-def node_values(capture: Capture) -> Iterator[NodeValues]:
-    """Of all nodes that were looked at, in order."""
+
+def node_values(capture: Capture, selection: Selection = ()) -> Iterator[NodeValues]:
+    """Of all nodes that were looked at and that are selected, in order."""
     places = Places(capture)
     for graph in capture.graphs:
-        for node in graph.nodes:
-            if node.values:
+        for node, shown in zip(graph.nodes, selected(capture, graph, selection), strict=True):
+            if shown and node.values:
                 place = places.of(node)
                 line = place.line
                 file, number = (line.file, line.line) if line else (None, None)
@@ -30,36 +37,57 @@ class ModuleValues(msgspec.Struct, frozen=True):
     graph: str
     module: str
     ops: int
+    writes: str
+    """``float32[8,64]``; if its tensors have several shapes, their types."""
     minimum: float | None
     maximum: float | None
+    rms: float | None
+    """Root of the mean square of the finite numbers."""
+    zeros_share: float | None
     nans: int
     infinities: int
 
 
-def values_by_module(values: Iterable[NodeValues], depth: int) -> list[ModuleValues]:
-    """In the order of the first node, with so many levels of the path of a module."""
+def values_by_module(values: Iterable[NodeValues], depth: int | None) -> list[ModuleValues]:
+    """In the order of the first node, with so many levels of the path of a module; by default as
+    many as fit a few screens."""
+    deeper = [] if depth is not None else range(2, _DEEPEST)
+    groups = _by_module(values, depth or 1)
+    for levels in deeper:
+        more = _by_module(values, levels)
+        if len(more) > _ROWS:
+            break
+        groups = more
+    return [_module(graph, module, group) for (graph, module), group in groups.items()]
+
+
+def _by_module(values: Iterable[NodeValues], depth: int) -> dict[tuple[str, str], list[NodeValues]]:
     groups: dict[tuple[str, str], list[NodeValues]] = {}
     for each in values:
-        path = "(no module)" if each.module is None else each.module or "(root)"
-        module = ".".join(path.split(".")[:depth])
-        groups.setdefault((each.graph, module), []).append(each)
-    return [
-        ModuleValues(
-            graph,
-            module,
-            len(group),
-            min((t.minimum for t in _tensors(group) if t.minimum is not None), default=None),
-            max((t.maximum for t in _tensors(group) if t.maximum is not None), default=None),
-            sum(t.nans for t in _tensors(group)),
-            sum(t.infinities for t in _tensors(group)),
-        )
-        for (graph, module), group in groups.items()
-    ]
+        groups.setdefault((each.graph, module_at_depth(each.module, depth)), []).append(each)
+    return groups
 
 
-def _tensors(group: Iterable[NodeValues]) -> Iterator[TensorValues]:
-    """Seeds and indices are integers, whose range says nothing."""
-    return (t for each in group for t in each.tensors if "float" in t.dtype)
+def _module(graph: str, module: str, group: Sequence[NodeValues]) -> ModuleValues:
+    every = [tensor for each in group for tensor in each.tensors]
+    tensors = [tensor for tensor in every if tensor.is_floating]
+    types = {tensor.type for tensor in tensors or every}
+    if len(types) > 1:
+        types = {tensor.dtype for tensor in tensors or every}
+    finite = sum(tensor.finite for tensor in tensors)
+    squares = sum(tensor.norm**2 for tensor in tensors if tensor.norm is not None)
+    return ModuleValues(
+        graph,
+        module,
+        len(group),
+        ", ".join(sorted(types)),
+        min((each.minimum for each in tensors if each.minimum is not None), default=None),
+        max((each.maximum for each in tensors if each.maximum is not None), default=None),
+        math.sqrt(squares / finite) if finite else None,
+        sum(each.zeros for each in tensors) / finite if finite else None,
+        sum(each.nans for each in tensors),
+        sum(each.infinities for each in tensors),
+    )
 
 
 def node_name(capture: Capture, node: Node) -> str:

@@ -107,7 +107,8 @@ def with_values(capture: Capture, values: list[Values]) -> Capture:
     for index, known in enumerate(values):
         nodes = list(graphs[index].nodes)
         for node, tensors in known.items():
-            nodes[node] = replace(nodes[node], values=tensors)
+            if not node_name(capture, nodes[node]).startswith(UNINITIALIZED):
+                nodes[node] = replace(nodes[node], values=tensors)
         graphs[index] = replace(graphs[index], nodes=tuple(nodes))
     return replace(capture, graphs=tuple(graphs))
 
@@ -116,18 +117,14 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
     for graph in capture.graphs:
         for node in graph.nodes:
             bad = next((tensor for tensor in node.values if tensor.nans), None)
-            name = node_name(capture, node)
-            if bad is None or name.startswith(UNINITIALIZED):
+            if bad is None:
                 continue
-            yield at_node(
-                FIRST_NAN,
-                f"node {node.id} of {graph.name}, `{name}`, gives the first NaN: {bad.nans:,} of "
-                f"{math.prod(bad.shape):,} numbers of `{bad.name}` {list(bad.shape)}, at "
-                f"{list(bad.first or ())} first",
-                capture,
-                graph,
-                node,
+            reason = (
+                f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, gives the first "
+                f"NaN: {bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` "
+                f"{list(bad.shape)}, at {list(bad.first or ())} first"
             )
+            yield at_node(FIRST_NAN, reason, capture, graph, node)
             return
 
 

@@ -362,7 +362,7 @@ OP_VALUES: Sequence[Column[Written]] = (
         priority=1,
     ),
     Column("module", "node.module", priority=5),
-    Column("name", "tensor.name", priority=1),
+    Column("name", "tensor.name"),
     Column("writes", "tensor.type", priority=3),
     Column("least", "tensor.minimum", figure_text, numeric=True),
     Column("largest", "tensor.maximum", figure_text, numeric=True),

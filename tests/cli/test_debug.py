@@ -126,3 +126,85 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
     assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])
+
+
+def saved(tmp_path, name, source):
+    """A capture with the values of an entry."""
+    run(tmp_path, source, "debug", "--replays", "1", "--values", name)
+    return name
+
+
+def diff(tmp_path, *arguments):
+    done = run_cgtool("diff", *arguments, "--format", "json", cwd=tmp_path, timeout=300)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_values_are_saved_and_shown_again(tmp_path):
+    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt")
+    for command, keys in [
+        (["show", "a.cgt", "--format", "json"], lambda shown: shown["values"]),
+        (
+            ["dump", "a.cgt", "--json"],
+            lambda shown: [each for graph in shown["graphs"] for each in graph["nodes"]],
+        ),
+    ]:
+        done = run_cgtool(*command, cwd=tmp_path, timeout=300)
+        tensors = [each.get("tensors") or each["values"] for each in keys(json.loads(done.stdout))]
+        assert tensors == [each["tensors"] for each in report["values"]]
+
+
+def test_only_the_selected_nodes_are_shown(tmp_path):
+    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt", "--select", "op=tanh")
+    assert [each["op"] for each in report["values"]] == ["aten::tanh"]
+    done = run_cgtool("show", "a.cgt", "--select", "op=tanh", cwd=tmp_path, timeout=300)
+    assert "tanh" in done.stdout
+    assert "Nodes by op" not in done.stdout
+    done = run_cgtool("show", "a.cgt", "--select", "op=cos", cwd=tmp_path, timeout=300)
+    assert (done.returncode, "no node that matches --select op=cos" in done.stderr) == (2, True)
+
+
+def test_diff_names_the_first_op_that_writes_other_values(tmp_path):
+    a = saved(tmp_path, "a.cgt", MODEL)
+    assert diff(tmp_path, a, saved(tmp_path, "same.cgt", MODEL))[0] == 0
+    other = "    with torch.no_grad():\n        model[2].bias[1] += 1e-6\n    return model"
+    code, report = diff(
+        tmp_path, a, saved(tmp_path, "b.cgt", MODEL.replace("    return model", other))
+    )
+    first, values = report["values"]["changes"][0], report["values"]
+    assert (code, first["op"], first["module"], values["inexact"]) == (1, "addmm", "2", None)
+    assert not any(each["beyond_rounding"] for each in values["changes"])
+    assert "values differ from addmm" in report["summary"]
+    assert "a parameter or an input differs" in values["summary"]
+
+
+def test_other_types_are_compared_up_to_rounding(tmp_path):
+    a, half = (
+        saved(tmp_path, "a.cgt", MODEL),
+        MODEL.replace("to(device), (", "to(device).half(), ("),
+    )
+    half = half.replace("4),)", "4).half(),)")
+    _, report = diff(tmp_path, a, saved(tmp_path, "half.cgt", half))
+    assert report["values"]["inexact"] == "float32 in A is float16 in B"
+    assert report["values"]["different"] is False
+    assert 0 < max(each["relative"] for each in report["values"]["changes"]) < 0.01
+    scaled = half.replace("    return", "    model[2].weight.data *= 1.5\n    return")
+    code, report = diff(tmp_path, a, saved(tmp_path, "scaled.cgt", scaled))
+    assert (code, report["values"]["different"]) == (1, True)
+    assert "first node 2 of forward, addmm" in report["values"]["summary"]
+
+
+def test_values_of_one_side_are_not_compared(tmp_path):
+    a = saved(tmp_path, "a.cgt", MODEL)
+    done = run_cgtool(
+        "capture",
+        "entry.py:build",
+        "--device",
+        "simulated",
+        "-o",
+        "b.cgt",
+        cwd=tmp_path,
+        timeout=300,
+    )
+    code, report = diff(tmp_path, a, "b.cgt")
+    assert (done.returncode, code, report["values"]) == (0, 0, None)
+    assert "values are not compared: the capture B has none" in report["notes"]

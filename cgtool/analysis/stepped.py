@@ -9,7 +9,16 @@ import msgspec
 
 from cgtool.analysis.graph.places import Places, frames_of, module_at_depth
 from cgtool.analysis.graph.select import Selection, selected
-from cgtool.model.capture import Capture, Frames, Graph, Node, PointerArgument
+from cgtool.analysis.units import figure_text
+from cgtool.model.capture import (
+    Call,
+    Capture,
+    Frames,
+    Graph,
+    Node,
+    PointerArgument,
+    TensorValues,
+)
 from cgtool.model.finding import Code, Finding, NodeValues
 
 _ROWS = 64
@@ -96,6 +105,38 @@ def node_name(capture: Capture, node: Node) -> str:
     if op is None and node.kernel is not None:
         return capture.functions[node.kernel.function].name
     return op or node.type
+
+
+def values_text(values: TensorValues) -> str:
+    """``3 NaN, first at [0, 2], least -0.98, largest 0.93, mean 0.0054, norm 57.6, 0 zeros``."""
+    counts = [(values.nans, "NaN"), (values.infinities, "infinite")]
+    words = [f"{count:,} {name}" for count, name in counts if count]
+    if values.first:
+        words.append(f"first at {list(values.first)}")
+    figures = values.minimum, values.maximum, values.mean, values.norm
+    if values.finite:
+        names = ("least", "largest", "mean", "norm")
+        words += [f"{name} {figure_text(each)}" for name, each in zip(names, figures, strict=True)]
+        words.append(f"{values.zeros:,} zeros")
+    return ", ".join(words)
+
+
+def values_read(capture: Capture, graph: Graph, node: Node) -> Iterator[str]:
+    """The values that the op of a node has read, of those that ops before it in the graph wrote:
+    ``reads out of node 83, `aten::sub`, float32[8,64]: least -0.22, ...``."""
+
+    def call_of(each: Node) -> Call:
+        return Call() if each.call is None or not graph.calls else graph.calls[each.call]
+
+    writers: dict[int, Node] = {}
+    for each in graph.nodes[: node.id]:
+        if each.values and each.call != node.call:
+            writers |= dict.fromkeys(call_of(each).writes, each)
+    read = [writers[each] for each in call_of(node).reads if each in writers]
+    for writer in {each.id: each for each in read}.values():
+        for values in writer.values:
+            name = f"{values.name} of node {writer.id}, `{node_name(capture, writer)}`"
+            yield f"reads {name}, {values.type}: {values_text(values)}"
 
 
 def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node) -> Finding:

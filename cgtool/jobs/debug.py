@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import at_node, node_name
+from cgtool.analysis.stepped import at_node, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -124,7 +124,9 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
                 f"NaN: {bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` "
                 f"{list(bad.shape)}, at {list(bad.first or ())} first"
             )
-            yield at_node(FIRST_NAN, reason, capture, graph, node)
+            finding = at_node(FIRST_NAN, reason, capture, graph, node)
+            read = values_read(capture, graph, node)
+            yield replace(finding, evidence=(*finding.evidence, *read))
             return
 
 

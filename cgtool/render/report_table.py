@@ -302,6 +302,7 @@ def render_debug(report: Report, *, depth: int | None = None, ops: bool = False)
     screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
     remarks = _remarks(report)
     screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
+    screen.parts.append("")
     screen.include(render_values(report.values, depth, ops=ops, simulated=screen.simulated))
     screen.parts += ["", *remarks]
     screen.tables = [*checked.tables, *screen.tables]

@@ -123,6 +123,10 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     assert finding["line"] == 1 + NAN.splitlines().index("        logs = (x - 2).log()")
     assert "8 of 8 numbers" in finding["reason"]
     assert finding["phase"] == "capture step"
+    read = [note for note in finding["evidence"] if note.startswith("reads out of node")]
+    assert [("aten::sub" in note, "least -3, largest -1" in note) for note in read] == [
+        (True, True)
+    ]
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
     assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])

@@ -1,7 +1,8 @@
 """Stepped = replayed: `python benchmarks/stepping.py [NAME...]` on a GPU.
 
-Every model of model_zoo.py is captured, replayed, and run again from the same state node by node.
-Outputs, gradients and state must have the same bits, unless two replays differ from each other.
+Every model of model_zoo.py is captured, replayed, and run again from the same state node by node,
+with and without a look at the values. Outputs, gradients and state must have the same bits, unless
+two replays differ. With `--debug`, `cgtool debug --against eager --orders 10` must find nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def compared(spec: str) -> dict[str, object]:
     """One entry, in this process."""
     import torch
 
-    from cgtool.devices.cuda.stepping import CudaStepper
     from cgtool.devices.device import quiet
+    from cgtool.jobs.debug import step_with_values
     from cgtool.jobs.dispatch import JobContext, open_device
     from cgtool.jobs.verify.evidence import Trial
     from cgtool.jobs.verify.runner import TrialRunner, results_of
@@ -36,7 +37,8 @@ def compared(spec: str) -> dict[str, object]:
     context = JobContext(open_device(options.device), quiet)
     workload = context.load_spec(spec, options)
     target = context.device.verify_target(workload, options)
-    target.session.warm_up(quiet)
+    target.follows_memory = True
+    target.warm_up(quiet)
     start = Snapshot(workload, target.device)
     target.capture(quiet)
     runner, trial = TrialRunner(target, start), Trial("one")
@@ -52,19 +54,29 @@ def compared(spec: str) -> dict[str, object]:
         runner.begin_replay(trial)
         runner.replay_once(trial)
         replays.append(left())
+    # Other random numbers, which no node that is stepped may use.
+    torch.cuda.manual_seed(99)
+    runner.replay_once(trial)
     torch.cuda.synchronize()
     began = time.perf_counter()
-    steppers = [
-        CudaStepper(graph.template, target.session.stream) for graph in target.session.graphs
-    ]
+    steppers = target.steppers()
     prepared = time.perf_counter() - began
-    runner.begin_replay(trial)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for stepper in steppers:
-        stepper.step()
-    stepped = time.perf_counter() - began
-    now = left()
+    values: dict[int, object] = {}
+
+    def step(*, looks: bool) -> tuple[float, dict[object, torch.Tensor]]:
+        runner.begin_replay(trial)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for stepper in steppers:
+            if looks:
+                step_with_values(stepper, values)
+            else:
+                stepper.step()
+        return time.perf_counter() - began, left()
+
+    stepped, now = step(looks=False)
+    step(looks=True)
+    looked, with_values = step(looks=True)
     nodes = sum(stepper.count for stepper in steppers)
 
     def differing(one: dict[object, torch.Tensor], other: dict[object, torch.Tensor]) -> list[str]:
@@ -75,9 +87,12 @@ def compared(spec: str) -> dict[str, object]:
         "whole": [why for stepper in steppers for why in stepper.whole.values()],
         "us to prepare": round(prepared / nodes * 1e6, 1),
         "us to step": round(stepped / nodes * 1e6, 1),
+        "us with values": round(looked / nodes * 1e6, 1),
+        "ops with values": len(values),
         "compared": len(now),
         "replays differ": differing(*replays),
         "stepped differs": differing(replays[0], now),
+        "with values differs": differing(replays[0], with_values),
     }
 
 
@@ -85,6 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--one", help="an entry, in this process; prints JSON")
+    parser.add_argument("--debug", action="store_true", help="what `cgtool debug` finds")
     parser.add_argument("--jobs", type=int, default=4)
     arguments = parser.parse_args()
     if arguments.one:
@@ -97,7 +113,14 @@ def main() -> int:
     def row(name: str) -> tuple[str, dict[str, object] | str]:
         spec = f"{HERE / 'model_zoo.py'}:{name}"
         command = [sys.executable, __file__, "--one", spec]
+        if arguments.debug:
+            command = [sys.executable, "-m", "cgtool", "debug", spec, "--format", "json"]
+            command += ["--against", "eager", "--orders", "10", "--quiet"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if arguments.debug and done.returncode in (0, 1):
+            report = json.loads(done.stdout)
+            found = [each["reason"] for each in report["findings"]]
+            return name, {"found": found, "s": round(report["elapsed_ns"] / 1e9, 1)}
         lines = done.stdout.strip().splitlines() or [""]
         if done.returncode:
             return name, (done.stderr.strip().splitlines() or ["?"])[-1][:150]
@@ -107,8 +130,11 @@ def main() -> int:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for name, result in pool.map(row, names):
             print(name, result, flush=True)
-            if isinstance(result, dict):
-                wrong += bool(result["stepped differs"]) and not result["replays differ"]
+            if isinstance(result, dict) and arguments.debug:
+                wrong += bool(result["found"])
+            elif isinstance(result, dict):
+                differs = result["stepped differs"] or result["with values differs"]
+                wrong += bool(differs) and not result["replays differ"]
     print(f"{wrong} wrong")
     return int(wrong > 0)
 

@@ -109,6 +109,10 @@ def debug(
             metavar="N", min=0, help="Run the nodes in N other orders that the edges allow, too."
         ),
     ] = 0,
+    against: Annotated[
+        Literal["eager"] | None,
+        typer.Option(help="Compare what each op writes with an eager run from the same state."),
+    ] = None,
     depth: opt.ValuesDepth = None,
     select: opt.Select = None,
     values: Annotated[
@@ -131,7 +135,7 @@ def debug(
 
     existing = check_places([("-o", output), ("--values", values)], entry)
     parse(select or ())
-    options = DebugOptions(replays, orders, tuple(select or ()))
+    options = DebugOptions(replays, orders, against is not None, tuple(select or ()))
     report = report_of(DebugJob(entry, worker.capture_options, options), worker, values)
     shown = {"depth": depth, "ops": bool(select)}
     _print(report, format_, output, render_debug, quiet=worker.quiet, **shown)

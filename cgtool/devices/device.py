@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -26,9 +26,8 @@ from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.effects import effect_of
-from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
+from cgtool.observe.ops import OpRecorder, Record
+from cgtool.observe.tensors import key_of, on_host, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.description import named_tensors
 from cgtool.program.load import seed_all
@@ -36,7 +35,6 @@ from cgtool.program.objects import short, type_name
 from cgtool.program.phases import Phase, WorkloadRun, roots_of, warmup_iters
 from cgtool.program.reach import reach
 from cgtool.program.workload import Workload, WorkloadPart, inputs_of
-from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 EMPTY_GRAPH = code("empty-graph")
 
@@ -132,6 +130,10 @@ class Device(ABC):
     def is_host_work(self, values: Any) -> bool:
         """True when the op that runs now, and made or was given ``values``, is not work for the
         device."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody uses."""
 
     @abstractmethod
     def overwrite_free_memory(self, byte: int = 0xFF) -> None:
@@ -276,62 +278,12 @@ def _has_tensors(part: WorkloadPart) -> bool:
     return bool(inputs_of(part) or part.modules or reached.modules or reached.tensors)
 
 
-OpResults = list[tuple[OpCall, list[torch.Tensor]]]
-"""Every op that launches work, and what it wrote; empty if there was no memory to keep it."""
-_NO_RESULT = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
-
-
-class ResultRecorder(OpRecorder):
-    """Keeps a copy of what every op of the device wrote, while there is memory. In a capture, the
-    copies become nodes of the graph."""
-
-    def __init__(
-        self, roots: Any, annotations: Any, device: Device, budget: list[int] | None = None
-    ) -> None:
-        """``budget``: the bytes that the copies of several recorders may take."""
-        super().__init__(roots, annotations)
-        self.device = device
-        self.budget = budget
-        self.results: OpResults = []
-
-    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        output = self.run(func, args, kwargs)
-        if call.name.startswith(_NO_RESULT) or effect_of(func).view:
-            return output
-        results = list(tensors_in(output))
-        if self.device.is_host_work(results or args):
-            return output
-        # Multi-tensor ops return nothing and write their first argument.
-        written = strided(results) or strided(args[:1])
-        size = sum(tensor.nbytes for tensor in written)
-        kept: list[torch.Tensor] = []
-        if self.budget is None or size <= self.budget[0]:
-            if self.budget is not None:
-                self.budget[0] -= size
-            with torch.no_grad():
-                kept = [tensor.detach().clone() for tensor in written]
-        self.results.append((call, kept))
-        return output
-
-
-class Ops(NamedTuple):
-    """The ops that captures ran, in order."""
-
-    record: Record
-    calls: Sequence[OpCall]
-
-    @property
-    def names(self) -> list[str]:
-        return [call.name for call in self.calls]
-
-
-class Probe(NamedTuple):
-    """A second capture that keeps the results of every op."""
+class Followed(NamedTuple):
+    """A capture that has noted what each op of it writes."""
 
     record: Record
     run: WorkloadRun
-    replay: Callable[[], OpResults]
-    """Replays it; returns the results, which the next replay overwrites."""
+    steppers: list[Stepper]
 
 
 RecorderT = TypeVar("RecorderT", bound=OpRecorder)
@@ -394,11 +346,7 @@ class VerifyTarget(ABC):
         known, so that an address which may be none is reason enough."""
         return []
 
-    def captured_ops(self) -> Ops | None:
-        """The ops whose results a probe would keep, of the capture that is verified; None where
-        that capture ran without a recorder."""
-        return None
-
     @abstractmethod
-    def probe(self) -> Probe:
-        """Capture once more, with every op's results kept."""
+    def followed(self) -> Followed:
+        """The capture, to be looked at while it runs; another one if it ``follows_memory`` not.
+        Raises CgtoolError."""

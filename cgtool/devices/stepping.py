@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.effects import written_by
+from cgtool.observe.effects import effect_of, launches, written_by
+from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
@@ -35,6 +36,9 @@ class Stepper(ABC):
     count: int
     """Nodes."""
     edges: Edges
+    ops: Sequence[tuple[OpCall, int | None]] = ()
+    """The ops that launch work, in the order in which they ran, each with its last node; None where
+    it has none."""
 
     def __init__(self) -> None:
         self.whole: dict[int, str] = {}
@@ -70,19 +74,23 @@ class Stepper(ABC):
         return not chain <= set(self.edges)
 
 
-def named_results(
-    func: Any, args: Args, kwargs: Kwargs, results: Any
-) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that an op has written, each once: its results, then arguments."""
-    given = list(tensors_in((args, kwargs)))
-    made = [("out" if not at else f"out{at}", each) for at, each in enumerate(tensors_in(results))]
+def launched_results(
+    name: str, func: Any, args: Args, kwargs: Kwargs, results: Any
+) -> list[tuple[str, torch.Tensor]] | None:
+    """The tensors that an op has written, each once: its results, then arguments. None for an op
+    that launches no work for the device."""
+    made = [*tensors_in(results)]
+    given = [*tensors_in((args, kwargs))]
+    if effect_of(func).view or name.startswith("profiler::") or not launches(name, made or given):
+        return None
+    named = [("out" if not at else f"out{at}", each) for at, each in enumerate(made)]
     for tensor in written_by(func, args, kwargs):
         place = next((at for at, each in enumerate(given) if each is tensor), 0)
-        made.append((f"in{place}", tensor))
+        named.append((f"in{place}", tensor))
     seen: dict[tuple[int | None, int], tuple[str, torch.Tensor]] = {}
-    for name, tensor in made:
+    for label, tensor in named:
         if tensor.layout == torch.strided and tensor.numel():
-            seen.setdefault((key_of(tensor), tensor.data_ptr()), (name, tensor))
+            seen.setdefault((key_of(tensor), tensor.data_ptr()), (label, tensor))
     return list(seen.values())
 
 

@@ -14,6 +14,7 @@ from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
 from cgtool.findings import code
 from cgtool.jobs.values import values_of
+from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.orders import Orders, race
 from cgtool.jobs.verify.runner import TrialRunner
@@ -24,6 +25,7 @@ from cgtool.model.options import DebugOptions, Progress
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.program.boundary import first_line
 
+DIFFERS_FROM_EAGER = code("differs-from-eager")
 FIRST_NAN = code("first-nan")
 NODE_FAULTS = code("node-faults")
 
@@ -72,7 +74,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
                 if replay:
                     stepper.step()
                 else:
-                    _step_with_values(stepper, values[index])
+                    step_with_values(stepper, values[index])
             except StepFailedError as error:
                 found.findings.append(_fault(capture, index, error, replay))
                 break
@@ -82,6 +84,15 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
         if found.findings:
             return found
     found.findings += _first_nan(capture)
+    if options.against_eager:
+        progress("compare with eager")
+        found.findings += _against_eager(
+            Divergence(runner, target.followed()),
+            capture,
+            options,
+            other_kernels=target.has_kernels,
+        )
+        found.looked_at.append("what each op writes compared with eager, twice for its noise")
     if options.orders:
         progress("run the nodes in other orders")
         found.looked_at.append(f"{count_text(options.orders, 'other order')} that the edges allow")
@@ -91,7 +102,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
     return found
 
 
-def _step_with_values(stepper: Stepper, values: Values) -> None:
+def step_with_values(stepper: Stepper, values: Values) -> None:
     """Run all nodes, and read what each op has written as soon as it has run."""
     with stepper.running():
         for node in range(stepper.count):
@@ -128,6 +139,33 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
             read = values_read(capture, graph, node)
             yield replace(finding, evidence=(*finding.evidence, *read))
             return
+
+
+def _against_eager(
+    divergence: Divergence, capture: Capture, options: DebugOptions, *, other_kernels: bool
+) -> Iterator[Finding]:
+    trial = Trial("captured inputs", options.replays)
+    for replay in range(options.replays):
+        parting = divergence.find(trial, replay, None if other_kernels else 0.0)
+        if parting is None:
+            continue
+        where = f"in replay {replay + 1}, {parting.detail}"
+        if parting.node is None:
+            yield Finding(
+                DIFFERS_FROM_EAGER, f"{where} at {parting.op}", parting.frames, phase="replay"
+            )
+            return
+        index, number = parting.node
+        graph = capture.graphs[index]
+        node = graph.nodes[number]
+        reason = (
+            f"node {number} of {graph.name}, `{node_name(capture, node)}`, is the first whose "
+            f"values are not those of eager: {where}"
+        )
+        finding = at_node(DIFFERS_FROM_EAGER, reason, capture, graph, node)
+        equal = f"{count_text(parting.equal, 'op')} before it have equal results"
+        yield replace(finding, evidence=(equal, *finding.evidence))
+        return
 
 
 def _fault(capture: Capture, index: int, error: StepFailedError, replay: int) -> Finding:

@@ -132,6 +132,48 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])
 
 
+FROZEN = """
+import torch
+
+
+def build(device):
+    weight = torch.linspace(-1, 1, 16, device=device).reshape(4, 4)
+    calls = {"n": 0}
+
+    def step(x):
+        calls["n"] += 1
+        y = torch.nn.functional.dropout(x @ weight, 0.5)
+        y = y * calls["n"]
+        return y.softmax(-1)
+
+    return step, (torch.ones(2, 4, device=device),)
+"""
+
+
+def test_the_first_op_that_differs_from_eager_is_named(tmp_path):
+    code, report = run(tmp_path, FROZEN, "debug", "--against", "eager")
+    (finding,) = report["findings"]
+    assert (code, finding["code"]) == (1, "differs-from-eager")
+    assert finding["line"] == 1 + FROZEN.splitlines().index('        y = y * calls["n"]')
+    assert "node 2 of forward, `aten::mul.Tensor`" in finding["reason"]
+    assert "in replay 2" in finding["reason"] and "of 8 numbers differ" in finding["reason"]
+    right = FROZEN.replace('calls = {"n": 0}', "calls = torch.zeros((), device=device)")
+    right = right.replace('calls["n"] += 1', "calls.add_(1)").replace('calls["n"]', "calls")
+    code, report = run(tmp_path, right, "debug", "--against", "eager")
+    assert (code, report["findings"]) == (0, [])
+    assert report["looked_at"][-1] == "what each op writes compared with eager, twice for its noise"
+
+
+def test_an_op_that_only_eager_runs_is_named(tmp_path):
+    source = FROZEN.replace(
+        'y = y * calls["n"]', 'if calls["n"] % 5 == 0:\n            y = y.relu()'
+    )
+    _, report = run(tmp_path, source, "debug", "--against", "eager", "--replays", "5")
+    (finding,) = report["findings"]
+    assert finding["line"] == 1 + source.splitlines().index("            y = y.relu()")
+    assert "eager runs aten::relu, the capture ran aten::_softmax" in finding["reason"]
+
+
 def saved(tmp_path, name, source):
     """A capture with the values of an entry."""
     run(tmp_path, source, "debug", "--replays", "1", "--values", name)

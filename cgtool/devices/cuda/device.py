@@ -104,6 +104,10 @@ class CudaDevice(Device):
             isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in pytree.tree_leaves(values)
         )
 
+    def free_bytes(self) -> int:
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return free
+
     def overwrite_free_memory(self, byte: int = 0xFF) -> None:
         def requests(size: int, segment_type: str) -> Iterator[int]:
             """That together get a free block of this size."""

@@ -24,7 +24,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
-from cgtool.devices.cuda.stepping import MemoryRecorder, WrittenMemory
+from cgtool.devices.cuda.stepping import FollowedOp, MemoryRecorder
 from cgtool.devices.device import Device, PhaseGraph, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
@@ -67,7 +67,7 @@ class CudaPhaseGraph(PhaseGraph):
     stamps: list[Stamp] = field(default_factory=list)
     recorded: Recorded | None = None
     """The warm-up to align the stamps with; None if ``exact`` has everything."""
-    memory: dict[int, list[WrittenMemory]] = field(default_factory=dict)
+    ops: list[FollowedOp] = field(default_factory=list)
     """As of ``MemoryRecorder``."""
     exact: Record | None = None
     """The record of the capture itself, if CUPTI was not available."""
@@ -109,7 +109,7 @@ class CudaSession(Session[CudaPhaseGraph]):
     problem: str | None = None
     """Why CUPTI's callbacks are not available."""
     follows_memory: bool = False
-    """Whether to note in a capture what each op writes (``PhaseGraph.memory``)."""
+    """Whether to note in a capture what each op writes (``CudaPhaseGraph.ops``)."""
     streams: dict[int, int] = field(default_factory=dict)
     """Handle to index; the capturing stream is the first."""
     exact_record: Record = field(default_factory=Record)
@@ -229,7 +229,7 @@ class CudaSession(Session[CudaPhaseGraph]):
                 )
                 exact.record = self.exact_record
             if isinstance(exact, MemoryRecorder):
-                exact.memory = graph.memory
+                exact.ops = graph.ops
             first = len(self.exact_record.calls)
             graph.start_ns = time.time_ns()
             yield exact if exact is not None else contextlib.nullcontext()

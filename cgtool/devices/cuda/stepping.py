@@ -6,9 +6,9 @@ arguments of its kernel are those of the capture, in the memory of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, named_results
+from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
@@ -47,23 +47,37 @@ class WrittenMemory(NamedTuple):
             return empty.set_(storage, 0, self.layout.shape, self.layout.stride)
 
 
+class FollowedOp(NamedTuple):
+    """An op of a capture that launches work."""
+
+    call: OpCall
+    node: int | None
+    """Its last node; None if it has none of its own."""
+    written: list[WrittenMemory]
+
+
 class MemoryRecorder(InCaptureRecorder):
     """Also notes which memory each op writes. Keeps no tensor."""
 
-    memory: dict[int, list[WrittenMemory]]
-    """By the last node of the op."""
+    ops: list[FollowedOp]
+    _last = -1
+    """The last node that an op in ``ops`` has. Of ops that call each other, the innermost returns
+    first."""
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = self.launch_count()
         result = super().execute(call, func, args, kwargs)
         after = self.launch_count()
-        # Of ops that call each other, the innermost returns first.
-        if after > before and after - 1 not in self.memory:
-            self.memory[after - 1] = [
-                WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-                for name, tensor in named_results(func, args, kwargs, result)
-                if tensor.is_cuda
-            ]
+        results = launched_results(call.name, func, args, kwargs, result)
+        written = [
+            WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+            for name, tensor in results or ()
+            if tensor.is_cuda
+        ]
+        if written:
+            has_own = after > before and after - 1 > self._last
+            self._last = after - 1 if has_own else self._last
+            self.ops.append(FollowedOp(call, after - 1 if has_own else None, written))
         return result
 
 
@@ -79,15 +93,18 @@ class CudaStepper(Stepper):
         template: Any,
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
-        memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
+        ops: Sequence[FollowedOp] = (),
+        graph: Any = None,
     ) -> None:
-        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``. Raises
-        DriverError."""
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
+        ``CUDAGraph``, whose generators go on as in a replay. Raises DriverError."""
         super().__init__()
-        self._memory = memory
+        self._graph = graph
+        self.ops = [(op.call, op.node) for op in ops]
+        self._memory = {op.node: op.written for op in ops}
         self._device = stream.device
         self._pools = set(pools)
-        handles = graph_nodes(int(template))
+        self._handles = handles = graph_nodes(int(template))
         number = {handle: node for node, handle in enumerate(handles)}
         self.count = len(handles)
         self.edges = [
@@ -124,6 +141,36 @@ class CudaStepper(Stepper):
             if tuple(segment["segment_pool_id"]) in self._pools:
                 for address, size in free_blocks(segment):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A replay first gives the nodes the state of the generators, and moves that on: here one
+        does, of the whole graph without its work."""
+        executable = self._switches_off()
+        if executable is not None:
+            self._graph.replay()
+            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+            self._switch(executable, 1)
+        yield
+
+    def _switches_off(self) -> Any:
+        """The executable of the graph, all of whose nodes do nothing now; None where that cannot
+        be."""
+        if self._graph is None or not all(type_of(each) in _WORK for each in self._handles):
+            return None
+        try:
+            executable = cu.CUgraphExec(int(self._graph.raw_cuda_graph_exec()))
+        except (AttributeError, RuntimeError):
+            return None  # PyTorch 2.8; or a graph that was not instantiated
+        self._switch(executable, 0)
+        return executable
+
+    def _switch(self, executable: Any, on: int) -> None:
+        for handle in self._handles:
+            if type_of(handle) == "empty":
+                continue
+            node = cu.CUgraphNode(handle)
+            check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
@@ -180,3 +227,5 @@ _COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
     "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
 }
 """By the type of a node: adds a copy of it to a graph."""
+_WORK = ("kernel", "memcpy", "memset", "empty")
+"""Types of nodes that can do nothing in a replay."""

@@ -18,13 +18,11 @@ from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import freed_uses
 from cgtool.devices.cuda.session import CudaPhaseGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.cuda.stepping import CudaStepper
+from cgtool.devices.cuda.stepping import CudaStepper, MemoryRecorder
 from cgtool.devices.device import (
     CaptureWithDot,
     Device,
-    OpResults,
-    Probe,
-    ResultRecorder,
+    Followed,
     VerifyTarget,
 )
 from cgtool.devices.stepping import Stepper
@@ -33,7 +31,7 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import frames_of
-from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
@@ -93,11 +91,7 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def steppers(self) -> list[Stepper]:
-        session = self.session
-        return [
-            CudaStepper(graph.template, session.stream, session.pools, graph.memory)
-            for graph in session.graphs
-        ]
+        return _steppers(self.session)
 
     def described(self) -> CaptureWithDot:
         return assemble(self.session, replayable=True)
@@ -109,7 +103,6 @@ class CudaVerifyTarget(VerifyTarget):
             msgspec.structs.replace(self.options, pool="shared"),
             device=self.device,
             stream=torch.cuda.Stream(self.device.index),
-            keep_graph=False,
         )
 
     def freed_inputs(self, unexplained: bool) -> list[Finding]:
@@ -132,26 +125,32 @@ class CudaVerifyTarget(VerifyTarget):
             if use.is_certain or unexplained
         ]
 
-    def probe(self) -> Probe:
-        again, record = self._again(), Record()
-        results: OpResults = []
-        free, _ = torch.cuda.mem_get_info(self.device.index)
-        # Half of the free memory: the intermediate results need memory too.
-        make_recorder = partial(ResultRecorder, device=self.device, budget=[free // 2])
+    def followed(self) -> Followed:
+        if self.follows_memory:
+            return Followed(self.session.exact_record, self.session, self.steppers())
+        again = self._again()
 
         @contextlib.contextmanager
-        def observe(_graph: CudaPhaseGraph) -> Iterator[ResultRecorder]:
+        def observe(graph: CudaPhaseGraph) -> Iterator[MemoryRecorder]:
+            make_recorder = partial(
+                MemoryRecorder,
+                device=self.device.index,
+                stream=again.stream.cuda_stream,
+                accesses=None,
+            )
             with self.recording(make_recorder) as recorder:
-                recorder.record, recorder.results = record, results
+                recorder.record, recorder.ops = again.exact_record, graph.ops
                 yield recorder
 
-        def replay() -> OpResults:
-            for graph in again.graphs:
-                graph.graph.replay()
-            return results
-
         again.capture_phases(observe)
-        return Probe(record, again, replay)
+        return Followed(again.exact_record, again, _steppers(again))
+
+
+def _steppers(session: CudaSession) -> list[Stepper]:
+    return [
+        CudaStepper(graph.template, session.stream, session.pools, graph.ops, graph.graph)
+        for graph in session.graphs
+    ]
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -182,6 +183,9 @@ class SimulatedDevice(Device):
 
     def is_host_work(self, values: Any) -> bool:
         return self.model.on_host
+
+    def free_bytes(self) -> int:
+        return sys.maxsize
 
     def overwrite_free_memory(self, byte: int = 0xFF) -> None:
         """Nothing to do: the record of a graph keeps alive everything that it reads."""

@@ -76,19 +76,18 @@ class SimulatedGraph:
 
     def replay(self) -> None:
         """Run the recorded ops again, in order, on the recorded storages."""
+        with self.running():
+            self._run()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """To be entered while steps run: the generator has the state that the graph begins with,
+        and all tensors have the memory of the capture, though the program has given some of it
+        back: on a GPU it belongs to the graph."""
         generator = torch.default_generator
         state = generator.get_state() if self.repeated_state is not None else None
         if self.repeated_state is not None:
             generator.set_state(self.repeated_state)
-        with self.in_memory():
-            self._run()
-        if state is not None:
-            generator.set_state(state)
-
-    @contextlib.contextmanager
-    def in_memory(self) -> Iterator[None]:
-        """While entered, all tensors have the memory of the capture, though the program has given
-        some of it back: on a GPU it belongs to the graph."""
         given: list[tuple[torch.UntypedStorage, int]] = []
         for step in self.steps:
             for tensor in tensors_in((step.args, step.kwargs, step.results)):
@@ -101,6 +100,8 @@ class SimulatedGraph:
         finally:
             for storage, size in reversed(given):
                 storage.resize_(size)
+            if state is not None:
+                generator.set_state(state)
 
     def _run(self) -> None:
         # Tensors created in inference mode can be written only in it.

@@ -17,10 +17,8 @@ from cgtool.detectors.streams import capturing
 from cgtool.devices.device import (
     CaptureWithDot,
     Device,
-    OpResults,
-    Ops,
+    Followed,
     PhaseGraph,
-    Probe,
     Session,
     VerifyTarget,
     quiet,
@@ -40,7 +38,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import Record
-from cgtool.observe.tensors import strided_parts, tensors_in
+from cgtool.observe.tensors import strided_parts
 from cgtool.program.boundary import user_errors
 from cgtool.program.description import labels_of
 from cgtool.program.load import seed_all
@@ -221,30 +219,11 @@ class SimulatedVerifyTarget(VerifyTarget):
     def steppers(self) -> list[Stepper]:
         return [SimulatedStepper(graph.graph) for graph in self.session.graphs]
 
+    def followed(self) -> Followed:
+        return Followed(self.session.record, self.session, self.steppers())
+
     def described(self) -> CaptureWithDot:
         return self._describe(self.session), {}
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
-
-    def captured_ops(self) -> Ops:
-        steps = [step for graph in self.session.graphs for step in graph.graph.steps]
-        return Ops(self.session.record, [step.call for step in steps if step.call is not None])
-
-    def probe(self) -> Probe:
-        again = SimulatedSession(self.workload, self.options, model=self.session.model)
-        again.capture()
-
-        def replay() -> OpResults:
-            results: OpResults = []
-            for graph in (each.graph for each in again.graphs):
-                with graph.in_memory():
-                    for step in graph.steps:
-                        SimulatedGraph(steps=[step]).replay()
-                        if step.call is not None:
-                            with torch.inference_mode():
-                                written = step.results or tensors_in(step.args[:1])
-                                results.append((step.call, [each.clone() for each in written]))
-            return results
-
-        return Probe(again.record, again, replay)

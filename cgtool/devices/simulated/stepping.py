@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
-from cgtool.devices.stepping import Stepper, named_results
+from cgtool.devices.stepping import Stepper, launched_results
 from cgtool.observe.effects import effect_of
 from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import is_emptied, strided_parts
@@ -29,6 +29,12 @@ class SimulatedStepper(Stepper):
             place = len(self._steps) - 1
             if place < self.count and step.call is not None and id(step.call) == calls[place]:
                 self._steps.append([])
+        node_of = {call: node for node, call in enumerate(calls)}
+        self.ops = [
+            (step.call, node_of.get(id(step.call)))
+            for step in graph.steps
+            if step.call is not None and _results(step)
+        ]
         # The generator of the CPU gives numbers in the order in which it is asked.
         drawing = [node for node in range(self.count) if any(map(_draws, self._steps[node]))]
         self.edges = [
@@ -38,7 +44,7 @@ class SimulatedStepper(Stepper):
         ]  # fmt: skip
 
     def running(self) -> AbstractContextManager[object]:
-        return self._graph.in_memory()
+        return self._graph.running()
 
     def clear(self) -> None:
         made = [
@@ -54,12 +60,16 @@ class SimulatedStepper(Stepper):
                     tensor.zero_()
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
-        step = self._steps[node][-1]
-        return named_results(step.func, step.args, step.kwargs, step.results)
+        return _results(self._steps[node][-1]) or []
 
     def run(self, node: int) -> None:
         rest = self._steps[self.count :] if node == self.count - 1 else []
         SimulatedGraph(steps=[*self._steps[node], *chain.from_iterable(rest)]).replay()
+
+
+def _results(step: Step) -> list[tuple[str, torch.Tensor]] | None:
+    name = "" if step.call is None else step.call.name
+    return launched_results(name, step.func, step.args, step.kwargs, step.results)
 
 
 def _draws(step: Step) -> bool:

@@ -14,6 +14,8 @@ from cgtool.observe.raw_tensors import arithmetic, dense, raw, same_bits
 SLACK = 2.0
 """A replay may differ from the nearest eager run by this many times the difference between eager
 runs: the largest difference of a few runs is not the largest possible."""
+_ROUNDING = 64
+"""Other kernels may round differently: by this many times the precision of the type."""
 _CHUNK = 1 << 24
 _TOP = 1 << 63
 
@@ -56,6 +58,39 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
             apart = torch.where((a == b) | a.isnan(), 0.0, (a - b).abs())
             largest = max(largest, float(apart.max()))
         return Difference(largest if math.isfinite(largest) else None, False)
+
+
+def apart(
+    tensor: torch.Tensor, expected: torch.Tensor, noise: float, relative: float | None
+) -> str | None:
+    """How a tensor differs from what is expected, by more than ``SLACK`` times the noise and more
+    than ``relative`` of the largest magnitude, or without it ``_ROUNDING``; None if it does not."""
+    if (text := mismatch(tensor, expected)) is not None:
+        return text
+    distance = difference(tensor, expected)
+    allowed = 0.0
+    if not distance.exact:
+        if relative is None:
+            relative = _ROUNDING * torch.finfo(expected.dtype).eps if is_rounded(expected) else 0.0
+        allowed = max(SLACK * noise, relative * magnitude(expected))
+    if distance.exact or (distance.largest is not None and distance.largest <= allowed):
+        return None
+    with raw():
+        expected = expected.to(tensor.device)
+    with arithmetic():
+        left, right = (dense(each).reshape(-1) for each in (tensor, expected))
+        a, b = _wide(left), _wide(right)
+        differ = (a.isnan() != b.isnan()) | ((a - b).abs() > allowed)
+        number = int(differ.sum())
+        if not number:
+            return f"largest difference {distance.largest:.3g}"
+        first = int(differ.int().argmax())
+        index = [int(each) for each in torch.unravel_index(torch.tensor(first), tensor.shape)]
+        largest = "" if distance.largest is None else f" by {distance.largest:.3g} at most"
+        return (
+            f"{number:,} of {left.numel():,} numbers differ{largest}; at {index} first: "
+            f"{left[first].item():.6g}, eager {right[first].item():.6g}"
+        )
 
 
 def mismatch(tensor: torch.Tensor, expected: torch.Tensor) -> str | None:

@@ -1,27 +1,247 @@
-"""The first op at which replay and eager differ, and the first that produces a NaN."""
+"""The first op at which replay and eager differ, and the first that produces a NaN: an eager
+iteration under a recorder, next to a replay that is stepped."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.devices.device import OpResults, Ops, ResultRecorder
-from cgtool.jobs.verify.differences import difference, magnitude
+from cgtool.devices.device import Device, Followed
+from cgtool.devices.stepping import launched_results
+from cgtool.jobs.verify.differences import apart, difference
 from cgtool.jobs.verify.evidence import Key, Results, Trial
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED
-from cgtool.observe.ops import OpCall, Record
-from cgtool.observe.raw_tensors import copies, is_finite
+from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.raw_tensors import copies, is_finite, raw
+from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 _TRIES = 3
 """Runs that are compared with the first, because two runs can have the same noise."""
+
+T = TypeVar("T")
+Named = Sequence[tuple[str, torch.Tensor]]
+Copies = Mapping[str, torch.Tensor]
+"""What an op has written, by name."""
+Noise = Mapping[str, float]
+"""Largest differences between two eager runs, likewise."""
+
+
+class ResultRecorder(OpRecorder, Generic[T]):
+    """Looks at what every op of the device has written, as soon as it has run."""
+
+    def __init__(
+        self, roots: Any, annotations: Any, device: Device, look: Callable[[int, Named], T]
+    ) -> None:
+        """``look`` is given the number of the op and its results."""
+        super().__init__(roots, annotations)
+        self._device = device
+        self._look = look
+        self.results: list[tuple[OpCall, T]] = []
+
+    def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        output = self.run(func, args, kwargs)
+        results = launched_results(call.name, func, args, kwargs, output)
+        if results and not self._device.is_host_work([tensor for _, tensor in results]):
+            self.results.append((call, self._look(len(self.results), results)))
+        return output
+
+
+class _Keeper:
+    """Copies results: on the device while there is room, then on the host."""
+
+    def __init__(self, device: Device) -> None:
+        self._left = device.free_bytes() // 2
+
+    def __call__(self, _number: int, results: Named) -> Copies:
+        self._left -= sum(tensor.nbytes for _, tensor in results)
+        if self._left >= 0:
+            return copies(dict(results))
+        with raw():
+            return {name: tensor.detach().to("cpu", copy=True) for name, tensor in results}
+
+
+def _differences(kept: Sequence[tuple[OpCall, Copies]], number: int, results: Named) -> Noise:
+    """How far results are from those that an earlier run has kept."""
+    before = kept[number][1] if number < len(kept) else {}
+    apart = {name: difference(before[name], new) for name, new in results if name in before}
+    return {
+        name: float("inf") if each.largest is None else float(each.largest)
+        for name, each in apart.items()
+    }
+
+
+def _eager(
+    runner: TrialRunner, trial: Trial, iteration: int, look: Callable[[int, Named], T]
+) -> tuple[Results, ResultRecorder[T]]:
+    """The results of an eager iteration (from 0), and what was seen of those of every op in it."""
+    runner.begin_eager(trial, iteration)
+    make_recorder = partial(ResultRecorder, device=runner.target.device, look=look)
+    return observed_iteration(runner.target, make_recorder)
+
+
+def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Finding:
+    """The finding at the first op whose results differ between eager runs from the same state."""
+    kept = _eager(runner, trial, 0, _Keeper(runner.target.device))[1].results
+    for _ in range(_TRIES):
+        _, again = _eager(runner, trial, 0, partial(_differences, kept))
+        for call, noise in again.results:
+            if not call.name.startswith(UNINITIALIZED) and any(noise.values()):
+                return at_call(finding, call, again.record)
+    return finding
+
+
+class Parting(NamedTuple):
+    """Where replay and eager first differ."""
+
+    op: str | None
+    """The op; None if none is known."""
+    detail: str
+    """How they differ there, or why no op is known."""
+    node: tuple[int, int] | None = None
+    """Its last node: numbers of the graph and of the node in it."""
+    equal: int = 0
+    """How many ops before it have equal results."""
+    frames: Frames = ()
+    """The call chain of the op."""
+
+
+_NOT_REPRODUCED = Parting(
+    None,
+    "the op is unknown, because a replay whose nodes run one at a time does not differ from a "
+    "second eager run: what differs changes from run to run",
+)
+
+
+class _Seen(NamedTuple):
+    """An op of a replay that has just run; its tensors are only valid now."""
+
+    call: OpCall
+    number: int
+    """Among all ops of the capture."""
+    node: tuple[int, int]
+    results: Named
+
+
+class Divergence:
+    """A capture that is stepped, and eager iterations to compare it with."""
+
+    def __init__(self, runner: TrialRunner, followed: Followed) -> None:
+        self.runner = runner
+        self.followed = followed
+        self.ops = [call for stepper in followed.steppers for call, _ in stepper.ops]
+        """Of the capture, in the order in which they ran."""
+
+    def _stepped(self, trial: Trial, iteration: int) -> Iterator[_Seen]:
+        """The ops of a replay (from 0), each when it has run. Raises StepFailedError."""
+        values = self.runner.begin_replay(trial)
+        for number in range(iteration):
+            for stepper in self.followed.steppers:
+                stepper.step()
+            values = self.runner.write_inputs(trial, number + 1, values)
+        first = 0
+        for graph, stepper in enumerate(self.followed.steppers):
+            numbers = {node: first + at for at, (_, node) in enumerate(stepper.ops)}
+            first += len(stepper.ops)
+            with stepper.running():
+                for node in range(stepper.count):
+                    stepper.run(node)
+                    if (at := numbers.get(node)) is not None:
+                        yield _Seen(self.ops[at], at, (graph, node), stepper.written(node))
+
+    def find(
+        self, trial: Trial, iteration: int, relative: float | None, key: Key | None = None
+    ) -> Parting | None:
+        """The first op of an iteration (from 0) whose results differ, and how.
+
+        ``relative``: the largest difference, over the largest magnitude, that counts as noise; None
+        for that of other kernels, by the type.
+        ``key``: a tensor that has differed: if it does again and all ops agree, that is said too.
+        Without it, None if nothing differs.
+        """
+        results, eager = _eager(self.runner, trial, iteration, _Keeper(self.runner.target.device))
+        eager_left = self._left(results, key)
+        kept = eager.results
+        noise: Sequence[tuple[OpCall, Noise]] = ()
+        if relative or key is None:
+            noise = _eager(self.runner, trial, iteration, partial(_differences, kept))[1].results
+        for seen in self._stepped(trial, iteration):
+            if seen.number >= len(kept) or seen.call.name != kept[seen.number][0].name:
+                break
+            if seen.call.name.startswith(UNINITIALIZED):
+                continue
+            known = noise[seen.number][1] if seen.number < len(noise) else {}
+            how = _how_apart(seen.results, kept[seen.number][1], known, relative)
+            if how is not None:
+                return _parting(seen.call, seen.number, self.followed.record, how, seen.node)
+        if (other := self._other_path(eager)) is not None:
+            return other
+        if key is None:
+            return None
+        replay_left = self._left(results_of(self.followed.run), key)
+        if eager_left and replay_left and _how_apart(replay_left, dict(eager_left), {}, relative):
+            return Parting(None, "every op that PyTorch dispatches has equal results")
+        return _NOT_REPRODUCED
+
+    def _left(self, results: Results, key: Key | None) -> Named:
+        """A copy of a tensor as an iteration left it."""
+        kind, name = key or ("", "")
+        if kind == "state":
+            tensor = dict(self.runner.inputs).get(name)
+            if tensor is None:
+                tensor = state_of(self.runner.target.workload).get(name)
+        else:
+            tensor = results.get((kind, name))
+        return [] if tensor is None else [*copies({name: tensor}).items()]
+
+    def _other_path(self, eager: ResultRecorder[Any]) -> Parting | None:
+        """The first op at which eager does not run what the capture ran; None if all have the same
+        names."""
+        ran = [call for call, _ in eager.results]
+        for number, (call, eager_call) in enumerate(zip_longest(self.ops, ran)):
+            if call is not None and eager_call is not None and call.name == eager_call.name:
+                continue
+            captured = "the capture ends before it"
+            if call is not None:
+                captured = f"the capture ran {call.name}"
+            if eager_call is None:
+                how = f"{captured}, eager ends before it"
+                return _parting(call, number, self.followed.record, how, self._last_node(number))
+            how = f"eager runs {eager_call.name}, {captured}"
+            return _parting(eager_call, number, eager.record, how)
+        return None
+
+    def _last_node(self, number: int) -> tuple[int, int] | None:
+        """The last node of an op, by its number among all."""
+        for graph, stepper in enumerate(self.followed.steppers):
+            if number < len(stepper.ops):
+                node = stepper.ops[number][1]
+                return None if node is None else (graph, node)
+            number -= len(stepper.ops)
+        return None
+
+    def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
+        """The first op of a replay whose results are not finite, as in ``find``."""
+        for seen in self._stepped(trial, iteration):
+            is_random = seen.call.name.startswith(UNINITIALIZED)
+            if not is_random and not all(is_finite(tensor) for _, tensor in seen.results):
+                return _described(seen.call, seen.number, self.followed.record)
+        return None
+
+
+def _parting(
+    call: OpCall, number: int, record: Record, how: str, node: tuple[int, int] | None = None
+) -> Parting:
+    frames = at_call(Finding(Code(""), ""), call, record).frames
+    return Parting(_described(call, number, record), how, node, number, frames)
 
 
 def _described(call: OpCall, number: int, record: Record) -> str:
@@ -42,142 +262,13 @@ def _line_of(frames: Frames) -> str:
     return f"{frames[0].file}:{frames[0].line}"
 
 
-def _eager(runner: TrialRunner, trial: Trial, iteration: int) -> tuple[Results, ResultRecorder]:
-    """The results of an eager iteration (from 0), and those of every op in it."""
-    runner.begin_eager(trial, iteration)
-    make_recorder = partial(ResultRecorder, device=runner.target.device)
-    return observed_iteration(runner.target, make_recorder)
-
-
-def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Finding:
-    """The finding at the first op whose results differ between eager runs from the same state."""
-    _, first = _eager(runner, trial, 0)
-    for _ in range(_TRIES):
-        _, second = _eager(runner, trial, 0)
-        for (call, values), (_, others) in zip(first.results, second.results, strict=False):
-            if not call.name.startswith(UNINITIALIZED) and _apart(values, others, others, 0.0):
-                return at_call(finding, call, first.record)
-    return finding
-
-
-class Parting(NamedTuple):
-    """Where replay and eager first differ."""
-
-    op: str | None
-    """The op; None if none is known."""
-    detail: str
-    """How they differ there, or why no op is known."""
-
-
-_NOT_REPRODUCED = Parting(
-    None,
-    "the op is unknown, because a second capture does not differ from a second eager run: what "
-    "differs changes from run to run",
-)
-
-
-class Divergence:
-    """A second capture with every op's results kept, and eager iterations to compare it with."""
-
-    def __init__(self, runner: TrialRunner) -> None:
-        self.runner = runner
-        runner.begin_eager(Trial("probe"))
-        self.probe = runner.target.probe()
-
-    def _replayed(self, trial: Trial, iteration: int) -> OpResults:
-        values = self.runner.begin_replay(trial)
-        for number in range(iteration + 1):
-            if number:
-                values = self.runner.write_inputs(trial, number, values)
-            results = self.probe.replay()
-        self.runner.target.device.synchronize()
-        return results
-
-    def find(self, trial: Trial, iteration: int, relative: float, key: Key) -> Parting:
-        """The first op of an iteration (from 0) whose results differ, and how.
-
-        ``relative``: the largest difference, over the largest magnitude, that counts as noise;
-        ``key``: the tensor that differed.
-        """
-        replayed = self._replayed(trial, iteration)
-        replay_left = self._left(results_of(self.probe.run), key)
-        results, eager = _eager(self.runner, trial, iteration)
-        eager_left = self._left(results, key)
-        again = _eager(self.runner, trial, iteration)[1].results if relative else eager.results
-        second = Ops(self.probe.record, [call for call, _ in replayed])
-        first = self.runner.target.captured_ops() or second
-        if first.names != second.names:
-            # The second capture took another path than the one that was verified.
-            return _other_path(first, eager) or _NOT_REPRODUCED
-        for number, ((call, values), (eager_call, expected)) in enumerate(
-            zip(replayed, eager.results, strict=False)
-        ):
-            if call.name != eager_call.name:
-                break
-            if call.name.startswith(UNINITIALIZED) or not values:
-                continue
-            noise = again[number][1] if len(again) > number else expected
-            apart = _apart(values, expected, noise, relative)
-            if apart is not None:
-                return Parting(_described(call, number, self.probe.record), apart)
-        if (other := _other_path(first, eager)) is not None:
-            return other
-        if replay_left and eager_left and _apart(replay_left, eager_left, eager_left, relative):
-            return Parting(None, "every op that PyTorch dispatches has equal results")
-        return _NOT_REPRODUCED
-
-    def _left(self, results: Results, key: Key) -> list[torch.Tensor]:
-        """A copy of a tensor as an iteration left it."""
-        kind, name = key
-        if kind == "state":
-            tensor = dict(self.runner.inputs).get(name)
-            if tensor is None:
-                tensor = state_of(self.runner.target.workload).get(name)
-        else:
-            tensor = results.get(key)
-        return [] if tensor is None else [*copies({0: tensor}).values()]
-
-    def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
-        """The first op of a replay whose results are not finite, as in ``find``."""
-        for number, (call, values) in enumerate(self._replayed(trial, iteration)):
-            if not call.name.startswith(UNINITIALIZED) and not all(map(is_finite, values)):
-                return _described(call, number, self.probe.record)
-        return None
-
-
-def _other_path(captured: Ops, eager: ResultRecorder) -> Parting | None:
-    """The first op at which eager does not run what the capture ran; None if all have the same
-    names."""
-    ran = [call for call, _ in eager.results]
-    for number, (call, eager_call) in enumerate(zip_longest(captured.calls, ran)):
-        if eager_call is None:
-            place = _described(call, number, captured.record)
-            return Parting(place, f"the capture ran {call.name}, eager ends before it")
-        place = _described(eager_call, number, eager.record)
-        if call is None:
-            return Parting(place, f"eager runs {eager_call.name}, the capture ends before it")
-        if call.name != eager_call.name:
-            return Parting(place, f"eager runs {eager_call.name}, the capture ran {call.name}")
-    return None
-
-
-def _apart(
-    values: list[torch.Tensor],
-    expected: list[torch.Tensor],
-    again: list[torch.Tensor],
-    relative: float,
+def _how_apart(
+    results: Named, expected: Copies, noise: Noise, relative: float | None
 ) -> str | None:
-    for value, expected_value, repeated in zip(values, expected, again, strict=False):
-        distance = difference(expected_value, value)
-        if distance.exact:
-            continue
-        if distance.largest is None:
-            return (
-                "one has a NaN where the other does not"
-                if value.shape == expected_value.shape
-                else f"shape {list(value.shape)}, not {list(expected_value.shape)}"
-            )
-        noise = difference(expected_value, repeated).largest or 0.0
-        if distance.largest > max(2 * noise, relative * magnitude(expected_value)):
-            return f"largest difference {distance.largest:.3g}"
+    """How the first result that differs by more than its noise does; None if none does."""
+    for name, tensor in results:
+        if name in expected:
+            how = apart(tensor, expected[name], noise.get(name, 0.0), relative)
+            if how is not None:
+                return f"`{name}`: {how}"
     return None

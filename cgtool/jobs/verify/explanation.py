@@ -256,18 +256,21 @@ def _report_ops(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     noise = [each.comparison.relative or 0.0 for each in verdicts[0].compared
              if each.comparison.equal]  # fmt: skip
     try:
-        divergence = Divergence(subject.runner)
+        subject.runner.begin_eager(Trial("probe"))
+        divergence = Divergence(subject.runner, subject.target.followed())
         for verdict in differing[:1]:
             iteration, comparison = verdict.differing[0].iteration, verdict.differing[0].comparison
-            op, detail = divergence.find(
+            parting = divergence.find(
                 verdict.evidence.trial,
                 iteration,
                 max(noise, default=0.0),
                 (comparison.kind, comparison.name),
             )
-            text = f"{comparison.trial}: {comparison.name} differs: {detail}"
-            if op is not None:
-                text = f"{comparison.trial}: replay and eager first differ at {op}: {detail}"
+            assert parting is not None
+            where = f"{comparison.name} differs"
+            if parting.op is not None:
+                where = f"replay and eager first differ at {parting.op}"
+            text = f"{comparison.trial}: {where}: {parting.detail}"
             subject.log.note("first-parting-node", text)
         for trial, iteration in not_finite[:1]:
             op = divergence.first_not_finite(trial, iteration)

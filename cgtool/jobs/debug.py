@@ -22,7 +22,6 @@ from cgtool.jobs.verify.state import Snapshot
 from cgtool.model.capture import Capture, TensorValues
 from cgtool.model.finding import Finding
 from cgtool.model.options import DebugOptions, Progress
-from cgtool.observe.effects import UNINITIALIZED
 from cgtool.program.boundary import first_line
 
 DIFFERS_FROM_EAGER = code("differs-from-eager")
@@ -118,8 +117,7 @@ def with_values(capture: Capture, values: list[Values]) -> Capture:
     for index, known in enumerate(values):
         nodes = list(graphs[index].nodes)
         for node, tensors in known.items():
-            if not node_name(capture, nodes[node]).startswith(UNINITIALIZED):
-                nodes[node] = replace(nodes[node], values=tensors)
+            nodes[node] = replace(nodes[node], values=tensors)
         graphs[index] = replace(graphs[index], nodes=tuple(nodes))
     return replace(capture, graphs=tuple(graphs))
 

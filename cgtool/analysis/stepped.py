@@ -84,7 +84,7 @@ def _module(graph: str, module: str, group: Sequence[NodeValues]) -> ModuleValue
     if len(types) > 1:
         types = {tensor.dtype for tensor in tensors or every}
     finite = sum(tensor.finite for tensor in tensors)
-    squares = sum(tensor.norm**2 for tensor in tensors if tensor.norm is not None)
+    squares = sum(tensor.norm * tensor.norm for tensor in tensors if tensor.norm is not None)
     return ModuleValues(
         graph,
         module,

@@ -125,6 +125,8 @@ def debug(
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
+    only: opt.OnlyTable = None,
+    explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Run the graphs of ENTRY node by node: what each op writes, the first NaN, what fails."""
@@ -137,8 +139,8 @@ def debug(
     parse(select or ())
     options = DebugOptions(replays, orders, against is not None, tuple(select or ()))
     report = report_of(DebugJob(entry, worker.capture_options, options), worker, values)
-    shown = {"depth": depth, "ops": bool(select)}
-    _print(report, format_, output, render_debug, quiet=worker.quiet, **shown)
+    shown = {"depth": depth, "ops": bool(select), "explain": explain}
+    _print(report, format_, output, render_debug, only=only, quiet=worker.quiet, **shown)
     if values is not None:
         print_saved(values, replaced=values in existing)
     fails = any(finding.phase == "replay" for finding in report.findings)

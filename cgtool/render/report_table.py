@@ -297,13 +297,17 @@ def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
 # --- debug
 
 
-def render_debug(report: Report, *, depth: int | None = None, ops: bool = False) -> Screen:
+def render_debug(
+    report: Report, *, depth: int | None = None, ops: bool = False, explain: bool = False
+) -> Screen:
     """The screen of ``cgtool debug``: findings, and what each module, or each op, has written."""
     screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
     remarks = _remarks(report)
     screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
     screen.parts.append("")
-    screen.include(render_values(report.values, depth, ops=ops, simulated=screen.simulated))
+    simulated = screen.simulated
+    values = render_values(report.values, depth, ops=ops, simulated=simulated, explain=explain)
+    screen.include(values)
     screen.parts += ["", *remarks]
     screen.tables = [*checked.tables, *screen.tables]
     return screen

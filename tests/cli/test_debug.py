@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -97,6 +98,28 @@ def test_values_are_those_of_the_modules_in_eager(tmp_path):
         assert found["minimum"] == pytest.approx(out.min().item())
         assert found["maximum"] == pytest.approx(out.max().item())
         assert found["norm"] == pytest.approx(out.norm().item())
+
+
+DEEP = MODEL.replace(
+    "    return",
+    """    for name in ("h", "transformer", "model"):
+        model = torch.nn.ModuleDict({name: model})
+        model.forward = model[name].forward
+    return""",
+)
+
+
+def test_the_table_has_as_many_levels_as_fit(tmp_path):
+    (tmp_path / "entry.py").write_text(DEEP)
+    shown = []
+    for options in ([], ["--depth", "1"]):
+        done = run_cgtool(
+            "debug", "entry.py:build", "--device", "simulated", "--format", "csv",
+            "--table", "values", *options, cwd=tmp_path, timeout=300,
+        )  # fmt: skip
+        rows = list(csv.DictReader(done.stdout.splitlines()))
+        shown.append({row["module"] for row in rows if row["graph"] == "forward"})
+    assert shown == [{f"model.transformer.h.{at}" for at in range(3)}, {"model"}]
 
 
 NAN = """

@@ -166,6 +166,8 @@ def _pairs(matched: Matched) -> Iterator[tuple[Node, Node]]:
     if matched.a is None or matched.b is None:
         return
     ours, theirs = _values_of(matched.a), _values_of(matched.b)
+    if not (ours and theirs):
+        return
     for left, right in sorted(matched.nodes.matched):
         before = ours.pop(_op(matched.a.nodes[left]), None)
         after = theirs.pop(_op(matched.b.nodes[right]), None) if before is not None else None

@@ -96,6 +96,7 @@ JOBS = {
     "captures": Job(("benchmarks/on_gpu.py", "{out}", "--captures"), 300, alone=True),
     "overhead": Job(("benchmarks/run_overhead.py",), 600, alone=True),
     "overhead-times": Job(("benchmarks/run_overhead.py", "--times"), 600, alone=True),
+    "run-step": Job(("benchmarks/run_step.py",), 300, alone=True),
     "back-to-back": Job(("benchmarks/back_to_back.py",), 600, alone=True),
     "recorder": Job(("benchmarks/gpu.py", "recorder", "whole"), 300, alone=True),
     "node-times": Job(

@@ -123,7 +123,8 @@ def main() -> int:
             return name, {"found": found, "s": round(report["elapsed_ns"] / 1e9, 1)}
         lines = done.stdout.strip().splitlines() or [""]
         if done.returncode:
-            return name, (done.stderr.strip().splitlines() or ["?"])[-1][:150]
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["?"]
+            return name, f"exit {done.returncode}: {said[-1][:150]}"
         return name, json.loads(lines[-1])
 
     wrong = 0

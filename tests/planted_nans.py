@@ -70,7 +70,7 @@ def backward_of_a_distance_of_zero(device, healthy=False):
         points.grad = None
         apart = points - x
         squares = apart.square()  # NaN
-        distance = (squares.sum(-1) + healthy).pow(0.5)
+        distance = (squares.sum(-1) + healthy).sqrt()
         distance.sum().backward()
         return points.grad
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,13 @@ PLACE = re.compile(r" at \S*?missing_edges\.py:(\d+)")
 
 
 def debug(device: str, programs: Path, name: str, *options: str) -> tuple[int, list[dict]]:
-    options = ("--device", device, "--replays", "1", "--format", "json", *options)
-    done = run_cgtool("debug", f"{programs}:{name}", *options, cwd=programs.parent, timeout=300)
+    command = ["debug", f"{programs}:{name}", *options]
+    command += ["--device", device, "--replays", "1", "--format", "json"]
+    if device == "simulated":
+        done = run_cgtool(*command, cwd=programs.parent, timeout=300)
+    else:
+        command = [sys.executable, "-m", "cgtool", *command]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
     assert "findings" in report, report

@@ -48,10 +48,12 @@ from cgtool.model.journal import (
     Journal,
     Lost,
     Machine,
+    NodeFailed,
     Noted,
     Pools,
     Replayed,
     Skipped,
+    Stepped,
     Tables,
     Unseen,
     WatchesOps,
@@ -186,6 +188,11 @@ class _ProcessLedger:
                 case Replayed():
                     frames = self.tables.frame_indices(record.frames)
                     self.places.setdefault(record.number, {})[frames] = record.seen
+                case Stepped():
+                    is_whole = record.whole is not None
+                    self._change(record.number, stepped=not is_whole, whole=record.whole)
+                case NodeFailed():
+                    self._change(record.number, node_failure=record.failure)
                 case GraphEnded():
                     self._change(
                         record.number, end=record.end, ended_ns=self._since(record.time_ns)
@@ -437,7 +444,10 @@ def merge(
         created=created,
         cgtool=cgtool.__version__,
         recorder="program",
-        caveats=_caveats(environment, [each for of in processes for each in of.ops_in_python]),
+        caveats=(
+            *_caveats(environment, [each for of in processes for each in of.ops_in_python]),
+            *_stepped(entries),
+        ),
         graphs=tuple(graphs),
         frames=tuple(tables.frames),
         origins=tuple(tables.origins),
@@ -553,3 +563,17 @@ def _caveats(environment: Environment, ops_in_python: Sequence[bool]) -> tuple[C
             )
         )
     return tuple(caveats)
+
+
+def _stepped(entries: Sequence[LedgerGraph]) -> Iterator[Caveat]:
+    """What ran node by node, and what did not."""
+    stepped = [entry for entry in entries if entry.stepped]
+    if stepped:
+        replays = sum(entry.replays for entry in stepped)
+        yield Caveat(
+            "stepped",
+            f"{count_text(replays, 'replay')} of {count_text(len(stepped), 'graph')} ran node by "
+            "node, which takes longer than without --step",
+        )
+    for reason, graphs in Counter(entry.whole for entry in entries if entry.whole).items():
+        yield Caveat("not-stepped", f"{count_text(graphs, 'graph')} replayed whole: {reason}")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.ledger_costs import cost_findings, numbers_of
 from cgtool.analysis.ledger_notes import (
     Padded,
@@ -36,6 +37,7 @@ GRAPH_MOSTLY_PADDING = code("graph-mostly-padding")
 GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
 GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
 MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
+NODE_FAULTS = code("node-faults")
 RECAPTURED_AFTER_RECOMPILE = code("recaptured-after-recompile")
 RECAPTURED_AFTER_RESET = code("recaptured-after-reset")
 RERECORDED_GRAPH_INPUT = code("rerecorded-graph-input")
@@ -171,9 +173,38 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
         findings += _padded(line)
         if not capture.environment.simulated:
             # Of the simulated device, times are those of the simulation, and nodes are ops.
-            findings += cost_findings(line.entries, line.frames)
+            if not ledger.stepped:
+                findings += cost_findings(line.entries, line.frames)
             findings += _of_one_topology(capture, line, alike)
-    return quoted((*findings, *_skipped(ledger.skips)), capture.sources)
+    findings = [*node_faults(capture), *findings, *_skipped(ledger.skips)]
+    return quoted(findings, capture.sources)
+
+
+def node_faults(capture: Capture) -> Iterator[Finding]:
+    """The nodes that failed in replays (``--step``)."""
+    describer = NodeDescriber(capture)
+    for entry in capture.ledger.graphs if capture.ledger else ():
+        failure = entry.node_failure
+        if failure is None:
+            continue
+        graph = _EMPTY if entry.graph is None else capture.graphs[entry.graph]
+        node = next(iter(graph.nodes[failure.node :]), None)
+        origin = None if node is None or node.origin is None else capture.origins[node.origin]
+        frames = () if origin is None else origin.frames
+        if origin is not None and not frames:  # of a backward that no line of the program calls
+            frames = () if origin.forward is None else capture.origins[origin.forward].frames
+        op = origin.op if origin is not None else None
+        called = "" if node is None else f", `{op or describer.title(node)}`,"
+        yield Finding(
+            NODE_FAULTS,
+            f"node {failure.node} of {graph.name or entry.owner}{called} fails in replay "
+            f"{failure.replay:,}: {failure.error}",
+            tuple(capture.frames[frame] for frame in frames),
+            module=None if origin is None else origin.module,
+            phase="replay",
+            evidence=failure.evidence,
+            graphs=numbers_of([entry]),
+        )
 
 
 def compiled_findings(

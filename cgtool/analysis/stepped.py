@@ -153,7 +153,7 @@ def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node)
 
 
 def node_frames(capture: Capture, node: Node) -> Frames:
-    """The call chain of its op; of the forward op where a backward has no line of its own."""
+    """The call chain of its op; of the forward op where autograd itself runs a backward."""
     frames = frames_of(capture, node.origin)
     if not frames and node.origin is not None:
         frames = frames_of(capture, capture.origins[node.origin].forward)

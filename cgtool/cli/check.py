@@ -143,7 +143,7 @@ def debug(
     _print(report, format_, output, render_debug, only=only, quiet=worker.quiet, **shown)
     if values is not None:
         print_saved(values, replaced=values in existing)
-    fails = any(finding.phase == "replay" for finding in report.findings)
+    fails = any(finding.code == "node-faults" for finding in report.findings)
     raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 
 

@@ -42,7 +42,8 @@ def dump(
         bool,
         typer.Option(
             "--raw",
-            help="The driver's own debug_dump text; only this has the bodies of conditional nodes.",
+            help="The driver's own debug_dump text; before driver 13.2, only this has the bodies "
+            "of conditional nodes.",
         ),
     ] = False,
     select: opt.Select = None,

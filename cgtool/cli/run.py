@@ -76,6 +76,12 @@ def run(
             "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
         ),
     ] = False,
+    step: Annotated[
+        bool,
+        typer.Option(
+            "--step", help="Run each replay node by node, and name the node that fails on a GPU."
+        ),
+    ] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
     rows: Annotated[
         int,
@@ -96,8 +102,9 @@ def run(
     folder = Path(program[0])
     unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
     if is_saved or unfinished is not None:
-        if device or times or eager_breaks:
-            option = "--device" if device else "--times" if times else "--eager-breaks"
+        given = {"--device": device, "--times": times, "--eager-breaks": eager_breaks}
+        given["--step"] = step
+        if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
                 f"{option} applies to a program, not to a saved run: {program[0]}",
                 fix="leave the option out, or give the program",
@@ -107,6 +114,12 @@ def run(
                 f"nothing can follow a saved run: {shlex.join(program[1:])}",
                 fix="options of cgtool come before it",
             )
+    if times and step:
+        raise usage(
+            "--times and --step exclude each other",
+            why="nodes that run one at a time take longer than in a replay",
+            fix="leave one of them out",
+        )
     if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
@@ -141,6 +154,7 @@ def run(
                 device or "",
                 times=times,
                 eager_breaks=eager_breaks,
+                step=step,
                 meanwhile=partial(_follow, progress),
             )
         except CgtoolError:

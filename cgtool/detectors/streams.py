@@ -282,7 +282,7 @@ class CaptureInProgress(CapturedRegion):
         clock[node.stream] = clock.get(node.stream, 0) + 1
         self._clocks.append(clock)
         lane.frontier = frozenset((len(self.nodes),))
-        if by_autograd:
+        if by_autograd and call.is_autograds:
             self.streams[0].frontier |= lane.frontier
         lane.used = call.chain
         self.nodes.append(node)

@@ -23,10 +23,12 @@ Edges = Sequence[tuple[int, int]]
 class StepFailedError(Exception):
     """A node failed; the device cannot be used afterwards."""
 
-    def __init__(self, node: int, error: RuntimeError) -> None:
-        """``node``: its index in the graph; ``error``: of the device."""
+    def __init__(self, node: int, error: Exception, inside: tuple[int, ...] = ()) -> None:
+        """``node``: its index in the graph; ``inside``: of the node that fails in its body, and so
+        on; ``error``: of the device."""
         super().__init__(f"node {node}: {error}")
         self.node = node
+        self.inside = inside
         self.error = error
 
 
@@ -42,7 +44,7 @@ class Stepper(ABC):
 
     def __init__(self) -> None:
         self.whole: dict[int, str] = {}
-        """Nodes that cannot be launched alone, each with the reason. They do nothing here."""
+        """Nodes that cannot be launched alone, each with the reason."""
 
     @abstractmethod
     def run(self, node: int) -> None:

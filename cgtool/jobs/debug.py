@@ -169,8 +169,12 @@ def _against_eager(
 def _fault(capture: Capture, index: int, error: StepFailedError, replay: int) -> Finding:
     graph = capture.graphs[index]
     node = graph.nodes[error.node]
+    where = f"node {node.id}"
+    for inner in error.inside:
+        node = capture.graphs[node.body[0]].nodes[inner]
+        where = f"node {inner} of the body of {where}"
     reason = (
-        f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, fails in replay "
-        f"{replay + 1}: {first_line(error.error)}"
+        f"{where} of {graph.name}, `{node_name(capture, node)}`, fails in replay {replay + 1}: "
+        f"{first_line(error.error)}"
     )
     return replace(at_node(NODE_FAULTS, reason, capture, graph, node), phase="replay")

@@ -28,6 +28,7 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
+from cgtool.model.ledger import NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
 BREAKS = ".breaks"
@@ -198,6 +199,20 @@ class Between(msgspec.Struct, tag="between", array_like=True):
     is_op: bool
 
 
+class Stepped(msgspec.Struct, tag="stepped", array_like=True):
+    """The replays of a graph run node by node, or whole, and why."""
+
+    number: int
+    whole: str | None
+
+
+class NodeFailed(msgspec.Struct, tag="node-failed", array_like=True):
+    """A node of a graph has failed."""
+
+    number: int
+    failure: NodeFailure
+
+
 class Replayed(msgspec.Struct, tag="replayed", array_like=True):
     """A line that replays a graph, each time that its count has doubled."""
 
@@ -247,6 +262,8 @@ Record = (
     | Noted
     | WatchesOps
     | Between
+    | Stepped
+    | NodeFailed
     | Replayed
     | GraphEnded
     | Skipped
@@ -414,6 +431,11 @@ class JournalWriter:
             # A file without contents takes no room.
             with contextlib.suppress(OSError):
                 self._path.with_suffix(LOST).touch()
+
+    @property
+    def journal(self) -> Journal:
+        """What was written so far."""
+        return Journal(self._path)
 
     def protected(self) -> contextlib.AbstractContextManager[None]:
         """While entered, a fault of the recorder is noted, and the program goes on. What a signal

@@ -88,6 +88,19 @@ class Diagnosis(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The calls that lead to the error, innermost first."""
 
 
+class NodeFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A node that failed in a replay (``--step``)."""
+
+    node: Count
+    """Its number in the graph."""
+    replay: Count
+    """The number of the replay, from 1."""
+    error: str
+    """The first line of the error that the program got."""
+    evidence: tuple[str, ...]
+    """Its kernel and launch, and where its pointers led at that moment."""
+
+
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph, from its capture to its end."""
 
@@ -165,6 +178,11 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
     """Numbers that the program noted for its replays."""
+    stepped: bool = False
+    """Its replays ran node by node (``--step``)."""
+    whole: str | None = None
+    """With ``--step``: why they did not."""
+    node_failure: NodeFailure | None = None
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -263,6 +281,11 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
             each.graph is None and each.failure is None and each.owner != UNSEEN
             for each in self.graphs
         )
+
+    @property
+    def stepped(self) -> bool:
+        """Replays ran node by node (``--step``)."""
+        return any(each.stepped for each in self.graphs)
 
     @property
     def failed_early(self) -> bool:

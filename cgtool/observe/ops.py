@@ -33,6 +33,7 @@ from cgtool.torch_compat import control_flow, op_key
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.patches import Patches, set_profile
 from cgtool.torch_compat.private import (
+    BACKWARD,
     dynamo_is_loaded,
     load_dynamo,
     next_sequence_number,
@@ -79,6 +80,13 @@ class OpCall:
     """Its reads and writes, if the recorder has an ``AccessLog`` and the call launched."""
     extra: Any = None
     """For the owner of the recorder."""
+
+    @property
+    def is_autograds(self) -> bool:
+        """Whether autograd's engine ran it, and no Python code in a backward."""
+        innermost = self.innermost
+        of_engine = innermost is None or innermost[0].co_name == BACKWARD.name
+        return self.autograd_node is not None and of_engine
 
 
 def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int | None]]:

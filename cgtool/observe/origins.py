@@ -128,15 +128,17 @@ class OriginTable:
             forward = self.add(forward_call, record)
             module = module or forward_call.module
             annotations = annotations or forward_call.annotations
+        # On a GPU, what autograd runs in its threads has no line but that of the forward.
+        chain = () if forward is not None and call.is_autograds else call.chain
         # A loop repeats a call, and so does another capture: it is looked up before its origin is
         # built.
-        frames = self._frames_of(call.chain)
+        frames = self._frames_of(chain)
         key = (call.name, frames, module, annotations, call.autograd_node, forward)
         known = self._calls.get(key)
         if known is None:
             known = self._calls[key] = self.add_site(
                 op=call.name,
-                chain=call.chain,
+                chain=chain,
                 module=module,
                 annotations=annotations,
                 autograd_node=call.autograd_node,

@@ -178,6 +178,15 @@ class Captures:
         """Whether a capture of this thread's is in progress."""
         return any(capture.ident == thread for capture in self._in_progress)
 
+    @property
+    def are_in_progress(self) -> bool:
+        """Whether any thread captures."""
+        return bool(self._in_progress)
+
+    def write_all(self) -> None:
+        """Write what waits until no capture is in progress."""
+        self._later.do_all()
+
     def _is_busy(self) -> bool:
         """Whether a capture is in progress, or about to be."""
         if self._in_progress:

@@ -67,6 +67,8 @@ def record(settings: Settings) -> None:
         place_main_thread()
     if settings.times:
         recorder.time_replays()
+    if settings.step:
+        recorder.step_replays()
     if settings.eager_breaks:
         recorder.watch_eager_breaks()
     atexit.register(recorder.finish)

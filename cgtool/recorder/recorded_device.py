@@ -49,6 +49,21 @@ class ReplayTimes(Protocol):
         """The recording ends."""
 
 
+class SteppedGraph(Protocol):
+    """A graph whose nodes run one at a time (``--step``)."""
+
+    def step(self, replay: Callable[[Any], None], graph: Any, *, is_idle: bool) -> None:
+        """Run all nodes of ``graph``. ``replay`` runs none of them anymore, and sets the seeds and
+        offsets of generators. ``is_idle``: no capture is in progress. Raises StepFailedError with
+        the error that the program is to get."""
+
+    def evidence(self, node: int) -> tuple[str, ...]:
+        """Of a node that has failed: its kernel and launch, and where its pointers lead."""
+
+    def close(self) -> None:
+        """It is replayed no more."""
+
+
 class RecordedDevice(Protocol):
     """A device whose graphs can be followed."""
 
@@ -88,6 +103,10 @@ class RecordedDevice(Protocol):
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         """Memory that these pools have reserved on the device."""
+
+    def step_graphs(self, patches: Patches) -> Callable[[Any], SteppedGraph]:
+        """Prepare the program for ``--step``. What this returns is called with a graph before its
+        first replay, and raises an error if that must run whole."""
 
     def time_replays(
         self, journal: Callable[[], JournalWriter], say: Callable[[str], None], patches: Patches

@@ -96,6 +96,13 @@ class Recorder(Subscriber[_Graph]):
         if self._times is not None and hasattr(owner, "instantiate"):
             self._patches.wrap(owner, "instantiate", self._instantiate)
 
+    def step_replays(self) -> None:
+        """Run the nodes of replays one at a time."""
+        from cgtool.recorder.steps import Steps
+
+        owner, graphs = self._replaying_class, self._graphs.graphs
+        Steps(self._device, owner, self.journal, self._captures, graphs, self._patches)
+
     def watch_eager_breaks(self) -> None:
         """Note which ops run between replays."""
         from cgtool.recorder.eager_breaks import EagerBreaks
@@ -259,6 +266,7 @@ class Recorder(Subscriber[_Graph]):
         )
 
     def gone(self, graph: _Graph, end: str) -> None:
+        graph.stop_stepping()
         if self._finished:
             return
         if graph.handled is None:

@@ -17,6 +17,7 @@ from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
 from cgtool.recorder.note_counters import GraphNotes, NoteCounters, take_noted
+from cgtool.recorder.recorded_device import SteppedGraph
 
 
 class LookedUp(NamedTuple):
@@ -38,7 +39,7 @@ LOOKED_UP = LookedUp()
 class GraphReplays:
     """The replays of one graph."""
 
-    __slots__ = ("cells", "notes", "number", "places")
+    __slots__ = ("cells", "notes", "number", "places", "stepped")
 
     cells: memoryview[int]
     """The four numbers of ``COUNTER`` in the journal."""
@@ -48,11 +49,19 @@ class GraphReplays:
         self.places: dict[tuple[SiteKey, ...], tuple[Chain, int]] = {}
         """How often each chain was seen, by its keys: to hash a code object takes its bytecode."""
         self.notes: GraphNotes = {}
+        self.stepped: SteppedGraph | str | None = None
+        """With ``--step``, once it was replayed: its nodes, or why it runs whole."""
 
     def count_in(self, journal: JournalWriter) -> None:
         """Where they are counted."""
         chunk, offset = journal.counter(self.number)
         self.cells = memoryview(chunk)[offset : offset + COUNTER.size].cast("Q")
+
+    def stop_stepping(self) -> None:
+        """It is replayed no more, or has another executable."""
+        stepped, self.stepped = self.stepped, None
+        if stepped is not None and not isinstance(stepped, str):
+            stepped.close()
 
 
 Graph = TypeVar("Graph", bound=GraphReplays)

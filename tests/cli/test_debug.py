@@ -197,6 +197,26 @@ def test_an_op_that_only_eager_runs_is_named(tmp_path):
     assert "eager runs aten::relu, the capture ran aten::_softmax" in finding["reason"]
 
 
+COND = """
+import torch
+
+
+def build(device):
+    flag = torch.ones((), dtype=torch.bool, device=device)
+
+    def forward(x):
+        return torch.cond(flag, torch.sin, torch.cos, (x,))
+
+    return forward, (torch.ones(4, 5, device=device),)
+"""
+
+
+def test_a_condition_that_is_read_on_the_host_is_refused(tmp_path):
+    code, report = run(tmp_path, COND, "debug")
+    assert code == 4
+    assert "`torch.cond`" in report["error"]["message"]
+
+
 def saved(tmp_path, name, source):
     """A capture with the values of an entry."""
     run(tmp_path, source, "debug", "--replays", "1", "--values", name)

@@ -43,12 +43,28 @@ def test_the_index_in_a_complex_tensor():
     assert found.first == (0, 1)
 
 
-def test_digests_are_of_bits_and_places(monkeypatch):
+def test_digests_are_of_bits_and_places():
     tensor = torch.arange(24.0)
     digest = values_of("a", tensor).digest
     assert values_of("b", tensor.clone()).digest == digest
     changed = [tensor.flip(0), tensor + 0.5, torch.cat((tensor, torch.zeros(1)))]
     assert digest not in {values_of("a", each).digest for each in changed}
     assert values_of("a", torch.tensor([0.0])).digest != values_of("a", torch.tensor([-0.0])).digest
-    monkeypatch.setattr(values, "_PART", 1)
-    assert values_of("a", tensor).digest == digest
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 8, 20])
+def test_the_digest_by_another_arithmetic(size, monkeypatch):
+    monkeypatch.setattr(values, "_PART", 4)
+    words = torch.randint(-(1 << 31), 1 << 31, (size,), dtype=torch.int64)
+    total = size
+    for at, word in enumerate(words.tolist()):
+        factor = ((at % 4 + 1) * 0x9E3779B97F4A7C15 | 1) % (1 << 64)
+        factor = factor - (1 << 64) if factor >> 63 else factor
+        total += word * (factor ^ (factor >> 29)) * (2 * (at // 4) + 1)
+    expected = (total + (1 << 63)) % (1 << 64) - (1 << 63)
+    assert values_of("a", words.int()).digest == expected
+
+
+def test_memory_that_is_not_aligned_is_read():
+    tensor = torch.arange(9.0).bfloat16()
+    assert values_of("a", tensor[1:]).digest == values_of("a", tensor[1:].clone()).digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.gpu
 
@@ -89,3 +91,109 @@ def test_the_node_that_fails_is_named(tmp_path: Path, name: str, command: str) -
     assert f"replay {replay}" in found["reason"] or name == "compiled", found
     if name == "in_a_child_graph":
         assert "of the body of node" in found["reason"], found
+
+
+SET_CONDITION = """
+typedef __device_builtin__ unsigned long long cudaGraphConditionalHandle;
+extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(
+    cudaGraphConditionalHandle handle, unsigned int value);
+extern "C" __global__ void set_condition(cudaGraphConditionalHandle handle, const bool* value) {
+    cudaGraphSetConditional(handle, *value);
+}
+"""
+
+
+def test_a_conditional_node_is_stepped_as_it_is_replayed() -> None:
+    from cuda.bindings import driver as cu
+
+    from tests.gpu.faults import being_captured, continue_after, driver_value, kernel
+
+    function = cu.CUfunction(kernel("set_condition", SET_CONDITION).func.value)
+    total, calls = torch.full((64,), 5.0, device="cuda"), torch.zeros((), device="cuda")
+    context = driver_value(cu.cuCtxGetCurrent())
+    one = cu.CUDA_MEMSET_NODE_PARAMS()
+    one.dst, one.elementSize, one.width, one.height = total.data_ptr(), 4, 64, 1
+    one.value = 0x3F800000  # 1.0
+
+    def work() -> torch.Tensor:
+        calls.add_(1)
+        total.mul_(3)
+        is_odd = calls % 2 == 1
+        if torch.cuda.is_current_stream_capturing():
+            stream = cu.CUstream(torch.cuda.current_stream().cuda_stream)
+            graph, _ = being_captured(stream)
+            handle = driver_value(cu.cuGraphConditionalHandleCreate(graph, context, 0, 0))
+            values = (int(handle), is_odd.data_ptr()), (ctypes.c_uint64, ctypes.c_void_p)
+            driver_value(cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, values, 0))
+            params = cu.CUgraphNodeParams()
+            params.type = cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+            params.conditional.handle = handle
+            params.conditional.type = cu.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+            params.conditional.size = 1
+            params.conditional.ctx = context
+            _, waits_for = being_captured(stream)
+            added = cu.cuGraphAddNode(graph, waits_for, None, len(waits_for), params)
+            body = params.conditional.phGraph_out[0]
+            driver_value(cu.cuGraphAddMemsetNode(body, [], 0, one, context))
+            continue_after(stream, driver_value(added))
+        return total + calls
+
+    stepper, results = _stepped_and_replayed(work, (total, calls))
+    assert results[0] == results[1] == results[2] != []
+    ((node, why),) = stepper.whole.items()
+    assert why == (
+        f"the driver copies no conditional node: nodes {node - 1} to {node} run in one launch"
+    )
+
+
+def test_a_child_graph_is_stepped_as_it_is_replayed() -> None:
+    from cuda.bindings import driver as cu
+
+    from cgtool.devices.cuda.stepping import CudaStepper
+    from tests.gpu.faults import being_captured, continue_after, driver_value
+
+    total = torch.full((64,), 5.0, device="cuda")
+    inner = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(inner):
+        total.mul_(3)
+        total.add_(1)
+    child = cu.CUgraph(inner.raw_cuda_graph())
+
+    def work() -> torch.Tensor:
+        total.sub_(2)
+        if torch.cuda.is_current_stream_capturing():
+            stream = cu.CUstream(torch.cuda.current_stream().cuda_stream)
+            graph, waits_for = being_captured(stream)
+            added = cu.cuGraphAddChildGraphNode(graph, waits_for, len(waits_for), child)
+            continue_after(stream, driver_value(added))
+        return total * 2
+
+    stepper, results = _stepped_and_replayed(work, (total,))
+    assert results[0] == results[1] == results[2] != []
+    assert not stepper.whole
+    bodies = [each for each in stepper._executables if isinstance(each, CudaStepper)]
+    assert [body.count for body in bodies] == [2]
+
+
+def _stepped_and_replayed(work, state):
+    """A stepper of a graph; and what three replays give, three steps, and three replays again."""
+    from cgtool.devices.cuda.stepping import CudaStepper
+
+    work()
+    before = [each.clone() for each in state]
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        result = work()
+    graph.instantiate()
+    stepper = CudaStepper(graph.raw_cuda_graph(), torch.cuda.Stream(), graph=graph)
+    results = []
+    for run in (graph.replay, stepper.step, graph.replay):
+        for each, value in zip(state, before, strict=True):
+            each.copy_(value)
+        results.append([])
+        for _ in range(3):
+            torch.cuda.synchronize()
+            run()
+            torch.cuda.synchronize()
+            results[-1].append(result.tolist())
+    return stepper, results

@@ -247,15 +247,17 @@ def assemble(session: CudaSession, *, replayable: bool = False) -> CaptureWithDo
 def _add_bodies(
     reader: GraphReader, graphs: list[Graph], contents: GraphContents, index: int
 ) -> None:
-    """Append the graphs inside child nodes, recursively, after the captured graphs."""
-    for node_id, child in contents.children.items():
+    """Append the graphs inside child and conditional nodes, recursively, after all others."""
+    each_child = ((node, child) for node, bodies in contents.children.items() for child in bodies)
+    for node_id, child in each_child:
         body_index = len(graphs)
         inner = reader.read(child, body_index)
         owner = graphs[index]
         node = owner.nodes[node_id]
+        number = f", body {len(node.body)}" if node.body else ""
         graphs.append(
             Graph(
-                name=f"{owner.name}/node {node_id}",
+                name=f"{owner.name}/node {node_id}{number}",
                 phase=owner.phase,
                 callable=owner.callable,
                 pool=owner.pool,
@@ -265,7 +267,7 @@ def _add_bodies(
             )
         )
         nodes = list(owner.nodes)
-        nodes[node_id] = msgspec.structs.replace(node, body=(body_index,))
+        nodes[node_id] = msgspec.structs.replace(node, body=(*node.body, body_index))
         graphs[index] = msgspec.structs.replace(owner, nodes=tuple(nodes))
         _add_bodies(reader, graphs, inner, body_index)
 

@@ -71,7 +71,7 @@ _ARGUMENTS = range(KernelParams.kernelParams.offset, KernelParams.kern.offset)
 Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
 NodeFields = dict[str, Any]
-"""Fields of ``Node`` that a getter fills; ``graph`` is the CUgraph inside a node."""
+"""Fields of ``Node`` that a getter fills; ``graphs`` are the CUgraphs inside a node."""
 PlaceOf = Callable[..., Place | None]
 """``AddressBook.lookup`` for the node that is read."""
 
@@ -85,8 +85,8 @@ class GraphContents:
     fields: list[NodeFields]
     _links: Iterable[tuple[int, int, int]]
     """Edges as ``graph_edges`` returns them."""
-    children: dict[int, Any]
-    """Node id to the CUgraph inside it."""
+    children: dict[int, Sequence[Any]]
+    """Node id to the CUgraphs inside it."""
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -155,13 +155,13 @@ class GraphReader:
     def read(self, graph: Any, graph_index: int) -> GraphContents:
         """All that the driver reports of ``graph`` (a CUgraph)."""
         handles = graph_nodes(int(graph))
-        children: dict[int, Any] = {}
+        children: dict[int, Sequence[Any]] = {}
         nodes: list[NodeFields] = []
         for position, handle in enumerate(handles):
             place_of = partial(self.addresses.lookup, graph=graph_index, node=position)
             fields = self._fields(handle, place_of)
-            if "graph" in fields:
-                children[position] = fields.pop("graph")
+            if "graphs" in fields:
+                children[position] = fields.pop("graphs")
             nodes.append(fields)
         return GraphContents(handles, nodes, graph_edges(int(graph)), children)
 
@@ -182,7 +182,7 @@ class GraphReader:
         with relaxed() if unread else nullcontext():
             for position, handle in unread:
                 others[position] = self._fields(handle, self._nowhere)
-                others[position].pop("graph", None)
+                others[position].pop("graphs", None)
         return CapturedContents(graph, self._launched, others)
 
     def _nowhere(self, *_args: Any, **_kwargs: Any) -> None:
@@ -293,10 +293,14 @@ class GraphReader:
         return {"detail": f"host function at {int(params.fn):#x}"}
 
     def _child(self, handle: int, _place_of: PlaceOf) -> NodeFields:
-        return {"graph": read_node("cuGraphChildGraphNodeGetGraph", handle)}
+        return {"graphs": [read_node("cuGraphChildGraphNodeGetGraph", handle)]}
 
-    def _conditional(self, _handle: int, _place_of: PlaceOf) -> NodeFields:
-        return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
+    def _conditional(self, handle: int, _place_of: PlaceOf) -> NodeFields:
+        try:
+            params = read_node("cuGraphNodeGetParams", handle)
+        except (AttributeError, RuntimeError):  # before driver and bindings 13.2
+            return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
+        return {"graphs": params.conditional.phGraph_out}
 
 
 def _readable(read: Callable[[], NodeFields]) -> NodeFields:

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
+    from cgtool.devices.cuda.steps import CudaSteppedGraph
     from cgtool.model.journal import JournalWriter, PoolSizes
     from cgtool.observe.origins import OriginTable
 
@@ -90,6 +91,11 @@ class CudaRecordedDevice:
         from cgtool.torch_compat.allocator import pool_sizes
 
         return pool_sizes(pools)
+
+    def step_graphs(self, patches: Patches) -> Callable[[Any], CudaSteppedGraph]:
+        from cgtool.devices.cuda.steps import step_graphs
+
+        return step_graphs(patches)
 
     def time_replays(
         self, journal: Callable[[], JournalWriter], say: Callable[[str], None], patches: Patches

@@ -1,7 +1,10 @@
 """Nodes of a CUDA graph as executables of their own.
 
 A node is copied with its parameters and attributes into a graph that has nothing else: the
-arguments of its kernel are those of the capture, in the memory of the capture.
+arguments of its kernel are those of the capture, in the memory of the capture. The body of a child
+graph is a graph whose nodes are copied likewise. The driver copies no conditional node: from the
+kernels that set the conditions to the last such node, the graph's own executable runs, in which
+all other nodes are disabled.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.nodes import type_of
+from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
 from cgtool.observe.compiled_code import pause_in_compiled_code
@@ -165,17 +168,40 @@ class CudaStepper(Stepper):
             (number[source], number[target]) for source, target, _ in graph_edges(int(template))
         ]
         self._stream = cu.CUstream(stream.cuda_stream)
-        self._graphs: list[Any] = []
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
+        kinds = [*map(type_of, handles)]
+        self._together = self._run_together(kinds) if "conditional" in kinds else range(0)
         self._executables = [
-            self._executable(node, handle, context) for node, handle in enumerate(handles)
+            None if node in self._together else self._executable(node, handle, context, stream)
+            for node, handle in enumerate(handles)
         ]
 
-    def _executable(self, node: int, handle: int, context: Any) -> Any:
-        """The node alone; None if there is nothing to launch."""
+    def _run_together(self, kinds: list[str]) -> range:
+        """The nodes that the graph's own executable runs in one launch. A condition is only defined
+        in the launch in which a kernel sets it: one directly before the node."""
+        conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
+        begin = min(conditional[0], *(a for a, b in self.edges if b in conditional), len(kinds))
+        nodes = range(begin, conditional[-1] + 1)
+        fixed = [k for at, k in enumerate(kinds) if at not in nodes and k not in _WORK]
+        if fixed:
+            why = f"it is not run, because no launch can leave out a node of type {fixed[0]}"
+        elif self._own() is None:
+            why = "it is not run, because the executable of the graph is unknown (PyTorch 2.8)"
+        else:
+            why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
+        self.whole |= dict.fromkeys(conditional, f"the driver copies no conditional node: {why}")
+        return range(0) if fixed or self._own() is None else nodes
+
+    def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
+        """The node alone, or a stepper of its body; None if there is nothing to launch."""
         kind = type_of(handle)
-        if kind == "empty":
+        if kind == "empty" or node in self.whole:
             return None
+        if kind == "child":
+            body = CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
+            if not body.whole:
+                return body
+            body.close()
         copy = _COPIES.get(kind)
         if copy is None:
             self.whole[node] = f"the driver copies no node of type {kind}"
@@ -210,39 +236,61 @@ class CudaStepper(Stepper):
     def _switches_off(self) -> Any:
         """The executable of the graph, all of whose nodes do nothing now; None where that cannot
         be."""
-        if self._graph is None or not all(type_of(each) in _WORK for each in self._handles):
+        executable = self._own()
+        if executable is None or not all(type_of(each) in _WORK for each in self._handles):
             return None
-        try:
-            executable = cu.CUgraphExec(int(self._graph.raw_cuda_graph_exec()))
-        except (AttributeError, RuntimeError):
-            return None  # PyTorch 2.8; or a graph that was not instantiated
         self._switch(executable, 0)
         return executable
 
+    def _own(self) -> Any:
+        """The executable of the graph; None in PyTorch 2.8, or if it was not instantiated."""
+        try:
+            return cu.CUgraphExec(int(self._graph.raw_cuda_graph_exec()))
+        except (AttributeError, RuntimeError):
+            return None
+
     def _switch(self, executable: Any, on: int) -> None:
-        for handle in self._handles:
-            if type_of(handle) == "empty":
+        """Let all nodes but those that run together do nothing, or work again."""
+        for number, handle in enumerate(self._handles):
+            if number in self._together or type_of(handle) == "empty":
                 continue
             node = cu.CUgraphNode(handle)
             check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        if node in self._together:
+            return []
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
     def run(self, node: int) -> None:
         executable = self._executables[node]
-        if executable is None:
-            return
         try:
-            check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
-            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+            if isinstance(executable, CudaStepper):
+                executable.step()
+            elif executable is not None:
+                self._launch(executable)
+            elif node == self._together.stop - 1:
+                own = self._own()
+                self._switch(own, 0)
+                self._launch(own)
+                self._switch(own, 1)
+        except StepFailedError as error:
+            raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
         except DriverError as error:
-            raise StepFailedError(node, error) from error
+            nodes = self._together
+            where = f", in one launch of nodes {nodes[0]} to {nodes[-1]}" if node in nodes else ""
+            raise StepFailedError(node, RuntimeError(f"{error}{where}")) from error
+
+    def _launch(self, executable: Any) -> None:
+        check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
+        check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
 
     def close(self) -> None:
         """Free the executables."""
         for executable in self._executables:
-            if executable is not None:
+            if isinstance(executable, CudaStepper):
+                executable.close()
+            elif executable is not None:
                 cu.cuGraphExecDestroy(executable)
         self._executables = [None] * self.count
 

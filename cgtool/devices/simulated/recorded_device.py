@@ -11,6 +11,8 @@ from cgtool.devices.simulated.device import SimulatedDevice, contents_of
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.devices.simulated.stepping import SimulatedStepper
+from cgtool.devices.stepping import StepFailedError
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
 from cgtool.model.journal import PoolSizes
@@ -20,7 +22,9 @@ from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.allocator import pool_sizes
+from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import no_torch_function
 
 
 class _Watch:
@@ -58,6 +62,39 @@ class _ProgramGraph(CUDAGraph):
 
     def replay(self) -> None:
         super().replay()
+
+    def _step(self, replay: Callable[[Any], None], stepper: SimulatedStepper) -> None:
+        """Replay nothing, then run the nodes one at a time."""
+        whole, self._graph = self._graph, SimulatedGraph()
+        try:
+            replay(self)
+        finally:
+            self._graph = whole
+        with unobserved(), no_torch_function(), stepper.running():
+            for node in range(stepper.count):
+                try:
+                    stepper.run(node)
+                except (IndexError, RuntimeError) as error:
+                    raise StepFailedError(node, error) from error
+
+    def _stepper(self) -> SimulatedStepper:
+        if self._graph is None or not self._graph.nodes:
+            raise RuntimeError("it has no nodes")
+        return SimulatedStepper(self._graph)
+
+
+class _SteppedGraph:
+    def __init__(self, graph: _ProgramGraph) -> None:
+        self._stepper = graph._stepper()
+
+    def step(self, replay: Callable[[Any], None], graph: _ProgramGraph, *, is_idle: bool) -> None:
+        graph._step(replay, self._stepper)
+
+    def evidence(self, node: int) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is left."""
 
 
 class SimulatedRecordedDevice:
@@ -106,6 +143,9 @@ class SimulatedRecordedDevice:
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         return pool_sizes(pools)
+
+    def step_graphs(self, patches: Patches) -> Callable[[Any], _SteppedGraph]:
+        return _SteppedGraph
 
     def time_replays(self, *_args: Any) -> None:
         """Nothing runs on a GPU."""

@@ -4,15 +4,15 @@ iteration under a recorder, next to a replay that is stepped."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, Followed
-from cgtool.devices.stepping import launched_results
+from cgtool.devices.stepping import Stepper, launched_results
 from cgtool.jobs.verify.differences import apart, difference
 from cgtool.jobs.verify.evidence import Key, Results, Trial
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
@@ -21,7 +21,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.raw_tensors import copies, is_finite, raw
+from cgtool.observe.raw_tensors import copies, is_finite, raw, unchanged
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 _TRIES = 3
@@ -99,6 +99,21 @@ def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Findi
     return finding
 
 
+def _next_results(stepper: Stepper, last_nodes: Iterator[int]) -> Copies:
+    """What is in the memory that the next op will write."""
+    node = next(last_nodes, None)
+    return {} if node is None else copies(dict(stepper.written(node)))
+
+
+def _pairs(captured: Sequence[OpCall], eager: Sequence[OpCall]) -> dict[int, int]:
+    """The ops of a capture that an eager run has too, and which one of it that is."""
+    ones, others = ([(call.name, call.chain[:1]) for call in calls] for calls in (captured, eager))
+    if ones == others:
+        return {number: number for number in range(len(ones))}
+    blocks = SequenceMatcher(None, ones, others, autojunk=False).get_matching_blocks()
+    return {one + at: other + at for one, other, size in blocks for at in range(size)}
+
+
 class Parting(NamedTuple):
     """Where replay and eager first differ."""
 
@@ -129,6 +144,7 @@ class _Seen(NamedTuple):
     """Among all ops of the capture."""
     node: tuple[int, int]
     results: Named
+    """But for those of which no bit has changed: they are nothing that the op computed."""
 
 
 class Divergence:
@@ -147,15 +163,28 @@ class Divergence:
             for stepper in self.followed.steppers:
                 stepper.step()
             values = self.runner.write_inputs(trial, number + 1, values)
+        self.runner.spoil_results()
         first = 0
         for graph, stepper in enumerate(self.followed.steppers):
-            numbers = {node: first + at for at, (_, node) in enumerate(stepper.ops)}
+            stepper.clear()
+            numbers = {
+                node: first + at for at, (_, node) in enumerate(stepper.ops) if node is not None
+            }
             first += len(stepper.ops)
+            last_nodes = iter(numbers)
+            before = _next_results(stepper, last_nodes)
             with stepper.running():
                 for node in range(stepper.count):
                     stepper.run(node)
-                    if (at := numbers.get(node)) is not None:
-                        yield _Seen(self.ops[at], at, (graph, node), stepper.written(node))
+                    if (at := numbers.get(node)) is None:
+                        continue
+                    results = [
+                        (name, tensor)
+                        for name, tensor in stepper.written(node)
+                        if not unchanged(before[name], tensor)
+                    ]
+                    yield _Seen(self.ops[at], at, (graph, node), results)
+                    before = _next_results(stepper, last_nodes)
 
     def find(
         self, trial: Trial, iteration: int, relative: float | None, key: Key | None = None
@@ -163,61 +192,73 @@ class Divergence:
         """The first op of an iteration (from 0) whose results differ, and how.
 
         ``relative``: the largest difference, over the largest magnitude, that counts as noise; None
-        for that of other kernels, by the type.
-        ``key``: a tensor that has differed: if it does again and all ops agree, that is said too.
-        Without it, None if nothing differs.
+        for that of other kernels, by the type. ``key``: a tensor that has differed: if it does
+        again and all ops agree, that is said too. Without it, None if all that the iteration leaves
+        is equal.
         """
         results, eager = _eager(self.runner, trial, iteration, _Keeper(self.runner.target.device))
-        eager_left = self._left(results, key)
-        kept = eager.results
+        kept, left = eager.results, self._left(results, key)
         noise: Sequence[tuple[OpCall, Noise]] = ()
+        noise_left: Noise = {}
         if relative or key is None:
-            noise = _eager(self.runner, trial, iteration, partial(_differences, kept))[1].results
+            results, again = _eager(self.runner, trial, iteration, partial(_differences, kept))
+            noise = again.results
+            noise_left = _differences([(kept[0][0], left)], 0, [*self._left(results, key).items()])
+        pairs = _pairs(self.ops, [call for call, _ in kept])
+        parting: Parting | None = None
+        equal = -1
+        """The last op with equal results."""
         for seen in self._stepped(trial, iteration):
-            if seen.number >= len(kept) or seen.call.name != kept[seen.number][0].name:
-                break
-            if seen.call.name.startswith(UNINITIALIZED):
+            at = pairs.get(seen.number)
+            if parting is not None or at is None or seen.call.name.startswith(UNINITIALIZED):
                 continue
-            known = noise[seen.number][1] if seen.number < len(noise) else {}
-            how = _how_apart(seen.results, kept[seen.number][1], known, relative)
-            if how is not None:
-                return _parting(seen.call, seen.number, self.followed.record, how, seen.node)
-        if (other := self._other_path(eager)) is not None:
-            return other
-        if key is None:
+            known = noise[at][1] if at < len(noise) else {}
+            how = _how_apart(seen.results, kept[at][1], known, relative)
+            if how is None:
+                equal = seen.number
+                continue
+            parting = self._other_path(eager, pairs, equal, seen.number) or _parting(
+                seen.call, seen.number, self.followed.record, how, seen.node
+            )
+        left_now = self._left(results_of(self.followed.run), key)
+        differs = _how_apart([*left_now.items()], left, noise_left, relative)
+        if key is None and differs is None:
             return None
-        replay_left = self._left(results_of(self.followed.run), key)
-        if eager_left and replay_left and _how_apart(replay_left, dict(eager_left), {}, relative):
+        if parting is None:
+            parting = self._other_path(eager, pairs, equal, len(self.ops))
+        if parting is None and differs is not None:
             return Parting(None, "every op that PyTorch dispatches has equal results")
-        return _NOT_REPRODUCED
+        return parting or _NOT_REPRODUCED
 
-    def _left(self, results: Results, key: Key | None) -> Named:
-        """A copy of a tensor as an iteration left it."""
-        kind, name = key or ("", "")
-        if kind == "state":
-            tensor = dict(self.runner.inputs).get(name)
-            if tensor is None:
-                tensor = state_of(self.runner.target.workload).get(name)
-        else:
-            tensor = results.get((kind, name))
-        return [] if tensor is None else [*copies({name: tensor}).items()]
+    def _left(self, results: Results, key: Key | None) -> Copies:
+        """A copy of a tensor as an iteration left it, or of all."""
+        now = dict(results)
+        for name, tensor in (*state_of(self.runner.target.workload).items(), *self.runner.inputs):
+            now["state", name] = tensor
+        wanted = now if key is None else {key: now[key]} if key in now else {}
+        return copies({" of ".join(each): tensor for each, tensor in wanted.items()})
 
-    def _other_path(self, eager: ResultRecorder[Any]) -> Parting | None:
-        """The first op at which eager does not run what the capture ran; None if all have the same
-        names."""
-        ran = [call for call, _ in eager.results]
-        for number, (call, eager_call) in enumerate(zip_longest(self.ops, ran)):
-            if call is not None and eager_call is not None and call.name == eager_call.name:
-                continue
-            captured = "the capture ends before it"
-            if call is not None:
-                captured = f"the capture ran {call.name}"
-            if eager_call is None:
-                how = f"{captured}, eager ends before it"
-                return _parting(call, number, self.followed.record, how, self._last_node(number))
-            how = f"eager runs {eager_call.name}, {captured}"
-            return _parting(eager_call, number, eager.record, how)
-        return None
+    def _other_path(
+        self, eager: ResultRecorder[Any], pairs: Mapping[int, int], after: int, before: int
+    ) -> Parting | None:
+        """The first op between two of the capture that eager runs and the capture did not, or that
+        the capture ran alone."""
+        calls = [call for call, _ in eager.results]
+        begin, end = pairs.get(after, -1) + 1, pairs.get(before, len(calls))
+        alone = next((at for at in range(after + 1, before) if at not in pairs), None)
+        ran = "the capture ends before it"
+        if after + 1 < len(self.ops):
+            ran = f"the capture ran {self.ops[after + 1].name}"
+        others = set(range(begin, end)) - set(pairs.values())
+        if others:
+            call = calls[min(others)]
+            how = f"eager runs {call.name}, {ran}"
+            return _parting(call, min(others), eager.record, how)
+        if alone is None:
+            return None
+        call = self.ops[alone]
+        how = f"the capture ran {call.name}, eager does not"
+        return _parting(call, alone, self.followed.record, how, self._last_node(alone))
 
     def _last_node(self, number: int) -> tuple[int, int] | None:
         """The last node of an op, by its number among all."""

@@ -22,12 +22,17 @@ from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Capture, Node
 from cgtool.model.finding import Finding
-from cgtool.observe.raw_tensors import copies, unchanged
+from cgtool.observe.raw_tensors import arithmetic, copies, dense, held, unchanged, write
 
 _BASES = 3
 """Runs in the order of capture: what differs between them is added up in any order."""
 _SEED = 20
+_SCALE = 0.75
+"""State is scaled before each run: what an earlier replay has left in a buffer is then not what
+this one writes there. Below 1, so that probabilities stay probabilities."""
 _SHOWN = 3
+
+_SCALED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Results = Mapping[Key, torch.Tensor]
 
@@ -107,10 +112,15 @@ class Orders:
         for stepper in self._steppers:
             stepper.clear()
         runner.begin_replay(self._trial)
+        state = state_of(target.workload)
+        with arithmetic():
+            for tensor in map(held, (*state.values(), *(each for _, each in runner.arguments))):
+                if tensor.dtype in _SCALED and tensor.layout == torch.strided:
+                    write(tensor, dense(tensor.detach()) * _SCALE)
         for graph, stepper in enumerate(self._steppers):
             stepper.step(orders.get(graph))
-        state = {("state", name): tensor for name, tensor in state_of(target.workload).items()}
-        return copies({**results_of(target.session), **state})
+        after = {("state", name): tensor for name, tensor in state.items()}
+        return copies({**results_of(target.session), **after})
 
 
 def race(capture: Capture, missing: MissingEdge) -> Finding:

@@ -195,10 +195,14 @@ class TrialRunner:
         wherever the graphs must write: a sentinel after a replay was not overwritten by it."""
         self._restore_end()
         self._start.restore_contents()
+        self.spoil_results()
+        return self._begin(trial)
+
+    def spoil_results(self) -> None:
+        """Write a sentinel to what a replay must write."""
         with raw():
             for tensor in self._graph_tensors:
                 fill_sentinel(tensor)
-        return self._begin(trial)
 
     def _begin(self, trial: Trial) -> Values:
         if trial.seed is not None:

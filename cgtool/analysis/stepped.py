@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +23,8 @@ from cgtool.model.capture import (
 )
 from cgtool.model.finding import Code, Finding, NodeValues
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _ROWS = 64
 """Of the table by module, if the depth is not given."""
 _DEEPEST = 12
@@ -60,20 +64,25 @@ class ModuleValues(msgspec.Struct, frozen=True):
 def values_by_module(values: Iterable[NodeValues], depth: int | None) -> list[ModuleValues]:
     """In the order of the first node, with so many levels of the path of a module; by default as
     many as fit a few screens."""
-    deeper = [] if depth is not None else range(2, _DEEPEST)
-    groups = _by_module(values, depth or 1)
-    for levels in deeper:
-        more = _by_module(values, levels)
-        if len(more) > _ROWS:
+
+    def by_module(depth: int) -> dict[tuple[str, str], list[NodeValues]]:
+        groups = defaultdict(list)
+        for each in values:
+            groups[each.graph, module_at_depth(each.module, depth)].append(each)
+        return groups
+
+    groups = as_deep_as_fits(by_module, _ROWS) if depth is None else by_module(depth)
+    return [_module(*key, group) for key, group in groups.items()]
+
+
+def as_deep_as_fits(by_module: Callable[[int], dict[Key, Value]], rows: int) -> dict[Key, Value]:
+    """The rows of a table by module: with as many levels of their paths as give no more rows."""
+    groups = by_module(1)
+    for depth in range(2, _DEEPEST):
+        deeper = by_module(depth)
+        if len(deeper) > rows:
             break
-        groups = more
-    return [_module(graph, module, group) for (graph, module), group in groups.items()]
-
-
-def _by_module(values: Iterable[NodeValues], depth: int) -> dict[tuple[str, str], list[NodeValues]]:
-    groups: dict[tuple[str, str], list[NodeValues]] = {}
-    for each in values:
-        groups.setdefault((each.graph, module_at_depth(each.module, depth)), []).append(each)
+        groups = deeper
     return groups
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     screen.labeled(_sides(report))
     screen.labeled((("note", note) for note in report.notes), WARNING)
     if (values := report.values) is not None:
-        style = WARNING if values.different else GOOD
+        style = WARNING if values.first else GOOD
         screen.labeled([("values", cut(values.summary, 6 * _LONGEST))], style)
         screen.table("Values by module", VALUES, values.modules, name="values")
     if report.program:
@@ -196,8 +197,7 @@ VALUES: Sequence[Column[ModuleDifference]] = (
     Column(
         "difference",
         "relative",
-        lambda share: "—" if share is None else f"{share:.2g}",
-        numeric=True,
+        lambda share: "—" if share == math.inf else f"{share:.2g}",
         explanation="largest, of least, largest, mean and norm, as a share of the largest number",
     ),
 )

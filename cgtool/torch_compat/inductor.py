@@ -112,7 +112,7 @@ def written_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, t
     changed = (*getattr(kernel, "mutated_arg_names", ()),)
     for name, value in zip(getattr(kernel.fn, "arg_names", ()), args, strict=False):
         is_written = name.startswith(("out_ptr", "in_out_ptr")) or name in changed
-        if is_written and isinstance(value, torch.Tensor):
+        if is_written and isinstance(value, torch.Tensor) and value.numel():
             yield name, value
 
 

@@ -263,37 +263,26 @@ def test_diff_names_the_first_op_that_writes_other_values(tmp_path):
     assert (code, first["op"], first["module"], values["inexact"]) == (1, "addmm", "2", None)
     assert not any(each["beyond_rounding"] for each in values["changes"])
     assert "values differ from addmm" in report["summary"]
-    assert "a parameter or an input differs" in values["summary"]
+    assert "A parameter or an input differs" in values["summary"]
 
 
 def test_other_types_are_compared_up_to_rounding(tmp_path):
-    a, half = (
-        saved(tmp_path, "a.cgt", MODEL),
-        MODEL.replace("to(device), (", "to(device).half(), ("),
-    )
-    half = half.replace("4),)", "4).half(),)")
+    a = saved(tmp_path, "a.cgt", MODEL)
+    half = MODEL.replace("to(device), (", "to(device).half(), (").replace("4),)", "4).half(),)")
     _, report = diff(tmp_path, a, saved(tmp_path, "half.cgt", half))
     assert report["values"]["inexact"] == "float32 in A is float16 in B"
-    assert report["values"]["different"] is False
+    assert (report["values"]["first"], report["different"]) == (None, True)
     assert 0 < max(each["relative"] for each in report["values"]["changes"]) < 0.01
     scaled = half.replace("    return", "    model[2].weight.data *= 1.5\n    return")
     code, report = diff(tmp_path, a, saved(tmp_path, "scaled.cgt", scaled))
-    assert (code, report["values"]["different"]) == (1, True)
+    assert (code, report["values"]["first"]["op"]) == (1, "addmm")
     assert "first node 2 of forward, addmm" in report["values"]["summary"]
 
 
 def test_values_of_one_side_are_not_compared(tmp_path):
     a = saved(tmp_path, "a.cgt", MODEL)
-    done = run_cgtool(
-        "capture",
-        "entry.py:build",
-        "--device",
-        "simulated",
-        "-o",
-        "b.cgt",
-        cwd=tmp_path,
-        timeout=300,
-    )
+    command = ("capture", "entry.py:build", "--device", "simulated", "-o", "b.cgt")
+    done = run_cgtool(*command, cwd=tmp_path, timeout=300)
     code, report = diff(tmp_path, a, "b.cgt")
     assert (done.returncode, code, report["values"]) == (0, 0, None)
     assert "values are not compared: the capture B has none" in report["notes"]

@@ -126,7 +126,7 @@ def compare_nodes(a: Capture, b: Capture, *, names: tuple[str, str]) -> tuple[Di
     diff = Diff(
         sentence(graphs, changes, lines, rows, figures, values),
         any(matched.different for matched in graphs)
-        or (values is not None and values.different)
+        or (values is not None and values.first is not None)
         or any(row.judged and row.a != row.b for row in figures),
         _side(a, names[0]),
         _side(b, names[1]),

@@ -255,8 +255,8 @@ def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
 
 
 def _values(values: ValuesDiff | None) -> Iterator[Clause]:
-    if values is not None and values.different:
-        first = next(each for each in values.changes if not values.inexact or each.beyond_rounding)
+    first = None if values is None else values.first
+    if values is not None and first is not None:
         line = f" at {first.line}" if first.line else ""
         yield len(values.changes), f"values differ from {first.op}{line} on"
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter, itemgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.graph.places import Place, Places, file_line
-from cgtool.analysis.stepped import node_name
+from cgtool.analysis.graph.places import Places, file_line
+from cgtool.analysis.stepped import as_deep_as_fits, node_name
 from cgtool.analysis.units import count_text, figure_text
-from cgtool.model.capture import Capture, Graph, Node, TensorValues
+from cgtool.model.capture import Capture, Node, TensorValues
 
 _FORMATS = {
     "float64": (52, 2.2e-308, 1.797e308), "float32": (23, 1.2e-38, 3.402e38),
@@ -33,13 +36,10 @@ _ROUNDINGS, _TERMS = 2**10, 2**20
 sign add up as a random walk does: with the root of their number.
 A convolutional network in bfloat16 is 0.15 from float32 in backward, where sums cancel, a GPT-2 of
 12 layers 0.03."""
-_ROWS, _DEEPEST = 32, 12
-"""Of the table by module, and levels of its paths."""
+_ROWS = 32
+"""Of the table by module."""
 _NEARLY = 0.99
 """Of the largest number. Masks hold that instead of an infinity, and each type has another one."""
-
-Pairs = Sequence[tuple[TensorValues, TensorValues]]
-"""The tensors that an op has written in A and in B."""
 
 
 class OpDifference(msgspec.Struct, frozen=True):
@@ -56,10 +56,10 @@ class OpDifference(msgspec.Struct, frozen=True):
     values_a: TensorValues
     """Of the tensor that differs most."""
     values_b: TensorValues
-    relative: float | None
+    relative: float
     """The largest difference of those figures, as a share of the largest number, the mean's of the
     root of the mean square (or of the type's smallest normal number, below which it is coarser).
-    None where shapes, NaNs or infinities differ."""
+    Infinite, null in JSON, where shapes, NaNs or infinities differ."""
     beyond_rounding: bool
     changed: bool
     """Whether the node itself is another one: its kernel, launch, shape or arguments."""
@@ -77,16 +77,16 @@ class ModuleDifference(msgspec.Struct, frozen=True):
     op: str
     """The first one."""
     line: str
-    relative: float | None
-    """The largest; None if there is none for one op."""
+    relative: float
+    """The largest."""
 
 
 class ValuesDiff(msgspec.Struct, frozen=True):
     """The values of the ops that both captures have."""
 
     summary: str
-    different: bool
-    """Whether an op writes other bits; where those are not compared, beyond rounding."""
+    first: OpDifference | None
+    """The first op that writes other bits; where those are not compared, beyond rounding."""
     inexact: str | None
     """Why bits are not compared; None if they are."""
     tolerance: float
@@ -94,7 +94,7 @@ class ValuesDiff(msgspec.Struct, frozen=True):
     ops: int
     """That were compared."""
     changes: tuple[OpDifference, ...]
-    """In the order of A."""
+    """All that write other bits, in order."""
     modules: tuple[ModuleDifference, ...]
 
 
@@ -103,230 +103,189 @@ def compare_values(a: Capture, b: Capture, graphs: Sequence[Matched]) -> ValuesD
     ops = [(matched, *pair) for matched in graphs for pair in _pairs(matched)]
     if not ops:
         return None
-    tensors = [list(zip(before.values, after.values, strict=False)) for _, before, after in ops]
-    types = {(x.dtype, y.dtype) for pairs in tensors for x, y in pairs if x.is_floating}
+    types = {
+        (x.dtype, y.dtype)
+        for _, before, after in ops
+        for x, y in zip(before.values, after.values, strict=False)
+        if x.is_floating
+    }
     inexact = _inexact(a, b, types)
-    known = {each for pair in types for each in pair}
-    tolerance = rounding(known, simulated=a.environment.simulated)
+    tolerance = _rounding(chain.from_iterable(types), simulated=a.environment.simulated)
     places = Places(b)
-    judged = [
-        _change(matched, before, after, pairs, places.of(after), node_name(b, after), tolerance)
-        for (matched, before, after), pairs in zip(ops, tensors, strict=True)
-    ]
-    changes = tuple(each for each in judged if each is not None)
-    modules: list[ModuleDifference] = []
-    for depth in range(1, _DEEPEST):
-        rows: dict[tuple[str, str], list[OpDifference | None]] = defaultdict(list)
+    judged: list[OpDifference | None] = []
+    for matched, before, after in ops:
+        pairs = zip(before.values, after.values, strict=False)
+        different = [(_relative(*pair), pair) for pair in pairs if not _same(*pair)]
+        if not different:
+            judged.append(None)
+            continue
+        relative, most = max(different, key=itemgetter(0))
+        place = places.of(after)
+        judged.append(
+            OpDifference(
+                matched.graph.name,
+                before.id,
+                after.id,
+                place.short_op or node_name(b, after),
+                place.module_at(),
+                file_line(place.line),
+                *most,
+                relative,
+                relative > tolerance,
+                (before.id, after.id) in matched.changed,
+            )
+        )
+
+    def by_module(depth: int) -> dict[tuple[str, str], list[OpDifference | None]]:
+        rows = defaultdict(list)
         for (matched, _, after), change in zip(ops, judged, strict=True):
             rows[matched.graph.name, places.of(after).module_at(depth)].append(change)
-        more = list(_modules(rows))
-        if len(more) > _ROWS:
-            break
-        modules = more
-    shown = [each for each in changes if inexact is None or each.beyond_rounding]
-    equal = judged.index(shown[0]) if shown else len(ops)
-    return ValuesDiff(
-        " ".join(
-            _sentences(
-                changes, shown, ops=len(ops), equal=equal, inexact=inexact, tolerance=tolerance
-            )
-        ),
-        bool(shown),
+        return {key: changes for key, changes in rows.items() if any(changes)}
+
+    modules = as_deep_as_fits(by_module, _ROWS)
+    changes = tuple(filter(None, judged))
+    counted = [each for each in changes if inexact is None or each.beyond_rounding]
+    diff = ValuesDiff(
+        "",
+        counted[0] if counted else None,
         inexact,
         tolerance,
         len(ops),
         changes,
-        tuple(modules),
+        tuple(_module(*key, rows) for key, rows in modules.items()),
+    )
+    equal = judged.index(diff.first) if diff.first else len(ops)
+    same_nodes = not any(matched.nodes.added or matched.nodes.removed for matched in graphs)
+    return replace(diff, summary=" ".join(_sentences(diff, len(counted), equal, same_nodes)))
+
+
+def _module(graph: str, module: str, ops: Sequence[OpDifference | None]) -> ModuleDifference:
+    changes = [*filter(None, ops)]
+    beyond = sum(each.beyond_rounding for each in changes)
+    most = max(each.relative for each in changes)
+    first = changes[0]
+    return ModuleDifference(
+        graph, module, len(ops), len(changes), beyond, first.op, first.line, most
     )
 
 
-def rounding(types: Iterable[str], *, simulated: bool) -> float:
-    """The largest ``OpDifference.relative`` that rounding explains: results are rounded to the
-    coarsest of the types, sums are kept in float32, of float64 in that."""
-    bits = [_FORMATS[each][0] for each in types if each in _FORMATS]
-    coarsest, sums = min(bits, default=23), 52 if min(bits, default=23) == 52 else 23
+def _rounding(types: Iterable[str], *, simulated: bool) -> float:
+    """Results are rounded to the coarsest of the types; sums are kept in float32, those of float64
+    in that."""
+    coarsest = min((_FORMATS[each][0] for each in types if each in _FORMATS), default=23)
+    sums = max(coarsest, 23)
     if coarsest == 23 and not simulated:
         coarsest = _TF32_BITS
-    return float(math.sqrt(_ROUNDINGS) * 2**-coarsest + math.sqrt(_TERMS) * 2**-sums)
+    return math.sqrt(_ROUNDINGS) * math.ldexp(1, -coarsest) + math.sqrt(_TERMS) * math.ldexp(
+        1, -sums
+    )
 
 
 def _inexact(a: Capture, b: Capture, types: Iterable[tuple[str, str]]) -> str | None:
-    names = ["torch", "cuda_runtime", "cpu" if a.environment.simulated else "device"]
-    for name in names:
+    for name in ("torch", "cuda_runtime", "cpu" if a.environment.simulated else "device"):
         before, after = (getattr(each.environment, name) for each in (a, b))
         if before != after:
             return f"{name.replace('_', ' ')} is {before} in A and {after} in B"
-    other = next((pair for pair in sorted(types) if pair[0] != pair[1]), None)
-    return None if other is None else f"{other[0]} in A is {other[1]} in B"
+    others = (f"{x} in A is {y} in B" for x, y in sorted(types) if x != y)
+    return next(others, None)
 
 
 def _pairs(matched: Matched) -> Iterator[tuple[Node, Node]]:
     """The nodes with the values of one op in A and B. An op may have other kernels, of which other
     ones match: what counts is that one of its nodes does."""
-    if matched.a is None or matched.b is None:
+    graphs = [graph for graph in (matched.a, matched.b) if graph is not None]
+    seen = [{_op(node): node for node in graph.nodes if node.values} for graph in graphs]
+    if len(seen) < 2 or not all(seen):
         return
-    ours, theirs = _values_of(matched.a), _values_of(matched.b)
-    if not (ours and theirs):
-        return
-    for left, right in sorted(matched.nodes.matched):
-        before = ours.pop(_op(matched.a.nodes[left]), None)
-        after = theirs.pop(_op(matched.b.nodes[right]), None) if before is not None else None
-        if before is not None and after is not None:
-            yield before, after
+    for pair in sorted(matched.nodes.matched):
+        calls = [_op(graph.nodes[node]) for graph, node in zip(graphs, pair, strict=True)]
+        if calls[0] in seen[0] and calls[1] in seen[1]:
+            yield seen[0].pop(calls[0]), seen[1].pop(calls[1])
 
 
 def _op(node: Node) -> tuple[str, int]:
     return ("node", node.id) if node.call is None else ("call", node.call)
 
 
-def _values_of(graph: Graph) -> dict[tuple[str, int], Node]:
-    return {_op(node): node for node in graph.nodes if node.values}
-
-
-def _change(
-    matched: Matched,
-    before: Node,
-    after: Node,
-    pairs: Pairs,
-    place: Place,
-    name: str,
-    tolerance: float,
-) -> OpDifference | None:
-    different = [(_relative(*pair), pair) for pair in pairs if not _same(*pair)]
-    if not different:
-        return None
-    relative, most = max(different, key=lambda each: math.inf if each[0] is None else each[0])
-    return OpDifference(
-        matched.graph.name,
-        before.id,
-        after.id,
-        place.short_op or name,
-        place.module_at(),
-        file_line(place.line),
-        *most,
-        relative,
-        relative is None or relative > tolerance,
-        (before.id, after.id) in matched.changed,
-    )
-
-
 def _same(before: TensorValues, after: TensorValues) -> bool:
     return (before.dtype, before.shape, before.digest) == (after.dtype, after.shape, after.digest)
 
 
-def _relative(before: TensorValues, after: TensorValues) -> float | None:
+def _relative(*pair: TensorValues) -> float:
     """See ``OpDifference.relative``. Integers follow from rounding too: an argmax, a mask."""
+    before, after = pair
     if before.shape != after.shape:
-        return None
-    if not (before.is_floating and after.is_floating):
+        return math.inf
+    formats = [_FORMATS.get(each.dtype, _FORMATS["float64"]) for each in pair]
+    ends = [[abs(each.minimum or 0.0), abs(each.maximum or 0.0)] for each in pair]
+    masks = [max(end) > _NEARLY * most for end, (_, _, most) in zip(ends, formats, strict=True)]
+    if any(masks) or not (before.is_floating and after.is_floating):
         return 0.0
-    if _is_mask(before) or _is_mask(after):
-        return 0.0
-    for x, y in ((before.nans, after.nans), (before.infinities, after.infinities)):
-        if bool(x) != bool(y):
-            return None
-    if None in (before.minimum, after.minimum):
-        return None if before.minimum != after.minimum else 0.0
-    low, high, mean, rms = zip(*map(_figures, (before, after)), strict=True)
-    normal = max(_FORMATS.get(each.dtype, _FORMATS["float64"])[1] for each in (before, after))
-    largest = max(normal, *map(abs, (*low, *high)))
-    shares: list[float] = [abs(x - y) / largest for x, y in (low, high)]
-    shares += [abs(x - y) / max(normal, *rms) for x, y in (mean, rms)]
-    return max(shares)
-
-
-def _is_mask(values: TensorValues) -> bool:
-    limit = _FORMATS.get(values.dtype, _FORMATS["float64"])[2]
-    ends = values.minimum or 0.0, values.maximum or 0.0
-    return max(map(abs, ends)) > _NEARLY * limit
-
-
-def _figures(values: TensorValues) -> tuple[float, float, float, float]:
-    rms = (values.norm or 0.0) / math.sqrt(values.finite or 1)
-    return values.minimum or 0.0, values.maximum or 0.0, values.mean or 0.0, rms
-
-
-def _modules(
-    rows: dict[tuple[str, str], list[OpDifference | None]],
-) -> Iterator[ModuleDifference]:
-    for (graph, module), ops in rows.items():
-        changes = [each for each in ops if each is not None]
-        if changes:
-            relatives = [each.relative for each in changes]
-            largest = (
-                None if None in relatives else max(each for each in relatives if each is not None)
-            )
-            beyond = sum(each.beyond_rounding for each in changes)
-            first = changes[0]
-            yield ModuleDifference(
-                graph, module, len(ops), len(changes), beyond, first.op, first.line, largest
-            )
+    kinds = [(each.nans > 0, each.infinities > 0, each.finite > 0) for each in pair]
+    if kinds[0] != kinds[1]:
+        return math.inf
+    normal = max(smallest for _, smallest, _ in formats)
+    rms = [(each.norm or 0.0) / math.sqrt(each.finite or 1) for each in pair]
+    largest, square = max(normal, *ends[0], *ends[1]), max(normal, *rms)
+    return max(
+        abs((before.minimum or 0.0) - (after.minimum or 0.0)) / largest,
+        abs((before.maximum or 0.0) - (after.maximum or 0.0)) / largest,
+        abs((before.mean or 0.0) - (after.mean or 0.0)) / square,
+        abs(rms[0] - rms[1]) / square,
+    )
 
 
 # --- in words
 
 
-def _sentences(
-    changes: Sequence[OpDifference],
-    shown: Sequence[OpDifference],
-    *,
-    ops: int,
-    equal: int,
-    inexact: str | None,
-    tolerance: float,
-) -> Iterator[str]:
-    """``shown``: the changes that count; ``equal``: the number of ops before them."""
-    rounded = f"what rounding explains ({tolerance:.2g} of the largest number)"
-    beyond = next((each for each in changes if each.beyond_rounding), None)
-    if shown:
-        first = shown[0]
-        yield f"{len(shown):,} of {count_text(ops, 'op')} write other values, first"
-        yield f"{_named(first)}: {_how(first)}."
-        yield _before(equal, inexact or first.changed)
-        yield from ["The node itself changed."] * first.changed
-        if beyond is not None and beyond is not first:
-            yield f"Beyond {rounded} first {_named(beyond)}: {_how(beyond)}."
-    elif changes:
-        most = max(changes, key=lambda each: each.relative or 0.0)
-        yield f"{count_text(ops, 'op')} agree up to {rounded}."
-        yield f"The largest difference: {_named(most)}, {_how(most)}."
+def _sentences(diff: ValuesDiff, count: int, equal: int, same_nodes: bool) -> Iterator[str]:
+    """``count``: the changes that count; ``equal``: ops before the first of them; ``same_nodes``:
+    whether no graph has others."""
+    ops, first = count_text(diff.ops, "op"), diff.first
+    rounded = f"what rounding explains ({diff.tolerance:.2g} of the largest number)"
+    beyond = next((each for each in diff.changes if each.beyond_rounding), None)
+    if first is not None:
+        before = f"{count_text(equal, 'op')} before it" if equal else "no op is before it"
+        yield f"{count:,} of {ops} write other values, first {_named(first)}"
+        yield f"({before}{' agree' * (equal > 0)})."
+        if first.changed:
+            yield "The node itself changed."
+        elif not diff.inexact and same_nodes:
+            yield "A parameter or an input differs, or it adds in any order, by atomics."
+        if beyond is None:
+            yield f"No difference is beyond {rounded}."
+        elif beyond is not first:
+            yield f"Beyond {rounded} first {_named(beyond)}."
+    elif diff.changes:
+        most = max(diff.changes, key=attrgetter("relative"))
+        yield f"{ops} agree up to {rounded}. The largest difference: {_named(most)}."
     else:
-        yield f"{count_text(ops, 'op')} write the same, bit for bit."
-    if shown and beyond is None:
-        yield f"No difference is beyond {rounded}."
-    if inexact:
-        yield f"Bits are not compared: {inexact}."
-
-
-def _before(equal: int, other_cause: object) -> str:
-    text = f"The {equal:,} ops before it write the same"
-    if equal < 2:
-        text = "The op before it writes the same" if equal else "No op is before it"
-    if other_cause:
-        return f"{text}."
-    return f"{text}: a parameter or an input differs, or it adds in any order, by atomics."
+        yield f"{ops} write the same, bit for bit."
+    if diff.inexact:
+        yield f"Bits are not compared: {diff.inexact}."
 
 
 def _named(change: OpDifference) -> str:
-    line = f" at {change.line}" if change.line else ""
-    return f"node {change.b} of {change.graph}, {change.op}{line} in {change.module}"
-
-
-def _how(change: OpDifference) -> str:
-    """``out float32[8,64], largest 5.542 → 5.561, norm 120.1 → 121.3 (0.34%)``."""
+    """``node 3 of forward, addmm at a.py:5 in mlp: out float32[8,64], norm 120.1 → 121.3``."""
     before, after = change.values_a, change.values_b
     rows = [
-        (name, text(getattr(before, field)), text(getattr(after, field)))
-        for name, field, text in _SHOWN
+        (name, _figure(getattr(before, field)), _figure(getattr(after, field)))
+        for name, field in _SHOWN
     ]
     figures = [f"{name} {x} → {y}" for name, x, y in rows if x != y]
-    types = before.type if before.type == after.type else f"{before.type} → {after.type}"
-    share = "" if change.relative is None else f" ({change.relative:.2g})"
-    return f"{after.name} {types}, {', '.join(figures) or 'in digits that are not shown'}{share}"
+    types = dict.fromkeys((before.type, after.type))
+    line = f" at {change.line}" if change.line else ""
+    return (
+        f"node {change.b} of {change.graph}, {change.op}{line} in {change.module}: {after.name} "
+        f"{' → '.join(types)}, {', '.join(figures) or 'in digits that are not shown'}"
+    )
 
 
 _SHOWN = (
-    ("least", "minimum", figure_text), ("largest", "maximum", figure_text),
-    ("mean", "mean", figure_text), ("norm", "norm", figure_text),
-    ("NaN", "nans", "{:,}".format), ("infinite", "infinities", "{:,}".format),
+    ("least", "minimum"), ("largest", "maximum"), ("mean", "mean"), ("norm", "norm"),
+    ("NaN", "nans"), ("infinite", "infinities"),
 )  # fmt: skip
+
+
+def _figure(value: float | None) -> str:
+    return f"{value:,}" if isinstance(value, int) else figure_text(value)

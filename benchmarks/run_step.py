@@ -55,7 +55,7 @@ def measured(folder: Path, replays: int, *options: str) -> tuple[dict[str, objec
 
     (folder / "engine.py").write_text(ENGINE)
     command = [sys.executable, "-m", "cgtool", "run", "-q", "-o", "a.cgt", *options]
-    environment = {**os.environ, "PYTHONPATH": sys.path[0]}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     began = time.perf_counter()
     done = subprocess.run(
         [*command, "engine.py", str(replays)],

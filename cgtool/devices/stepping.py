@@ -7,7 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,15 +32,24 @@ class StepFailedError(Exception):
         self.error = error
 
 
+class SteppedOp(NamedTuple):
+    """An op of a capture that launches work."""
+
+    call: OpCall
+    node: int | None
+    """Its last node; None if it has none of its own."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of what it writes."""
+
+
 class Stepper(ABC):
     """One graph whose nodes are launched alone, each after the one before has ended."""
 
     count: int
     """Nodes."""
     edges: Edges
-    ops: Sequence[tuple[OpCall, int | None]] = ()
-    """The ops that launch work, in the order in which they ran, each with its last node; None where
-    it has none."""
+    ops: Sequence[SteppedOp] = ()
+    """The ops that launch work, in the order in which they ran."""
 
     def __init__(self) -> None:
         self.whole: dict[int, str] = {}

@@ -64,6 +64,8 @@ COMPILATIONS = _point(
 """The context that is entered for each compilation, on the thread that compiles."""
 _KERNEL = _point(_HEURISTICS, "CachingAutotuner.run", "Triton kernels have no op")
 """Called by generated code for each Triton kernel."""
+_TRITON_KERNEL = LatePoint("triton.runtime.jit", "JITFunction.run")
+"""Called by a program for each kernel of its own."""
 COMPILERS = (
     LatePoint("triton", "compile"),
     LatePoint("triton.compiler", "compile"),
@@ -98,11 +100,16 @@ def fits(answer: Any) -> bool:
     return getattr(answer[0], "name", "SUCCESS") == "SUCCESS"
 
 
-def kernel_launch() -> PatchPoint | None:
-    """The method that generated code calls for each Triton kernel; None where none is loaded."""
-    owner, _, name = _KERNEL.path.partition(".")
-    kernel = getattr(sys.modules.get(_KERNEL.module), owner, None)
-    return PatchPoint(kernel, name) if hasattr(kernel, name) else None
+def kernel_launches() -> list[PatchPoint]:
+    """The methods that generated code and a program call for each Triton kernel, as far as they are
+    loaded."""
+    points: list[PatchPoint] = []
+    for module, path in (_KERNEL, _TRITON_KERNEL):
+        owner, _, name = path.partition(".")
+        kernel = getattr(sys.modules.get(module), owner, None)
+        if hasattr(kernel, name):
+            points.append(PatchPoint(kernel, name))
+    return points
 
 
 def written_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:

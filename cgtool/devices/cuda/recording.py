@@ -56,11 +56,10 @@ from cgtool.observe.ops import (
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key, op_watch
-from cgtool.torch_compat.inductor import kernel_launch
+from cgtool.torch_compat.inductor import kernel_launches
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     CALL_MODULE_CODE,
-    PatchPoint,
     current_graph_task,
     current_raw_stream,
     has_compiled,
@@ -120,10 +119,10 @@ class _Positions:
 
 @dataclass
 class _Launch:
-    """A Triton kernel that generated code launched."""
+    """A Triton kernel that a program or its generated code launched."""
 
     site: Site | None
-    """The line of the generated code."""
+    """The line of the generated code; None if the program itself launched it."""
     chain: tuple[Site, ...]
     launches: tuple[int, int]
 
@@ -309,7 +308,7 @@ class _NativeRecorder:
         return result
 
 
-@lru_cache(1)
+@lru_cache(2)
 def _watched_launch(native: Any, original: Callable[..., Any]) -> Any:
     return native.watched_launch(original)
 
@@ -415,8 +414,7 @@ class _Watch:
             # They are those of all modules, which Dynamo's guards see.
             recorder.hooks.__enter__()
             ends.append(partial(recorder.hooks.__exit__, None, None, None))
-        point = self._captures.launch_point()
-        if point is not None:
+        for point in kernel_launches():
             original = getattr(*point)
             setattr(*point, recorder.launching(original))
             ends.append(partial(setattr, *point, original))
@@ -505,7 +503,6 @@ class Captures:
         self.native: Any = None
         """The module of ``op_watch``, as soon as it is compiled."""
         self._settings: Any = None
-        self._launch_point: PatchPoint | None = None
         self.functions = FunctionTable()
         self.reader = GraphReader(self.functions, AddressBook(Trace(), (), (), ()))
         self.chains = Chains()
@@ -527,11 +524,6 @@ class Captures:
             return free_bytes()
         known: int | None = self.reader.native.free_bytes()
         return known
-
-    def launch_point(self) -> PatchPoint | None:
-        """``kernel_launch``, which is looked for until it is there."""
-        self._launch_point = self._launch_point or kernel_launch()
-        return self._launch_point
 
     def new_recorder(self) -> _Recorder | _NativeRecorder:
         """The recorder of the capture that a caller has begun."""

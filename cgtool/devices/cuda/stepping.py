@@ -27,7 +27,7 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, launched_results
+from cgtool.devices.stepping import StepFailedError, SteppedOp, Stepper, launched_results
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, op_name
@@ -35,7 +35,7 @@ from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.inductor import kernel_launch, written_arguments
+from cgtool.torch_compat.inductor import kernel_launches, written_arguments
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_at
 from cgtool.torch_compat.storages import Layout, extent
@@ -100,8 +100,7 @@ class GeneratedMemory:
         with contextlib.ExitStack() as entering:
             patches = entering.enter_context(Patches())
             pause_in_compiled_code(patches, op_key.paused, generated=False)
-            point = kernel_launch()
-            if point is not None:
+            for point in kernel_launches():
                 patches.wrap(*point, self._launch)
             entering.enter_context(op_key.watch(self._op))
             self._entered = entering.pop_all()
@@ -124,8 +123,8 @@ class GeneratedMemory:
     def _note(self, before: int, written: Iterable[tuple[str, torch.Tensor]]) -> None:
         last = self._count() - 1
         # Of ops that call each other, the innermost returns first.
-        if last >= before and last not in self._memory:
-            self._memory[last] = _memory_of(written)
+        if last >= before and last not in self._memory and (memory := _memory_of(written)):
+            self._memory[last] = memory
 
 
 def _memory_of(written: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
@@ -157,7 +156,10 @@ class CudaStepper(Stepper):
         Raises DriverError."""
         super().__init__()
         self._graph = graph
-        self.ops = [(op.call, op.node) for op in ops]
+        self.ops = [
+            SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
+            for op in ops
+        ]
         self._memory = {op.node: op.written for op in ops if op.node is not None} | dict(memory)
         self._device = stream.device
         self._pools = set(pools)

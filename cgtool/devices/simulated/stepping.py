@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
-from cgtool.devices.stepping import Stepper, launched_results
+from cgtool.devices.stepping import SteppedOp, Stepper, launched_results
 from cgtool.observe.effects import effect_of
 from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import is_emptied, strided_parts
@@ -31,9 +31,11 @@ class SimulatedStepper(Stepper):
                 self._steps.append([])
         node_of = {call: node for node, call in enumerate(calls)}
         self.ops = [
-            (step.call, node_of.get(id(step.call)))
+            SteppedOp(
+                step.call, node_of.get(id(step.call)), tuple(tuple(t.shape) for _, t in results)
+            )
             for step in graph.steps
-            if step.call is not None and _results(step)
+            if step.call is not None and (results := _results(step))
         ]
         # The generator of the CPU gives numbers in the order in which it is asked.
         drawing = [node for node in range(self.count) if any(map(_draws, self._steps[node]))]

@@ -105,12 +105,18 @@ def _next_results(stepper: Stepper, last_nodes: Iterator[int]) -> Copies:
     return {} if node is None else copies(dict(stepper.written(node)))
 
 
-def _pairs(captured: Sequence[OpCall], eager: Sequence[OpCall]) -> dict[int, int]:
+def _pairs(steppers: Sequence[Stepper], kept: Sequence[tuple[OpCall, Copies]]) -> dict[int, int]:
     """The ops of a capture that an eager run has too, and which one of it that is."""
-    ones, others = ([(call.name, call.chain[:1]) for call in calls] for calls in (captured, eager))
-    if ones == others:
-        return {number: number for number in range(len(ones))}
-    blocks = SequenceMatcher(None, ones, others, autojunk=False).get_matching_blocks()
+    captured = [
+        (op.call.name, op.call.chain[:1], op.shapes) for stepper in steppers for op in stepper.ops
+    ]
+    eager = [
+        (call.name, call.chain[:1], tuple(tuple(each.shape) for each in results.values()))
+        for call, results in kept
+    ]
+    if captured == eager:
+        return {number: number for number in range(len(eager))}
+    blocks = SequenceMatcher(None, captured, eager, autojunk=False).get_matching_blocks()
     return {one + at: other + at for one, other, size in blocks for at in range(size)}
 
 
@@ -153,7 +159,7 @@ class Divergence:
     def __init__(self, runner: TrialRunner, followed: Followed) -> None:
         self.runner = runner
         self.followed = followed
-        self.ops = [call for stepper in followed.steppers for call, _ in stepper.ops]
+        self.ops = [op.call for stepper in followed.steppers for op in stepper.ops]
         """Of the capture, in the order in which they ran."""
 
     def _stepped(self, trial: Trial, iteration: int) -> Iterator[_Seen]:
@@ -164,12 +170,12 @@ class Divergence:
                 stepper.step()
             values = self.runner.write_inputs(trial, number + 1, values)
         self.runner.spoil_results()
+        for stepper in self.followed.steppers:
+            stepper.clear()
         first = 0
         for graph, stepper in enumerate(self.followed.steppers):
-            stepper.clear()
-            numbers = {
-                node: first + at for at, (_, node) in enumerate(stepper.ops) if node is not None
-            }
+            ops = enumerate(stepper.ops, first)
+            numbers = {op.node: at for at, op in ops if op.node is not None}
             first += len(stepper.ops)
             last_nodes = iter(numbers)
             before = _next_results(stepper, last_nodes)
@@ -204,7 +210,7 @@ class Divergence:
             results, again = _eager(self.runner, trial, iteration, partial(_differences, kept))
             noise = again.results
             noise_left = _differences([(kept[0][0], left)], 0, [*self._left(results, key).items()])
-        pairs = _pairs(self.ops, [call for call, _ in kept])
+        pairs = _pairs(self.followed.steppers, kept)
         parting: Parting | None = None
         equal = -1
         """The last op with equal results."""
@@ -264,7 +270,7 @@ class Divergence:
         """The last node of an op, by its number among all."""
         for graph, stepper in enumerate(self.followed.steppers):
             if number < len(stepper.ops):
-                node = stepper.ops[number][1]
+                node = stepper.ops[number].node
                 return None if node is None else (graph, node)
             number -= len(stepper.ops)
         return None

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from cgtool.analysis.graph.places import Places, frames_of
-from cgtool.model.capture import Capture, Frames, Graph, Node, PointerArgument, TensorValues
+from cgtool.analysis.graph.places import Places, frames_of, module_at_depth
+from cgtool.analysis.graph.select import Selection, selected
+from cgtool.analysis.units import figure_text
+from cgtool.model.capture import (
+    Call,
+    Capture,
+    Frames,
+    Graph,
+    Node,
+    PointerArgument,
+    TensorValues,
+)
 from cgtool.model.finding import Code, Finding, NodeValues
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+_ROWS = 64
+"""Of the table by module, if the depth is not given."""
+_DEEPEST = 12
+"""Levels of module paths."""
 
-def node_values(capture: Capture) -> Iterator[NodeValues]:
-    """Of all nodes that were looked at, in order."""
+
+def node_values(capture: Capture, selection: Selection = ()) -> Iterator[NodeValues]:
+    """Of all nodes that were looked at and that are selected, in order."""
     places = Places(capture)
     for graph in capture.graphs:
-        for node in graph.nodes:
-            if node.values:
+        for node, shown in zip(graph.nodes, selected(capture, graph, selection), strict=True):
+            if shown and node.values:
                 place = places.of(node)
                 line = place.line
                 file, number = (line.file, line.line) if line else (None, None)
@@ -30,36 +50,62 @@ class ModuleValues(msgspec.Struct, frozen=True):
     graph: str
     module: str
     ops: int
+    writes: str
+    """``float32[8,64]``; if its tensors have several shapes, their types."""
     minimum: float | None
     maximum: float | None
+    rms: float | None
+    """Root of the mean square of the finite numbers."""
+    zeros_share: float | None
     nans: int
     infinities: int
 
 
-def values_by_module(values: Iterable[NodeValues], depth: int) -> list[ModuleValues]:
-    """In the order of the first node, with so many levels of the path of a module."""
-    groups: dict[tuple[str, str], list[NodeValues]] = {}
-    for each in values:
-        path = "(no module)" if each.module is None else each.module or "(root)"
-        module = ".".join(path.split(".")[:depth])
-        groups.setdefault((each.graph, module), []).append(each)
-    return [
-        ModuleValues(
-            graph,
-            module,
-            len(group),
-            min((t.minimum for t in _tensors(group) if t.minimum is not None), default=None),
-            max((t.maximum for t in _tensors(group) if t.maximum is not None), default=None),
-            sum(t.nans for t in _tensors(group)),
-            sum(t.infinities for t in _tensors(group)),
-        )
-        for (graph, module), group in groups.items()
-    ]
+def values_by_module(values: Iterable[NodeValues], depth: int | None) -> list[ModuleValues]:
+    """In the order of the first node, with so many levels of the path of a module; by default as
+    many as fit a few screens."""
+
+    def by_module(depth: int) -> dict[tuple[str, str], list[NodeValues]]:
+        groups = defaultdict(list)
+        for each in values:
+            groups[each.graph, module_at_depth(each.module, depth)].append(each)
+        return groups
+
+    groups = as_deep_as_fits(by_module, _ROWS) if depth is None else by_module(depth)
+    return [_module(*key, group) for key, group in groups.items()]
 
 
-def _tensors(group: Iterable[NodeValues]) -> Iterator[TensorValues]:
-    """Seeds and indices are integers, whose range says nothing."""
-    return (t for each in group for t in each.tensors if "float" in t.dtype)
+def as_deep_as_fits(by_module: Callable[[int], dict[Key, Value]], rows: int) -> dict[Key, Value]:
+    """The rows of a table by module: with as many levels of their paths as give no more rows."""
+    groups = by_module(1)
+    for depth in range(2, _DEEPEST):
+        deeper = by_module(depth)
+        if len(deeper) > rows:
+            break
+        groups = deeper
+    return groups
+
+
+def _module(graph: str, module: str, group: Sequence[NodeValues]) -> ModuleValues:
+    every = [tensor for each in group for tensor in each.tensors]
+    tensors = [tensor for tensor in every if tensor.is_floating]
+    types = {tensor.type for tensor in tensors or every}
+    if len(types) > 1:
+        types = {tensor.dtype for tensor in tensors or every}
+    finite = sum(tensor.finite for tensor in tensors)
+    squares = sum(tensor.norm * tensor.norm for tensor in tensors if tensor.norm is not None)
+    return ModuleValues(
+        graph,
+        module,
+        len(group),
+        ", ".join(sorted(types)),
+        min((each.minimum for each in tensors if each.minimum is not None), default=None),
+        max((each.maximum for each in tensors if each.maximum is not None), default=None),
+        math.sqrt(squares / finite) if finite else None,
+        sum(each.zeros for each in tensors) / finite if finite else None,
+        sum(each.nans for each in tensors),
+        sum(each.infinities for each in tensors),
+    )
 
 
 def node_name(capture: Capture, node: Node) -> str:
@@ -68,6 +114,38 @@ def node_name(capture: Capture, node: Node) -> str:
     if op is None and node.kernel is not None:
         return capture.functions[node.kernel.function].name
     return op or node.type
+
+
+def values_text(values: TensorValues) -> str:
+    """``3 NaN, first at [0, 2], least -0.98, largest 0.93, mean 0.0054, norm 57.6, 0 zeros``."""
+    counts = [(values.nans, "NaN"), (values.infinities, "infinite")]
+    words = [f"{count:,} {name}" for count, name in counts if count]
+    if values.first:
+        words.append(f"first at {list(values.first)}")
+    figures = values.minimum, values.maximum, values.mean, values.norm
+    if values.finite:
+        names = ("least", "largest", "mean", "norm")
+        words += [f"{name} {figure_text(each)}" for name, each in zip(names, figures, strict=True)]
+        words.append(f"{values.zeros:,} zeros")
+    return ", ".join(words)
+
+
+def values_read(capture: Capture, graph: Graph, node: Node) -> Iterator[str]:
+    """The values that the op of a node has read, of those that ops before it in the graph wrote:
+    ``reads out of node 83, `aten::sub`, float32[8,64]: least -0.22, ...``."""
+
+    def call_of(each: Node) -> Call:
+        return Call() if each.call is None or not graph.calls else graph.calls[each.call]
+
+    writers: dict[int, Node] = {}
+    for each in graph.nodes[: node.id]:
+        if each.values and each.call != node.call:
+            writers |= dict.fromkeys(call_of(each).writes, each)
+    read = [writers[each] for each in call_of(node).reads if each in writers]
+    for writer in {each.id: each for each in read}.values():
+        for values in writer.values:
+            name = f"{values.name} of node {writer.id}, `{node_name(capture, writer)}`"
+            yield f"reads {name}, {values.type}: {values_text(values)}"
 
 
 def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node) -> Finding:

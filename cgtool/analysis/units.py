@@ -37,6 +37,11 @@ def exact_bytes_text(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def figure_text(value: float | None) -> str:
+    """Four digits: ``0.01453``, ``1.2e-07``."""
+    return "—" if value is None else f"{value:.4g}"
+
+
 UNITS = {time_text: "ns", bytes_text: "bytes", exact_bytes_text: "bytes"}
 """The unit of the value that a text is made of."""
 

@@ -11,7 +11,7 @@ import typer
 from msgspec import structs
 
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, show_report, show_table, write_bytes
+from cgtool.cli.output import check_places, print_saved, show_report, show_table, write_bytes
 from cgtool.model.failure import EXIT_INTERRUPTED, EXIT_USER_CODE, usage
 from cgtool.model.finding import Report
 from cgtool.model.jobs import DebugJob, VerifyJob, check_job
@@ -113,24 +113,36 @@ def debug(
         Literal["eager"] | None,
         typer.Option(help="Compare what each op writes with an eager run from the same state."),
     ] = None,
-    depth: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Levels of module paths in the table.")
-    ] = 2,
+    depth: opt.ValuesDepth = None,
+    select: opt.Select = None,
+    values: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.cgt",
+            help="Save the capture with all values, for diff, report, show and dump.",
+            rich_help_panel=opt.OUTPUT,
+        ),
+    ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
+    only: opt.OnlyTable = None,
+    explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
     """Run the graphs of ENTRY node by node: what each op writes, the first NaN, what fails."""
+    from cgtool.analysis.graph.select import parse
     from cgtool.analysis.reports import exit_code
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_debug
 
-    check_places([("-o", output)], entry)
-    job = DebugJob(
-        entry, worker.capture_options, DebugOptions(replays, orders, against is not None)
-    )
-    report = report_of(job, worker)
-    _print(report, format_, output, render_debug, quiet=worker.quiet, depth=depth)
+    existing = check_places([("-o", output), ("--values", values)], entry)
+    parse(select or ())
+    options = DebugOptions(replays, orders, against is not None, tuple(select or ()))
+    report = report_of(DebugJob(entry, worker.capture_options, options), worker, values)
+    shown = {"depth": depth, "ops": bool(select), "explain": explain}
+    _print(report, format_, output, render_debug, only=only, quiet=worker.quiet, **shown)
+    if values is not None:
+        print_saved(values, replaced=values in existing)
     fails = any(finding.code == "node-faults" for finding in report.findings)
     raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 

@@ -59,13 +59,18 @@ def capture_of(
 def report_of(
     job: jobs.CheckJob | jobs.ScriptJob | jobs.VerifyJob | jobs.DebugJob,
     options: WorkerOptions = WorkerOptions(),
+    keep: Path | None = None,
 ) -> Report:
-    """Do a job in a worker process; a graph that it captured is looked at too."""
+    """Do a job in a worker process; a graph that it captured is looked at too, and is kept in the
+    file ``keep``."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         interrupted = _run(job, saved, options)
         report = structs.replace(read_report(saved), interrupted=interrupted)
         captured = jobs.capture_path_for(saved)
+        if keep is not None:
+            with atomic(keep) as temporary:
+                shutil.copyfile(captured, temporary)
         if isinstance(job, jobs.CheckJob) and captured.exists():
             capture = read(captured)
             more = quoted(graph_findings(capture), capture.sources)

@@ -16,6 +16,7 @@ from cgtool.analysis.graph.overlap import unneeded_edges
 from cgtool.analysis.graph.places import WORK, Attribute, NodeDescriber, part_of
 from cgtool.analysis.graph.schedule import CriticalPath, critical_path
 from cgtool.analysis.pools import UNNAMED_HOLDER, pool_rows
+from cgtool.analysis.stepped import values_text
 from cgtool.analysis.timing.profile import ProfileReport, has_times, profile_report
 from cgtool.analysis.timing.roofline import MEANS, occupancy, utilizations
 from cgtool.html.answer import answer
@@ -127,11 +128,17 @@ class _Content:
             self._integers("duration", [node.duration_ns for node in nodes])
         self._call_columns()
         self._pointer_columns()
+        self._value_columns()
         return {
             "nodeTypes": types.values,
             "titles": titles.values,
             "launches": launches.values,
             "kernels": list(zip(describer.short_kernels, describer.full_kernels, strict=True)),
+            "values": {
+                str(at): [[f"{each.name} {each.type}", values_text(each)] for each in node.values]
+                for at, node in enumerate(nodes)
+                if node.values
+            },
             "bodies": {str(at): node.body for at, node in enumerate(nodes) if node.body},
             "tensors": [
                 [tensor.name, tensor.bytes, tensor.dtype, list(tensor.shape)]
@@ -167,6 +174,20 @@ class _Content:
             ends.append(len(pointed))
         self._integers("pointerEnd", ends, rising=True)
         self._integers("pointer", pointed, rising=True)
+
+    def _value_columns(self) -> None:
+        """Of floating-point tensors that ops have written, with their last nodes."""
+        written = [[each for each in node.values if each.is_floating] for node in self._nodes]
+        if any(written):
+            for name, field, end in (("least", "minimum", min), ("largest", "maximum", max)):
+                known = [
+                    [getattr(each, field) for each in tensors if each.finite] for tensors in written
+                ]
+                self._fractions(name, [end(each, default=None) for each in known])
+            self._integers("nans", [sum(each.nans for each in tensors) for tensors in written])
+            self._integers(
+                "infinities", [sum(each.infinities for each in tensors) for tensors in written]
+            )
 
     def _edge_columns(self, report: ProfileReport | None) -> None:
         """With the positions of those that the data does not need, where nodes were timed."""

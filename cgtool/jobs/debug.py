@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import at_node, node_name
+from cgtool.analysis.stepped import at_node, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -22,7 +22,6 @@ from cgtool.jobs.verify.state import Snapshot
 from cgtool.model.capture import Capture, TensorValues
 from cgtool.model.finding import Finding
 from cgtool.model.options import DebugOptions, Progress
-from cgtool.observe.effects import UNINITIALIZED
 from cgtool.program.boundary import first_line
 
 DIFFERS_FROM_EAGER = code("differs-from-eager")
@@ -127,18 +126,16 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
     for graph in capture.graphs:
         for node in graph.nodes:
             bad = next((tensor for tensor in node.values if tensor.nans), None)
-            name = node_name(capture, node)
-            if bad is None or name.startswith(UNINITIALIZED):
+            if bad is None:
                 continue
-            yield at_node(
-                FIRST_NAN,
-                f"node {node.id} of {graph.name}, `{name}`, gives the first NaN: {bad.nans:,} of "
-                f"{math.prod(bad.shape):,} numbers of `{bad.name}` {list(bad.shape)}, at "
-                f"{list(bad.first or ())} first",
-                capture,
-                graph,
-                node,
+            reason = (
+                f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, gives the first "
+                f"NaN: {bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` "
+                f"{list(bad.shape)}, at {list(bad.first or ())} first"
             )
+            finding = at_node(FIRST_NAN, reason, capture, graph, node)
+            read = values_read(capture, graph, node)
+            yield replace(finding, evidence=(*finding.evidence, *read))
             return
 
 

@@ -7,6 +7,7 @@ to (``cgtool.model.schema``). docs/capture-format.md is generated from types and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,6 +178,26 @@ class TensorValues(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Index of the first NaN, else of the first infinity."""
     digest: Signed = 0
     """Equal for equal bits, on all devices."""
+
+    @property
+    def is_floating(self) -> bool:
+        """Seeds, indices and masks are not: their range says nothing."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def numbers(self) -> int:
+        """A complex one is two."""
+        return math.prod(self.shape) * (1 + self.dtype.startswith("complex"))
+
+    @property
+    def finite(self) -> int:
+        """How many of them are."""
+        return self.numbers - self.nans - self.infinities
+
+    @property
+    def type(self) -> str:
+        """``float32[8,64]``."""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

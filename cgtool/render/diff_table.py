@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from cgtool.analysis.diff.rows import (
     LineTime,
     ModuleChange,
 )
+from cgtool.analysis.diff.values import ModuleDifference
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import UNITS, bytes_text, count_text, time_text
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, value_text
@@ -40,6 +42,10 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
     screen.labeled(_sides(report))
     screen.labeled((("note", note) for note in report.notes), WARNING)
+    if (values := report.values) is not None:
+        style = WARNING if values.first else GOOD
+        screen.labeled([("values", cut(values.summary, 6 * _LONGEST))], style)
+        screen.table("Values by module", VALUES, values.modules, name="values")
     if report.program:
         program = [row for row in report.program if row.a != row.b]
         screen.table("Program", _figure_columns(value_text), program)
@@ -177,6 +183,23 @@ CHANGES: Sequence[Column[ChangeRow]] = (
 MODULES: Sequence[Column[ModuleChange]] = (
     Column("module", format=_name),
     *_COUNTS,
+)
+
+
+VALUES: Sequence[Column[ModuleDifference]] = (
+    Column("graph"),
+    Column("module", format=_name),
+    Column("ops", priority=2),
+    Column("differ", "different"),
+    Column("beyond rounding", "beyond_rounding", priority=1),
+    Column("first", "op", _name),
+    Column("line", format=_name, wrap="never", priority=1),
+    Column(
+        "difference",
+        "relative",
+        lambda share: "—" if share == math.inf else f"{share:.2g}",
+        explanation="largest, of least, largest, mean and norm, as a share of the largest number",
+    ),
 )
 
 

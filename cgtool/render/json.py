@@ -15,7 +15,7 @@ from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
 from cgtool.analysis.reports import ExplainedFinding, explain, place_of
 from cgtool.findings import page
-from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node
+from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node, TensorValues
 from cgtool.model.failure import Failure
 from cgtool.model.files import encode_json
 from cgtool.model.finding import Finding, Report
@@ -198,6 +198,8 @@ class ResolvedNode(msgspec.Struct, omit_defaults=True, gc=False):
     """Indices of the captured allocations that the arguments point into."""
     tensors: tuple[str, ...] = ()
     """Names of the earlier tensors that they point into."""
+    values: tuple[TensorValues, ...] = ()
+    """What ``cgtool debug`` saw there."""
 
 
 def _own_fields(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
@@ -304,6 +306,7 @@ def _node_json(describer: NodeDescriber, node: Node) -> Any:
         None if node.stream is None else capture.streams[node.stream].name,
         *names,
         *describer.arguments(node),
+        node.values,
         *of_kernel,
         *_node(node),
     )

@@ -16,6 +16,7 @@ from cgtool.analysis.graph.places import (
     path_pattern,
 )
 from cgtool.analysis.graph.view import Item, View
+from cgtool.analysis.stepped import values_text
 from cgtool.analysis.units import (
     bytes_text,
     dimensions_text,
@@ -132,6 +133,7 @@ class Labels:
             frame and f"{frame.file}:{frame.line} in {frame.function}",
             place.autograd_node,
             *(f"annotation {name}" for name in place.annotations),
+            *(f"{each.name} {each.type}: {values_text(each)}" for each in node.values),
         )
         return tuple(line for line in lines if line)
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -24,6 +25,7 @@ from rich.markdown import ListItem, Markdown
 from rich.segment import Segment
 from rich.text import Text
 
+from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.reports import (
     ExplainedFinding,
     comparison_rows,
@@ -35,8 +37,9 @@ from cgtool.analysis.reports import (
     unanswered,
 )
 from cgtool.analysis.stepped import ModuleValues, values_by_module
+from cgtool.analysis.units import figure_text
 from cgtool.findings import Page, Pages
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, TensorValues
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import (
     ERROR,
@@ -45,6 +48,7 @@ from cgtool.model.finding import (
     Capability,
     Comparison,
     Finding,
+    NodeValues,
     Report,
 )
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Hanging, Screen, Table, plain
@@ -201,7 +205,7 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     return screen
 
 
-def _optional_number_text(value: float | None) -> str:
+def _optional_figure_text(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
@@ -240,7 +244,7 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     Column(
         "eager noise",
         "noise",
-        _optional_number_text,
+        _optional_figure_text,
         zero=False,
         optional=True,
         priority=3,
@@ -249,20 +253,20 @@ COMPARISONS: Sequence[Column[Comparison]] = (
     Column(
         "error",
         "error",
-        _optional_number_text,
+        _optional_figure_text,
         optional=True,
         explanation="difference between replay and a float64 run of eager",
     ),
     Column(
         "eager error",
         "eager_error",
-        _optional_number_text,
+        _optional_figure_text,
         optional=True,
         explanation="difference between eager and a float64 run of eager",
     ),
     Column(
         "tolerance",
-        format=_optional_number_text,
+        format=_optional_figure_text,
         zero=False,
         optional=True,
         priority=1,
@@ -293,30 +297,105 @@ def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
 # --- debug
 
 
-def render_debug(report: Report, *, depth: int = 2) -> Screen:
-    """The screen of ``cgtool debug``: findings, and what each module has written."""
+def render_debug(
+    report: Report, *, depth: int | None = None, ops: bool = False, explain: bool = False
+) -> Screen:
+    """The screen of ``cgtool debug``: findings, and what each module, or each op, has written."""
     screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
-    rows = values_by_module(report.values, depth)
     remarks = _remarks(report)
     screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
-    screen.table("Values that ops wrote in the first replay", VALUES, rows, name="values")
+    screen.parts.append("")
+    simulated = screen.simulated
+    values = render_values(report.values, depth, ops=ops, simulated=simulated, explain=explain)
+    screen.include(values)
     screen.parts += ["", *remarks]
-    screen.tables += checked.tables
+    screen.tables = [*checked.tables, *screen.tables]
     return screen
 
 
-def _number_text(value: float | None) -> str:
-    return "—" if value is None else f"{value:.4g}"
+def render_values(
+    values: Sequence[NodeValues],
+    depth: int | None,
+    *,
+    ops: bool,
+    simulated: bool,
+    explain: bool = False,
+) -> Screen:
+    """What ops have written: a row for each module, or for each tensor."""
+    screen = Screen(simulated=simulated, explain=explain)
+    title = "Values that ops wrote in the first replay"
+    if ops:
+        rows = [Written(each, tensor) for each in values for tensor in each.tensors]
+        screen.table(title, OP_VALUES, rows, name="values")
+    else:
+        screen.table(title, VALUES, values_by_module(values, depth), name="values")
+    screen.legend()
+    return screen
+
+
+class Written(NamedTuple):
+    """A tensor that an op has written."""
+
+    node: NodeValues
+    tensor: TensorValues
 
 
 VALUES: Sequence[Column[ModuleValues]] = (
-    Column("graph", priority=1),
+    Column("graph", priority=2),
     Column("module"),
-    Column("ops"),
-    Column("least", "minimum", _number_text, numeric=True),
-    Column("largest", "maximum", _number_text, numeric=True),
+    Column("ops", priority=1),
+    Column(
+        "writes", priority=4, explanation="what its ops write; of several shapes only the types"
+    ),
+    Column("least", "minimum", figure_text, numeric=True),
+    Column("largest", "maximum", figure_text, numeric=True),
+    Column(
+        "rms", format=figure_text, numeric=True, priority=1, explanation="root of the mean square"
+    ),
+    Column("zeros", "zeros_share", priority=3),
     Column("NaN", "nans", style=lambda row: BAD if row.nans else ""),
     Column("infinite", "infinities"),
+)
+OP_VALUES: Sequence[Column[Written]] = (
+    Column("graph", "node.graph", priority=4),
+    Column("node", "node.node"),
+    Column("op", lambda row: short_op(row.node.op), wrap="cut"),
+    Column(
+        "line",
+        lambda row: row.node.file and f"{Path(row.node.file).name}:{row.node.line}",
+        wrap="never",
+        priority=1,
+    ),
+    Column("module", "node.module", priority=5),
+    Column("name", "tensor.name"),
+    Column("writes", "tensor.type", priority=3),
+    Column("least", "tensor.minimum", figure_text, numeric=True),
+    Column("largest", "tensor.maximum", figure_text, numeric=True),
+    Column("mean", "tensor.mean", figure_text, numeric=True, priority=4),
+    Column(
+        "norm",
+        "tensor.norm",
+        figure_text,
+        numeric=True,
+        priority=2,
+        explanation="root of the sum of squares",
+    ),
+    Column("zeros", "tensor.zeros", zero=False, optional=True, priority=4),
+    Column(
+        "NaN",
+        "tensor.nans",
+        zero=False,
+        optional=True,
+        style=lambda row: BAD if row.tensor.nans else "",
+    ),
+    Column("infinite", "tensor.infinities", zero=False, optional=True),
+    Column(
+        "first",
+        lambda row: row.tensor.first and str(list(row.tensor.first)),
+        optional=True,
+        priority=1,
+        explanation="index of the first NaN, else of the first infinity",
+    ),
 )
 
 

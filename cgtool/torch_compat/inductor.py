@@ -4,7 +4,7 @@ Their modules are imported by whoever uses them, so a name is looked up when the
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -110,6 +110,17 @@ def kernel_launches() -> list[PatchPoint]:
         if hasattr(kernel, name):
             points.append(PatchPoint(kernel, name))
     return points
+
+
+def written_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of a call ``kernel.run(*args)``: the tensors that the Triton kernel writes, by the names of
+    its parameters. Inductor names its own (``in_ptr0``, ``out_ptr0``, ``in_out_ptr0``), and knows
+    which inputs a kernel changes, those of the user's kernels too."""
+    changed = (*getattr(kernel, "mutated_arg_names", ()),)
+    for name, value in zip(getattr(kernel.fn, "arg_names", ()), args, strict=False):
+        is_written = name.startswith(("out_ptr", "in_out_ptr")) or name in changed
+        if is_written and isinstance(value, torch.Tensor) and value.numel():
+            yield name, value
 
 
 def compilation() -> Hashable:

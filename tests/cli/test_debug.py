@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -99,6 +100,28 @@ def test_values_are_those_of_the_modules_in_eager(tmp_path):
         assert found["norm"] == pytest.approx(out.norm().item())
 
 
+DEEP = MODEL.replace(
+    "    return",
+    """    for name in ("h", "transformer", "model"):
+        model = torch.nn.ModuleDict({name: model})
+        model.forward = model[name].forward
+    return""",
+)
+
+
+def test_the_table_has_as_many_levels_as_fit(tmp_path):
+    (tmp_path / "entry.py").write_text(DEEP)
+    shown = []
+    for options in ([], ["--depth", "1"]):
+        done = run_cgtool(
+            "debug", "entry.py:build", "--device", "simulated", "--format", "csv",
+            "--table", "values", *options, cwd=tmp_path, timeout=300,
+        )  # fmt: skip
+        rows = list(csv.DictReader(done.stdout.splitlines()))
+        shown.append({row["module"] for row in rows if row["graph"] == "forward"})
+    assert shown == [{f"model.transformer.h.{at}" for at in range(3)}, {"model"}]
+
+
 NAN = """
 import torch
 
@@ -123,6 +146,10 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     assert finding["line"] == 1 + NAN.splitlines().index("        logs = (x - 2).log()")
     assert "8 of 8 numbers" in finding["reason"]
     assert finding["phase"] == "capture step"
+    read = [note for note in finding["evidence"] if note.startswith("reads out of node")]
+    assert [("aten::sub" in note, "least -3, largest -1" in note) for note in read] == [
+        (True, True)
+    ]
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
     assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])
@@ -188,3 +215,74 @@ def test_a_condition_that_is_read_on_the_host_is_refused(tmp_path):
     code, report = run(tmp_path, COND, "debug")
     assert code == 4
     assert "`torch.cond`" in report["error"]["message"]
+
+
+def saved(tmp_path, name, source):
+    """A capture with the values of an entry."""
+    run(tmp_path, source, "debug", "--replays", "1", "--values", name)
+    return name
+
+
+def diff(tmp_path, *arguments):
+    done = run_cgtool("diff", *arguments, "--format", "json", cwd=tmp_path, timeout=300)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_values_are_saved_and_shown_again(tmp_path):
+    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt")
+    for command, keys in [
+        (["show", "a.cgt", "--format", "json"], lambda shown: shown["values"]),
+        (
+            ["dump", "a.cgt", "--json"],
+            lambda shown: [each for graph in shown["graphs"] for each in graph["nodes"]],
+        ),
+    ]:
+        done = run_cgtool(*command, cwd=tmp_path, timeout=300)
+        tensors = [each.get("tensors") or each["values"] for each in keys(json.loads(done.stdout))]
+        assert tensors == [each["tensors"] for each in report["values"]]
+
+
+def test_only_the_selected_nodes_are_shown(tmp_path):
+    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt", "--select", "op=tanh")
+    assert [each["op"] for each in report["values"]] == ["aten::tanh"]
+    done = run_cgtool("show", "a.cgt", "--select", "op=tanh", cwd=tmp_path, timeout=300)
+    assert "tanh" in done.stdout
+    assert "Nodes by op" not in done.stdout
+    done = run_cgtool("show", "a.cgt", "--select", "op=cos", cwd=tmp_path, timeout=300)
+    assert (done.returncode, "no node that matches --select op=cos" in done.stderr) == (2, True)
+
+
+def test_diff_names_the_first_op_that_writes_other_values(tmp_path):
+    a = saved(tmp_path, "a.cgt", MODEL)
+    assert diff(tmp_path, a, saved(tmp_path, "same.cgt", MODEL))[0] == 0
+    other = "    with torch.no_grad():\n        model[2].bias[1] += 1e-6\n    return model"
+    code, report = diff(
+        tmp_path, a, saved(tmp_path, "b.cgt", MODEL.replace("    return model", other))
+    )
+    first, values = report["values"]["changes"][0], report["values"]
+    assert (code, first["op"], first["module"], values["inexact"]) == (1, "addmm", "2", None)
+    assert not any(each["beyond_rounding"] for each in values["changes"])
+    assert "values differ from addmm" in report["summary"]
+    assert "A parameter or an input differs" in values["summary"]
+
+
+def test_other_types_are_compared_up_to_rounding(tmp_path):
+    a = saved(tmp_path, "a.cgt", MODEL)
+    half = MODEL.replace("to(device), (", "to(device).half(), (").replace("4),)", "4).half(),)")
+    _, report = diff(tmp_path, a, saved(tmp_path, "half.cgt", half))
+    assert report["values"]["inexact"] == "float32 in A is float16 in B"
+    assert (report["values"]["first"], report["different"]) == (None, True)
+    assert 0 < max(each["relative"] for each in report["values"]["changes"]) < 0.01
+    scaled = half.replace("    return", "    model[2].weight.data *= 1.5\n    return")
+    code, report = diff(tmp_path, a, saved(tmp_path, "scaled.cgt", scaled))
+    assert (code, report["values"]["first"]["op"]) == (1, "addmm")
+    assert "first node 2 of forward, addmm" in report["values"]["summary"]
+
+
+def test_values_of_one_side_are_not_compared(tmp_path):
+    a = saved(tmp_path, "a.cgt", MODEL)
+    command = ("capture", "entry.py:build", "--device", "simulated", "-o", "b.cgt")
+    done = run_cgtool(*command, cwd=tmp_path, timeout=300)
+    code, report = diff(tmp_path, a, "b.cgt")
+    assert (done.returncode, code, report["values"]) == (0, 0, None)
+    assert "values are not compared: the capture B has none" in report["notes"]

@@ -24,7 +24,7 @@ from cgtool.analysis.timing.bench import bench_report
 from cgtool.analysis.timing.profile import profile_report
 from cgtool.analysis.units import bytes_text, rate_text, time_text
 from cgtool.html.report import html
-from cgtool.model.capture import Graph, Memory, Node, Origin
+from cgtool.model.capture import Graph, Memory, Node, Origin, TensorValues
 from cgtool.model.capture_file import read
 from cgtool.model.failure import CgtoolError
 from tests.browser import find_browser
@@ -107,6 +107,36 @@ def test_every_view_of_unusual_captures_opens_and_runs_nothing(opened, capture):
         page("state.clear()")
     assert page("window.ran") is None
     assert page("document.querySelectorAll('img, iframe, object').length") == 0
+
+
+def with_values(capture):
+    """The capture with values of its first nodes: a NaN, an infinity, and plain numbers."""
+    tensor = TensorValues("out", "float32", (2, 4), -3.0, 2.5, 0.25, 7.0, digest=1)
+    seen = [
+        msgspec.structs.replace(tensor, nans=2, first=(0, 1)),
+        msgspec.structs.replace(tensor, infinities=1, first=(1, 3)),
+        tensor,
+    ]
+    graph = capture.graphs[0]
+    nodes = [
+        msgspec.structs.replace(node, values=(seen[at],)) if at < len(seen) else node
+        for at, node in enumerate(graph.nodes)
+    ]
+    graph = msgspec.structs.replace(graph, nodes=tuple(nodes))
+    return msgspec.structs.replace(capture, graphs=(graph, *capture.graphs[1:]))
+
+
+def test_values_are_beside_their_nodes(opened):
+    page = opened(with_values(small()))
+    page.show("graph")
+    page("state.selectNode(0)")
+    assert "2 NaN, first at [0, 1], least -3, largest 2.5" in page.page.inner_text("aside .bad")
+    legend = page.page.inner_text("main")
+    assert "writes NaN" in legend
+    assert "writes infinities" in legend
+    page.show("tables")
+    heads = page.page.locator("main th:visible").all_inner_texts()
+    assert {"least", "largest", "NaN", "infinite"} <= {head.split(" ")[0] for head in heads}
 
 
 def test_the_first_sentence_is_that_of_profile(transformer):

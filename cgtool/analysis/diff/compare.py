@@ -36,6 +36,7 @@ from cgtool.analysis.diff.rows import (
     find_changes,
 )
 from cgtool.analysis.diff.sentence import sentence
+from cgtool.analysis.diff.values import ValuesDiff, compare_values
 from cgtool.analysis.graph.places import WORK, Places, file_line, module_at_depth
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.pools import driver_bytes, pool_rows
@@ -81,6 +82,8 @@ class Diff(msgspec.Struct, frozen=True):
     """Lines whose time differs, the largest difference first."""
     program: tuple[Figure, ...] = ()
     """Counts of two runs of a program."""
+    values: ValuesDiff | None = None
+    """If both captures have values."""
 
 
 def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> Diff:
@@ -119,9 +122,11 @@ def compare_nodes(a: Capture, b: Capture, *, names: tuple[str, str]) -> tuple[Di
     lines = Lines(a, b, changes, list(numbers or ()))
     rows = lines.rows(changes)
     figures = _memory(a, b)
+    values = compare_values(a, b, graphs)
     diff = Diff(
-        sentence(graphs, changes, lines, rows, figures),
+        sentence(graphs, changes, lines, rows, figures, values),
         any(matched.different for matched in graphs)
+        or (values is not None and values.first is not None)
         or any(row.judged and row.a != row.b for row in figures),
         _side(a, names[0]),
         _side(b, names[1]),
@@ -135,6 +140,7 @@ def compare_nodes(a: Capture, b: Capture, *, names: tuple[str, str]) -> tuple[Di
         _times(a, b, graphs),
         _times_by_line(graphs, reader_a.places, reader_b.places),
         _program(a, b),
+        values,
     )
     return diff, graphs
 
@@ -191,6 +197,9 @@ def _notes(
             settings.append(f"{name} {before or 'unknown'} in A, {after or 'unknown'} in B")
     if settings:
         yield f"{'; '.join(settings)}: kernels and sizes may differ because of that"
+    saved = [any(node.values for graph in side.graphs for node in graph.nodes) for side in (a, b)]
+    if any(saved) and not all(saved):
+        yield f"values are not compared: the capture {'AB'[saved.index(False)]} has none"
     without = [name for name, side in zip("AB", (a, b), strict=True) if not side.argument_lists]
     if any(side.argument_lists for side in (a, b)) and without:
         yield f"arguments of ops are not compared: the capture {without[0]} does not record them"

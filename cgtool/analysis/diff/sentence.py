@@ -18,6 +18,7 @@ from cgtool.analysis.diff.rows import (
     Figure,
     Lines,
 )
+from cgtool.analysis.diff.values import ValuesDiff
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import bytes_text, count_text
 from cgtool.model.capture import KernelLaunch
@@ -49,6 +50,7 @@ def sentence(
     lines: Lines,
     rows: Sequence[ChangeRow],
     memory: Sequence[Figure],
+    values: ValuesDiff | None,
 ) -> str:
     """``B has 12 fewer nodes: 8 kernels of add at model.py:42 are gone; ...``"""
     before = sum(len(matched.a.nodes) for matched in graphs if matched.a is not None)
@@ -58,6 +60,7 @@ def sentence(
         *_nodes(graphs, changes, lines, rows),
         *_edges(graphs),
         *_memory(memory),
+        *_values(values),
     ]
     if not clauses:
         same = f"{count_text(after, 'node')} in {count_text(len(graphs), 'graph')}"
@@ -249,6 +252,13 @@ def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
     for count, word in ((gone, "gone"), (new, "new")):
         if count:
             yield count, f"{count_text(count, 'dependency is', 'dependencies are')} {word}"
+
+
+def _values(values: ValuesDiff | None) -> Iterator[Clause]:
+    first = None if values is None else values.first
+    if values is not None and first is not None:
+        line = f" at {first.line}" if first.line else ""
+        yield len(values.changes), f"values differ from {first.op}{line} on"
 
 
 def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:

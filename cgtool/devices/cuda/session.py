@@ -24,7 +24,12 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
-from cgtool.devices.cuda.stepping import FollowedOp, MemoryRecorder
+from cgtool.devices.cuda.stepping import (
+    FollowedOp,
+    GeneratedMemory,
+    MemoryRecorder,
+    WrittenMemory,
+)
 from cgtool.devices.device import Device, PhaseGraph, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
@@ -32,6 +37,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.compiled_code import can_pause
 from cgtool.observe.generated import GeneratedCode
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
@@ -45,6 +51,7 @@ from cgtool.program.phases import (
     warmup_iters,
 )
 from cgtool.program.workload import WorkloadPart
+from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
 
 
@@ -69,6 +76,8 @@ class CudaPhaseGraph(PhaseGraph):
     """The warm-up to align the stamps with; None if ``exact`` has everything."""
     ops: list[FollowedOp] = field(default_factory=list)
     """As of ``MemoryRecorder``."""
+    memory: dict[int, list[WrittenMemory]] = field(default_factory=dict)
+    """As of ``GeneratedMemory``."""
     exact: Record | None = None
     """The record of the capture itself, if CUPTI was not available."""
     exact_calls: list[OpCall] = field(default_factory=list)
@@ -218,7 +227,10 @@ class CudaSession(Session[CudaPhaseGraph]):
                 except cupti.CuptiUnavailable as error:
                     self.problem = str(error)
             # Under a recorder, compiled code would run eagerly.
-            follows = self.follows_memory and not self.generated_code.is_used
+            is_compiled = self.generated_code.is_used
+            follows = self.follows_memory and not is_compiled
+            if self.follows_memory and is_compiled and op_key.is_supported() and can_pause():
+                stack.enter_context(GeneratedMemory(self.stream.cuda_stream, graph.memory))
             if stamps is None or follows:
                 exact = (MemoryRecorder if follows else InCaptureRecorder)(
                     graph.part.modules,

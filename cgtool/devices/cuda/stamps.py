@@ -28,7 +28,7 @@ from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.model import clock
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, chain_of, is_generated, is_internal
+from cgtool.observe.frames import Site, call_op, chain_of, is_generated, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.private import (
@@ -109,10 +109,15 @@ of a capture and then for every 16th. Nodes in between are placed by their order
 contradict the order, the nodes between them are not placed."""
 
 
-_USERS, _INTERNAL, _GENERATED = range(3)
+_USERS, _INTERNAL, _GENERATED, _WATCHING = range(4)
+_WATCHERS = ("torch_compat/op_key.py", "torch_compat/dispatch_keys.py", "devices/cuda/stepping.py")
+"""Files of cgtool whose functions, like ``call_op``, are between a watched op and its caller."""
 
 
 def _kind_of(code: CodeType) -> int:
+    part = package_part(code.co_filename)
+    if code is call_op.__code__ or part in [f"/cgtool/{file}" for file in _WATCHERS]:
+        return _WATCHING
     if is_generated(code.co_filename):
         return _GENERATED
     return _INTERNAL if is_internal(code) else _USERS
@@ -164,7 +169,10 @@ def _stamper(
                 if frame is None:
                     break
                 code = frame.f_code
+                moves = kind == _WATCHING and innermost is site
                 site = (code, frame.f_lasti)
+                if moves:
+                    innermost = site
         node = running_node()
         append(
             (

@@ -10,14 +10,16 @@ all other nodes are disabled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.devices.cuda.driver import (
     DriverError,
+    captured_nodes,
     check,
     cu,
     graph_edges,
@@ -26,10 +28,15 @@ from cgtool.devices.cuda.driver import (
 from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import StepFailedError, SteppedOp, Stepper, launched_results
-from cgtool.observe.ops import OpCall
+from cgtool.observe.compiled_code import pause_in_compiled_code
+from cgtool.observe.frames import call_op
+from cgtool.observe.ops import OpCall, op_name
 from cgtool.observe.raw_tensors import raw
+from cgtool.torch_compat import op_key
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.inductor import kernel_launches, written_arguments
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_at
 from cgtool.torch_compat.storages import Layout, extent
 
@@ -72,16 +79,60 @@ class MemoryRecorder(InCaptureRecorder):
         result = super().execute(call, func, args, kwargs)
         after = self.launch_count()
         results = launched_results(call.name, func, args, kwargs, result)
-        written = [
-            WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-            for name, tensor in results or ()
-            if tensor.is_cuda
-        ]
+        written = _memory_of(results or ())
         if written:
             has_own = after > before and after - 1 > self._last
             self._last = after - 1 if has_own else self._last
             self.ops.append(FollowedOp(call, after - 1 if has_own else None, written))
         return result
+
+
+class GeneratedMemory:
+    """Notes in a capture which memory the kernels of ``torch.compile`` write, and what each op does
+    around them. Under a recorder, compiled code would run eagerly."""
+
+    def __init__(self, stream: int, memory: dict[int, list[WrittenMemory]]) -> None:
+        """``stream`` is the handle of the capturing stream; ``memory`` is filled, by last node."""
+        self._count = partial(captured_nodes, stream)
+        self._memory = memory
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as entering:
+            patches = entering.enter_context(Patches())
+            pause_in_compiled_code(patches, op_key.paused, generated=False)
+            for point in kernel_launches():
+                patches.wrap(*point, self._launch)
+            entering.enter_context(op_key.watch(self._op))
+            self._entered = entering.pop_all()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._entered.__exit__(*exc)
+
+    def _launch(self, original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self._count()
+        result = original(kernel, *args, **kwargs)
+        self._note(before, written_arguments(kernel, args))
+        return result
+
+    def _op(self, func: Any, args: Args, kwargs: Kwargs, run: Any, _caller: Any) -> Any:
+        before = self._count()
+        result = call_op(run, args, kwargs)
+        self._note(before, launched_results(op_name(func), func, args, kwargs, result) or ())
+        return result
+
+    def _note(self, before: int, written: Iterable[tuple[str, torch.Tensor]]) -> None:
+        last = self._count() - 1
+        # Of ops that call each other, the innermost returns first.
+        if last >= before and last not in self._memory and (memory := _memory_of(written)):
+            self._memory[last] = memory
+
+
+def _memory_of(written: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
+    return [
+        WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+        for name, tensor in written
+        if tensor.is_cuda
+    ]
 
 
 def _size(tensor: torch.Tensor) -> int:
@@ -98,16 +149,18 @@ class CudaStepper(Stepper):
         pools: Iterable[tuple[int, int]] = (),
         ops: Sequence[FollowedOp] = (),
         graph: Any = None,
+        memory: Mapping[int, list[WrittenMemory]] = MappingProxyType({}),
     ) -> None:
         """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
-        ``CUDAGraph``, whose generators go on as in a replay. Raises DriverError."""
+        ``CUDAGraph``, whose generators go on as in a replay; ``memory``: as of ``GeneratedMemory``.
+        Raises DriverError."""
         super().__init__()
         self._graph = graph
         self.ops = [
             SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
             for op in ops
         ]
-        self._memory = {op.node: op.written for op in ops}
+        self._memory = {op.node: op.written for op in ops if op.node is not None} | dict(memory)
         self._device = stream.device
         self._pools = set(pools)
         self._handles = handles = graph_nodes(int(template))

@@ -148,7 +148,9 @@ class CudaVerifyTarget(VerifyTarget):
 
 def _steppers(session: CudaSession) -> list[Stepper]:
     return [
-        CudaStepper(graph.template, session.stream, session.pools, graph.ops, graph.graph)
+        CudaStepper(
+            graph.template, session.stream, session.pools, graph.ops, graph.graph, graph.memory
+        )
         for graph in session.graphs
     ]
 

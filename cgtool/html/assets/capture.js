@@ -17,10 +17,10 @@ class Capture {
     this.worksOfType = this.nodeTypes.map((type) => this.work.includes(type));
     const none = () => new Int32Array(this.count).fill(-1);
     const unknown = () => new Float32Array(this.count).fill(NaN);
-    for (const name of ["origin", "stream", "kernel", "title", "launch", "arguments", "bound", "start", "duration", "slack"]) {
+    for (const name of ["origin", "stream", "kernel", "title", "launch", "arguments", "bound", "start", "duration", "slack", "nans", "infinities"]) {
       this[`${name}Of`] = column(name) ?? none();
     }
-    for (const name of ["bytes", "flops", "memory", "compute", "waves", "occupancy"]) {
+    for (const name of ["bytes", "flops", "memory", "compute", "waves", "occupancy", "least", "largest"]) {
       this[`${name}Of`] = column(name) ?? unknown();
     }
     for (const name of ["critical", "pointerEnd", "pointer", "source", "target", "edgeType"]) this[name] = column(name);

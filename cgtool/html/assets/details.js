@@ -42,6 +42,7 @@ class Details {
         ["stream", capture.streamOf[node] < 0 ? null : capture.streams[capture.streamOf[node]]],
         ["body", this.bodies(capture, node)],
       ]),
+      this.valuesOf(capture, node),
       this.lines(capture, node, frame, own, forward),
       this.around(capture, node),
       kernel >= 0 && this.section("Kernel", [
@@ -53,6 +54,12 @@ class Details {
       this.work(capture, node),
       this.argumentsOf(capture, node),
     ];
+  }
+
+  /** What the op had written when the node had run. */
+  valuesOf(capture, node) {
+    const rows = capture.values[node] ?? [];
+    return this.section("Values", this.list(rows.map(([name, text]) => [name, / NaN/.test(text) ? make("span.bad", {}, text) : text])));
   }
 
   timeOf(capture, node) {

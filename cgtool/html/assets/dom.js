@@ -90,6 +90,10 @@ function numberText(value) {
   return value.toLocaleString("en-US");
 }
 
+function figureText(value) {
+  return Number(value.toPrecision(4)).toString();
+}
+
 function countText(value, noun) {
   return `${numberText(value)} ${noun}${value === 1 ? "" : "s"}`;
 }

@@ -105,6 +105,7 @@ class GraphView {
       this.inTime && { name: "time", number: true, value: (node) => (capture.durationOf[node] < 0 ? null : capture.durationOf[node]), text: timeText },
       has((node) => capture.module(node) !== null) && { name: "module", value: (node) => capture.modulePath(node) },
       has((node) => capture.frame(node) >= 0) && { name: "line", value: (node) => capture.frameText(capture.frame(node)) },
+      ...valueColumns(has, (node, name) => capture[`${name}Of`][node]),
       has((node) => capture.kernelOf[node] >= 0) && { name: "kernel", value: (node) => capture.title(node) },
     ].filter(Boolean), nodes, { label: "nodes", sort: "", marked: (node) => state.mask !== null && state.mask[node] === 1 });
     replace(this.content, this.table.element);
@@ -128,7 +129,10 @@ class GraphView {
     const sum = (values) => values.reduce((a, b) => a + b, 0);
     const [onPath, all] = [sum(ranges.map(sum)), sum(ranges.map(({ length }) => length))];
     const path = onPath === all ? `all ${countText(all, "node")}` : `${numberText(onPath)} of ${countText(all, "node")}; the others are pale`;
+    const has = (counts) => this.visible().some(({ first, end }) => counts.subarray(first, end).some((count) => count > 0));
     return [
+      has(this.capture.nansOf) && legendEntry("span.entry", {}, "var(--bad)", "writes NaN"),
+      has(this.capture.infinitiesOf) && legendEntry("span.entry", {}, "var(--warn)", "writes infinities"),
       unneeded && legendEntry("span.entry.wide", {}, "var(--bad)", "false dependency: the node behind it waits for work whose results it does not use; click it for the reason"),
       critical && make("span.wide", {}, onPath ? `Critical path: ${path}.` : "The critical path is shown on the parent graph."),
       edges && make("span.wide", {}, "Dependencies are drawn where nodes are wide enough: zoom in."),
@@ -369,5 +373,17 @@ function nodeRows(capture, node) {
     time >= 0 ? timeText(time) : null,
     capture.module(node) === null ? null : moduleText(capture.module(node)),
     capture.frameText(capture.frame(node)),
+    ...["nans", "infinities"].map((name) => (capture[`${name}Of`][node] > 0 ? `${numberText(capture[`${name}Of`][node])} ${VALUES[name]}` : null)),
   ];
+}
+
+const VALUES = { least: "least", largest: "largest", nans: "NaN", infinities: "infinite" };
+
+/** Columns of what ops have written, where that was looked at; `of` gives a figure of a row. */
+function valueColumns(has, of) {
+  return Object.entries(VALUES).map(([name, title]) => {
+    const isCount = name === "nans" || name === "infinities";
+    const known = (row) => (isCount ? of(row, name) > 0 : Number.isFinite(of(row, name)));
+    return has(known) && { name: title, number: true, value: (row) => (known(row) ? of(row, name) : null), text: isCount ? numberText : figureText };
+  });
 }

@@ -7,6 +7,7 @@ const BAND = 17;
 const LETTER = 6.5; // how wide one is
 const ROWS = [24, 66]; // how tall a row of nodes is: there may be few
 const GAP = 10;
+const MARK = 4;
 const TOGETHER = 6; // graphs that are shown at once, of a capture that has no more
 
 class Lanes {
@@ -121,6 +122,7 @@ class Lanes {
       }
       pixel = -1;
     };
+    const marks = []; // of nodes that write NaN or infinities: drawn last
     for (let at = layout.firstEnding(row, x0); at < row.length; at++) {
       const node = row[at];
       const start = starts[node - first];
@@ -128,6 +130,8 @@ class Lanes {
       const length = ends[node - first] - start;
       const wide = length * scale;
       const x = (start - x0) * scale;
+      if (capture.nansOf[node] > 0) marks.push([x, wide, theme.bad]);
+      else if (capture.infinitiesOf[node] > 0) marks.unshift([x, wide, theme.warn]);
       const lit = isLit(node);
       if (wide < 2) {
         const here = Math.max(0, Math.floor(x));
@@ -158,6 +162,10 @@ class Lanes {
     }
     endPixel();
     endRun();
+    for (const [x, wide, color] of marks) {
+      context.fillStyle = color;
+      context.fillRect(x, y, Math.max(2, wide - 1), MARK);
+    }
   }
 
   /** What is at a place: `{node}` or `{module, from, to}`, each with its `layout`; or null. */

@@ -42,7 +42,7 @@ class TablesView {
     const chosen = (node) => capture.doesWork(node) && (!this.only || !mask || mask[node] === 1);
     const rows = by === "module" ? moduleTree(capture, chosen).inner : groupRows(capture, by, chosen);
     this.total = capture.totalWeight() || 1;
-    this.table = new SortedTable(this.columns(), rows, {
+    this.table = new SortedTable(this.columns(rows), rows, {
       label: `nodes by ${by}`, sort: capture.timed ? "time" : "nodes",
       marked: (row) => state.mask !== null && row.nodes.length > 0 && row.nodes.every((node) => state.mask[node]),
     });
@@ -50,7 +50,7 @@ class TablesView {
     replace(this.content, this.table.element);
   }
 
-  columns() {
+  columns(rows) {
     const { capture, by } = this;
     const has = (column) => column.some((value) => value >= 0);
     const columns = [
@@ -61,6 +61,7 @@ class TablesView {
       { name: "nodes", number: true, value: (row) => row.nodes.length, text: numberText },
       capture.timed && { name: "per node", number: true, title: "mean time of a node", value: (row) => row.weight / row.nodes.length, text: timeText },
       { name: "backward", number: true, title: "share of the time spent in backward", value: (row) => row.backward / (row.weight || 1), text: shareText },
+      ...valueColumns((known) => rows.some(known), (row, name) => row[name]),
       has(capture.bytesOf) && { name: "bytes", number: true, value: (row) => row.bytes, text: bytesText },
       has(capture.flopsOf) && { name: "operations", number: true, value: (row) => row.flops, text: (value) => scaledText(value, "FLOP") },
       has(capture.memoryOf) && { name: "of peak", number: true, title: "share of the measured peak bandwidth or FLOP/s, whichever is higher", value: (row) => row.roofed ? row.roof / row.roofed : null, text: shareText },
@@ -74,7 +75,7 @@ class TablesView {
 // --- rows: groups of nodes with their sums
 
 function newRow(name, path = null) {
-  return { name, path, type: null, nodes: [], inner: [], weight: 0, backward: 0, bytes: null, flops: null, roof: 0, roofed: 0, bounds: new Map(), lines: new Map() };
+  return { name, path, type: null, nodes: [], inner: [], weight: 0, backward: 0, bytes: null, flops: null, roof: 0, roofed: 0, least: Infinity, largest: -Infinity, nans: 0, infinities: 0, bounds: new Map(), lines: new Map() };
 }
 
 function addNode(capture, row, node) {
@@ -84,6 +85,10 @@ function addNode(capture, row, node) {
   if (capture.isBackward(node)) row.backward += weight;
   if (capture.bytesOf[node] >= 0) row.bytes = (row.bytes ?? 0) + capture.bytesOf[node];
   if (capture.flopsOf[node] >= 0) row.flops = (row.flops ?? 0) + capture.flopsOf[node];
+  if (capture.leastOf[node] < row.least) row.least = capture.leastOf[node];
+  if (capture.largestOf[node] > row.largest) row.largest = capture.largestOf[node];
+  row.nans += Math.max(0, capture.nansOf[node]);
+  row.infinities += Math.max(0, capture.infinitiesOf[node]);
   const roof = Math.max(capture.memoryOf[node] || 0, capture.computeOf[node] || 0);
   if (roof) {
     row.roof += roof * weight;

@@ -106,8 +106,7 @@ def step_with_values(stepper: Stepper, values: Values) -> None:
     with stepper.running():
         for node in range(stepper.count):
             stepper.run(node)
-            tensors = tuple(values_of(*each) for each in stepper.written(node))
-            if tensors:
+            if tensors := values_of(stepper.written(node)):
                 values[node] = tensors
 
 

@@ -3,75 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from cgtool.model.capture import TensorValues
-from cgtool.observe.raw_tensors import arithmetic, dense, raw
+from cgtool.observe.raw_tensors import arithmetic, dense
 
 _PART = 1 << 22
 """Numbers that are looked at at once: a copy takes eight bytes for each."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd number with as many ones as zeros: 2 ** 64 over the golden ratio."""
+_FIGURES = 6
 
 _factors: dict[torch.device, torch.Tensor] = {}
 """One for each place in a part, on each device."""
 
 
-def values_of(name: str, tensor: torch.Tensor) -> TensorValues:
-    """Of a strided tensor with elements."""
-    with raw():
-        values = dense(tensor.detach())
-        if values.data_ptr() % 4:
-            values = values.clone()
-    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, ...]:
+    """Of strided tensors with elements. A launch takes ten microseconds, and so does each wait of
+    the host, so there are few of either."""
+    if not named:
+        return ()
     with arithmetic():
-        values = values.reshape(-1).as_strided((values.numel(),), (1,))
-        words = values.view(torch.int32 if values.nbytes % 4 == 0 else torch.uint8)
-        parts = [_digest(part, at) for at, part in enumerate(words.split(_PART))]
-        size = 2 if values.is_complex() else 1
-        values = _numbers(values)
-        parts += [_figures(part) for part in values.split(_PART)]
-        # Read at once: each time, the host waits for the device.
-        read = torch.cat(parts).cpu()
-        digests = read[: -(-words.numel() // _PART)].view(torch.int64).tolist()
-        figures = read[len(digests) :].reshape(-1, 5)
-        minimum: float | None
-        maximum: float | None
-        if math.isfinite(figures[:, 2].sum()):
-            minimum, maximum = figures[:, 0].min().item(), figures[:, 1].max().item()
-            total, nonzero = figures[:, 2].sum().item(), int(figures[:, 4].sum())
-            norm = torch.linalg.vector_norm(figures[:, 3]).item()
-            finite, nans, first = values.numel(), 0, None
-        else:
-            bad = values.isnan()
-            nans = int(bad.sum())
-            bad = bad if nans else values.isinf()
-            first = _index(int(bad.int().argmax()) // size, shape) if bool(bad.any()) else None
-            nonzero = int(values.count_nonzero())
-            kept = values[values.isfinite()].double()
-            finite = kept.numel()
-            minimum, maximum = (kept.min().item(), kept.max().item()) if finite else (None, None)
-            total, norm = kept.sum().item(), torch.linalg.vector_norm(kept).item()
-    return TensorValues(
-        name,
-        dtype,
-        shape,
-        minimum,
-        maximum,
-        _known(total / finite) if finite else None,
-        _known(norm) if finite else None,
-        zeros=values.numel() - nonzero,
-        nans=nans,
-        infinities=values.numel() - finite - nans,
-        first=first,
-        digest=(sum(digests) + words.numel() + (1 << 63)) % (1 << 64) - (1 << 63),
-    )
+        flat = [_flat(tensor.detach()) for _, tensor in named]
+        rows = [_rows(values) for values in flat]
+        read = torch.cat([row for of in rows for row in of]).cpu().view(-1, _FIGURES)
+        figures, digests = read.tolist(), read[:, -1].view(torch.int64).tolist()
+        known = []
+        for (name, tensor), values, of in zip(named, flat, rows, strict=True):
+            count = len(of)
+            known.append(_values(name, tensor, values, figures[:count], digests[:count]))
+            del figures[:count], digests[:count]
+        return tuple(known)
 
 
-def _known(number: float) -> float | None:
-    """None for what even a double cannot hold."""
-    return number if math.isfinite(number) else None
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    values = dense(tensor)
+    if values.data_ptr() % 4:
+        values = values.clone()
+    return values.reshape(-1).as_strided((values.numel(),), (1,))
+
+
+def _rows(values: torch.Tensor) -> list[torch.Tensor]:
+    """Of each part of the numbers: least, largest, sum, sum of squares, and how many are zero; with
+    the digest of as many words. As doubles."""
+    words = values.view(torch.int32 if values.nbytes % 4 == 0 else torch.uint8).split(_PART)
+    numbers = _numbers(values).split(_PART)
+    nothing = values.new_zeros((), dtype=torch.float64)
+    rows = []
+    for at in range(max(len(words), len(numbers))):
+        digest = _digest(words[at], at) if at < len(words) else nothing
+        figures = [nothing] * (_FIGURES - 1)
+        if at < len(numbers):
+            wide = numbers[at].double()
+            zeros = (wide == 0).sum(dtype=wide.dtype)
+            figures = [*wide.aminmax(), wide.sum(), wide.dot(wide), zeros]
+        rows.append(torch.stack((*figures, digest)))
+    return rows
 
 
 def _numbers(values: torch.Tensor) -> torch.Tensor:
@@ -84,15 +73,6 @@ def _numbers(values: torch.Tensor) -> torch.Tensor:
     return values.view(torch.uint8) if values.dtype == torch.bool else values
 
 
-def _figures(part: torch.Tensor) -> torch.Tensor:
-    """Least, largest, sum, square root of the sum of squares, and how many are not zero."""
-    least, largest = part.aminmax()
-    total = part.sum(dtype=torch.float64)
-    rounded = part if part.is_floating_point() else part.double()
-    norm = torch.linalg.vector_norm(rounded, dtype=torch.float64)
-    return torch.stack((least.double(), largest.double(), total, norm, part.count_nonzero()))
-
-
 def _digest(words: torch.Tensor, at: int) -> torch.Tensor:
     """A sum of the words, each times an odd number of its place; integers add up to the same in any
     order. As the bits of a double."""
@@ -103,8 +83,56 @@ def _digest(words: torch.Tensor, at: int) -> torch.Tensor:
         ones = words.new_ones(1 << (count - 1).bit_length(), dtype=torch.int64)
         factors = (ones.cumsum(0) * _FACTOR) | 1
         factors = _factors[words.device] = factors ^ (factors >> 29)
-    digest = (words * factors[:count]).sum() * (2 * at + 1)
-    return digest.reshape(1).view(torch.float64)
+    digest = (words * factors[:count]).sum()
+    return (digest * (2 * at + 1) if at else digest).view(torch.float64)
+
+
+def _values(
+    name: str,
+    tensor: torch.Tensor,
+    values: torch.Tensor,
+    figures: list[list[float]],
+    digests: list[int],
+) -> TensorValues:
+    """``figures``, ``digests``: as ``_rows`` returns them."""
+    shape, numbers = tuple(tensor.shape), _numbers(values)
+    least, largest, sums, squares, zeros, _ = zip(
+        *figures[: -(-numbers.numel() // _PART)], strict=True
+    )
+    finite, nans, first = numbers.numel(), 0, None
+    minimum: float | None = min(least)
+    maximum: float | None = max(largest)
+    total, square, zero = sum(sums), sum(squares), int(sum(zeros))
+    if not math.isfinite(total):
+        bad = numbers.isnan()
+        nans = int(bad.sum())
+        bad = bad if nans else numbers.isinf()
+        at = int(bad.int().argmax()) // (2 if values.is_complex() else 1)
+        first = _index(at, shape) if bool(bad.any()) else None
+        kept = numbers[numbers.isfinite()].double()
+        finite, zero = kept.numel(), int((numbers == 0).sum())
+        minimum, maximum = (kept.min().item(), kept.max().item()) if finite else (None, None)
+        total, square = kept.sum().item(), kept.dot(kept).item()
+    words = values.nbytes // 4 if values.nbytes % 4 == 0 else values.nbytes
+    return TensorValues(
+        name,
+        str(tensor.dtype).removeprefix("torch."),
+        shape,
+        minimum,
+        maximum,
+        _known(total / finite) if finite else None,
+        _known(math.sqrt(square)) if finite else None,
+        zeros=zero,
+        nans=nans,
+        infinities=numbers.numel() - finite - nans,
+        first=first,
+        digest=(sum(digests) + words + (1 << 63)) % (1 << 64) - (1 << 63),
+    )
+
+
+def _known(number: float) -> float | None:
+    """None for what even a double cannot hold."""
+    return number if math.isfinite(number) else None
 
 
 def _index(at: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from cgtool.jobs import values
-from cgtool.jobs.values import values_of
+
+
+def values_of(name, tensor):
+    (found,) = values.values_of([(name, tensor)])
+    return found
+
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
 
@@ -68,3 +73,10 @@ def test_the_digest_by_another_arithmetic(size, monkeypatch):
 def test_memory_that_is_not_aligned_is_read():
     tensor = torch.arange(9.0).bfloat16()
     assert values_of("a", tensor[1:]).digest == values_of("a", tensor[1:].clone()).digest
+
+
+def test_several_tensors_are_read_at_once(monkeypatch):
+    monkeypatch.setattr(values, "_PART", 4)
+    tensors = [torch.arange(9.0), torch.arange(3, dtype=torch.int64), torch.tensor([float("nan")])]
+    found = values.values_of([("a", tensor) for tensor in tensors])
+    assert found == tuple(values_of("a", tensor) for tensor in tensors)

@@ -20,8 +20,9 @@ from cgtool.jobs.verify.orders import Orders, race
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot
 from cgtool.model.capture import Capture, TensorValues
-from cgtool.model.finding import Finding
+from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import DebugOptions, Progress
+from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.program.boundary import first_line
 
 DIFFERS_FROM_EAGER = code("differs-from-eager")
@@ -48,7 +49,8 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
     target.follows_memory = True
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
-    target.capture(progress)
+    with watch_capturing_queries() as queries:
+        target.capture(progress)
     session.require_nodes()
     capture, raw = target.described()
     found = Stepped((capture, raw))
@@ -90,6 +92,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
             capture,
             options,
             other_kernels=target.has_kernels,
+            branches=bool(queries),
         )
         found.looked_at.append("what each op writes compared with eager, twice for its noise")
     if options.orders:
@@ -139,7 +142,12 @@ def _first_nan(capture: Capture) -> Iterator[Finding]:
 
 
 def _against_eager(
-    divergence: Divergence, capture: Capture, options: DebugOptions, *, other_kernels: bool
+    divergence: Divergence,
+    capture: Capture,
+    options: DebugOptions,
+    *,
+    other_kernels: bool,
+    branches: bool,
 ) -> Iterator[Finding]:
     trial = Trial("captured inputs", options.replays)
     for replay in range(options.replays):
@@ -147,10 +155,12 @@ def _against_eager(
         if parting is None:
             continue
         where = f"in replay {replay + 1}, {parting.detail}"
+        # Code that asks whether it is captured takes another path on purpose.
+        severity = NOTE if parting.only_one and branches else None
         if parting.node is None:
-            yield Finding(
-                DIFFERS_FROM_EAGER, f"{where} at {parting.op}", parting.frames, phase="replay"
-            )
+            at = f" at {parting.op}" if parting.op else ""
+            reason, frames = f"{where}{at}", parting.frames
+            yield Finding(DIFFERS_FROM_EAGER, reason, frames, phase="replay", severity=severity)
             return
         index, number = parting.node
         graph = capture.graphs[index]
@@ -161,7 +171,7 @@ def _against_eager(
         )
         finding = at_node(DIFFERS_FROM_EAGER, reason, capture, graph, node)
         equal = f"{count_text(parting.equal, 'op')} before it have equal results"
-        yield replace(finding, evidence=(equal, *finding.evidence))
+        yield replace(finding, evidence=(equal, *finding.evidence), severity=severity)
         return
 
 

@@ -14,8 +14,8 @@ from cgtool.observe.raw_tensors import arithmetic, dense, raw, same_bits
 SLACK = 2.0
 """A replay may differ from the nearest eager run by this many times the difference between eager
 runs: the largest difference of a few runs is not the largest possible."""
-_ROUNDING = 64
-"""Other kernels may round differently: by this many times the precision of the type."""
+_COARSE = 1e-4
+"""Precision of bfloat16 and float16, but not of float32."""
 _CHUNK = 1 << 24
 _TOP = 1 << 63
 
@@ -60,19 +60,20 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
         return Difference(largest if math.isfinite(largest) else None, False)
 
 
-def apart(
-    tensor: torch.Tensor, expected: torch.Tensor, noise: float, relative: float | None
-) -> str | None:
-    """How a tensor differs from what is expected, by more than ``SLACK`` times the noise and more
-    than ``relative`` of the largest magnitude, or without it ``_ROUNDING``; None if it does not."""
+def rounding(dtype: torch.dtype, scale: float) -> float:
+    """What other kernels may add to numbers of a type, where those that they are made of have this
+    magnitude: some roundings in a row, more of them where a type is fine."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    precision = torch.finfo(dtype).eps
+    return (8 if precision > _COARSE else 64) * precision * scale
+
+
+def apart(tensor: torch.Tensor, expected: torch.Tensor, allowed: float) -> str | None:
+    """How a tensor differs from what is expected, by more than is allowed; None if it does not."""
     if (text := mismatch(tensor, expected)) is not None:
         return text
     distance = difference(tensor, expected)
-    allowed = 0.0
-    if not distance.exact:
-        if relative is None:
-            relative = _ROUNDING * torch.finfo(expected.dtype).eps if is_rounded(expected) else 0.0
-        allowed = max(SLACK * noise, relative * magnitude(expected))
     if distance.exact or (distance.largest is not None and distance.largest <= allowed):
         return None
     with raw():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, Followed
 from cgtool.devices.stepping import Stepper, launched_results
-from cgtool.jobs.verify.differences import apart, difference
+from cgtool.jobs.verify.differences import apart, difference, is_rounded, magnitude, rounding
 from cgtool.jobs.verify.evidence import Key, Results, Trial
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
 from cgtool.jobs.verify.state import state_of
@@ -22,6 +23,7 @@ from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.raw_tensors import copies, is_finite, raw, unchanged
+from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
 _TRIES = 3
@@ -33,15 +35,25 @@ Copies = Mapping[str, torch.Tensor]
 """What an op has written, by name."""
 Noise = Mapping[str, float]
 """Largest differences between two eager runs, likewise."""
+_SLACK = 8.0
+"""Two runs show only a part of the noise, most of all in one op."""
+
+
+class Kept(NamedTuple):
+    """What an op has done in an eager run."""
+
+    results: Copies
+    scale: float
+    """The largest magnitude among its arguments and results."""
 
 
 class ResultRecorder(OpRecorder, Generic[T]):
     """Looks at what every op of the device has written, as soon as it has run."""
 
     def __init__(
-        self, roots: Any, annotations: Any, device: Device, look: Callable[[int, Named], T]
+        self, roots: Any, annotations: Any, device: Device, look: Callable[[int, Named, Args], T]
     ) -> None:
-        """``look`` is given the number of the op and its results."""
+        """``look`` is given the number of the op, its results and its arguments."""
         super().__init__(roots, annotations)
         self._device = device
         self._look = look
@@ -51,27 +63,39 @@ class ResultRecorder(OpRecorder, Generic[T]):
         output = self.run(func, args, kwargs)
         results = launched_results(call.name, func, args, kwargs, output)
         if results and not self._device.is_host_work([tensor for _, tensor in results]):
-            self.results.append((call, self._look(len(self.results), results)))
+            self.results.append((call, self._look(len(self.results), results, (args, kwargs))))
         return output
 
 
 class _Keeper:
     """Copies results: on the device while there is room, then on the host."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, scales: bool = False) -> None:
         self._left = device.free_bytes() // 2
+        self._scales = scales
 
-    def __call__(self, _number: int, results: Named) -> Copies:
+    def __call__(self, _number: int, results: Named, given: Args) -> Kept:
         self._left -= sum(tensor.nbytes for _, tensor in results)
+        scale = 0.0
+        if self._scales:
+            rounded = [*map(itemgetter(1), results), *tensors_in(given)]
+            scale = max((magnitude(each) for each in rounded if is_rounded(each)), default=0.0)
         if self._left >= 0:
-            return copies(dict(results))
+            return Kept(copies(dict(results)), scale)
         with raw():
-            return {name: tensor.detach().to("cpu", copy=True) for name, tensor in results}
+            held = {name: tensor.detach().to("cpu", copy=True) for name, tensor in results}
+        return Kept(held, scale)
 
 
-def _differences(kept: Sequence[tuple[OpCall, Copies]], number: int, results: Named) -> Noise:
+def _differences(
+    kept: Sequence[tuple[OpCall, Kept]], number: int, results: Named, _given: Args
+) -> Noise:
     """How far results are from those that an earlier run has kept."""
-    before = kept[number][1] if number < len(kept) else {}
+    before = kept[number][1].results if number < len(kept) else {}
+    return _noise(before, results)
+
+
+def _noise(before: Copies, results: Named) -> Noise:
     apart = {name: difference(before[name], new) for name, new in results if name in before}
     return {
         name: float("inf") if each.largest is None else float(each.largest)
@@ -80,7 +104,7 @@ def _differences(kept: Sequence[tuple[OpCall, Copies]], number: int, results: Na
 
 
 def _eager(
-    runner: TrialRunner, trial: Trial, iteration: int, look: Callable[[int, Named], T]
+    runner: TrialRunner, trial: Trial, iteration: int, look: Callable[[int, Named, Args], T]
 ) -> tuple[Results, ResultRecorder[T]]:
     """The results of an eager iteration (from 0), and what was seen of those of every op in it."""
     runner.begin_eager(trial, iteration)
@@ -105,14 +129,14 @@ def _next_results(stepper: Stepper, last_nodes: Iterator[int]) -> Copies:
     return {} if node is None else copies(dict(stepper.written(node)))
 
 
-def _pairs(steppers: Sequence[Stepper], kept: Sequence[tuple[OpCall, Copies]]) -> dict[int, int]:
+def _pairs(steppers: Sequence[Stepper], kept: Sequence[tuple[OpCall, Kept]]) -> dict[int, int]:
     """The ops of a capture that an eager run has too, and which one of it that is."""
     captured = [
         (op.call.name, op.call.chain[:1], op.shapes) for stepper in steppers for op in stepper.ops
     ]
     eager = [
-        (call.name, call.chain[:1], tuple(tuple(each.shape) for each in results.values()))
-        for call, results in kept
+        (call.name, call.chain[:1], tuple(tuple(x.shape) for x in known.results.values()))
+        for call, known in kept
     ]
     if captured == eager:
         return {number: number for number in range(len(eager))}
@@ -133,6 +157,8 @@ class Parting(NamedTuple):
     """How many ops before it have equal results."""
     frames: Frames = ()
     """The call chain of the op."""
+    only_one: bool = False
+    """Whether only one of the two ran this op."""
 
 
 _NOT_REPRODUCED = Parting(
@@ -198,18 +224,18 @@ class Divergence:
         """The first op of an iteration (from 0) whose results differ, and how.
 
         ``relative``: the largest difference, over the largest magnitude, that counts as noise; None
-        for that of other kernels, by the type. ``key``: a tensor that has differed: if it does
-        again and all ops agree, that is said too. Without it, None if all that the iteration leaves
-        is equal.
+        for that of other kernels. ``key``: a tensor that has differed: if it does again and all ops
+        agree, that is said too. Without it, None if all that the iteration leaves is equal.
         """
-        results, eager = _eager(self.runner, trial, iteration, _Keeper(self.runner.target.device))
+        keeper = _Keeper(self.runner.target.device, scales=relative is None)
+        results, eager = _eager(self.runner, trial, iteration, keeper)
         kept, left = eager.results, self._left(results, key)
         noise: Sequence[tuple[OpCall, Noise]] = ()
         noise_left: Noise = {}
         if relative or key is None:
             results, again = _eager(self.runner, trial, iteration, partial(_differences, kept))
             noise = again.results
-            noise_left = _differences([(kept[0][0], left)], 0, [*self._left(results, key).items()])
+            noise_left = _noise(left, [*self._left(results, key).items()])
         pairs = _pairs(self.followed.steppers, kept)
         parting: Parting | None = None
         equal = -1
@@ -219,7 +245,8 @@ class Divergence:
             if parting is not None or at is None or seen.call.name.startswith(UNINITIALIZED):
                 continue
             known = noise[at][1] if at < len(noise) else {}
-            how = _how_apart(seen.results, kept[at][1], known, relative)
+            results_kept, scale = kept[at][1]
+            how = _how_apart(seen.results, results_kept, known, relative, scale)
             if how is None:
                 equal = seen.number
                 continue
@@ -227,13 +254,17 @@ class Divergence:
                 seen.call, seen.number, self.followed.record, how, seen.node
             )
         left_now = self._left(results_of(self.followed.run), key)
-        differs = _how_apart([*left_now.items()], left, noise_left, relative)
+        scale = max((known.scale for _, known in kept), default=0.0)
+        differs = _how_apart([*left_now.items()], left, noise_left, relative, scale)
         if key is None and differs is None:
             return None
-        if parting is None:
+        if parting is None and self.ops:
             parting = self._other_path(eager, pairs, equal, len(self.ops))
         if parting is None and differs is not None:
-            return Parting(None, "every op that PyTorch dispatches has equal results")
+            ops = "every op that PyTorch dispatches has equal results"
+            if not self.ops:
+                ops = "the ops of compiled code are not compared"
+            return Parting(None, ops)
         return parting or _NOT_REPRODUCED
 
     def _left(self, results: Results, key: Key | None) -> Copies:
@@ -259,12 +290,14 @@ class Divergence:
         if others:
             call = calls[min(others)]
             how = f"eager runs {call.name}, {ran}"
-            return _parting(call, min(others), eager.record, how)
+            parting = _parting(call, min(others), eager.record, how)
+            return parting._replace(only_one=True)
         if alone is None:
             return None
         call = self.ops[alone]
         how = f"the capture ran {call.name}, eager does not"
-        return _parting(call, alone, self.followed.record, how, self._last_node(alone))
+        parting = _parting(call, alone, self.followed.record, how, self._last_node(alone))
+        return parting._replace(only_one=True)
 
     def _last_node(self, number: int) -> tuple[int, int] | None:
         """The last node of an op, by its number among all."""
@@ -310,12 +343,18 @@ def _line_of(frames: Frames) -> str:
 
 
 def _how_apart(
-    results: Named, expected: Copies, noise: Noise, relative: float | None
+    results: Named, expected: Copies, noise: Noise, relative: float | None, scale: float
 ) -> str | None:
-    """How the first result that differs by more than its noise does; None if none does."""
+    """How the first result that differs by more than its noise does; None if none does. ``scale``:
+    of what they are computed from, without ``relative``."""
     for name, tensor in results:
-        if name in expected:
-            how = apart(tensor, expected[name], noise.get(name, 0.0), relative)
-            if how is not None:
-                return f"`{name}`: {how}"
+        if name not in expected:
+            continue
+        allowed = _SLACK * noise.get(name, 0.0)
+        if relative is None:
+            allowed = max(allowed, rounding(expected[name].dtype, scale))
+        elif relative:
+            allowed = max(allowed, relative * magnitude(expected[name]))
+        if (how := apart(tensor, expected[name], allowed)) is not None:
+            return f"`{name}`: {how}"
     return None

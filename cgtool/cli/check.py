@@ -14,7 +14,7 @@ from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, show_table, write_bytes
 from cgtool.model.failure import EXIT_INTERRUPTED, EXIT_USER_CODE, usage
 from cgtool.model.finding import Report
-from cgtool.model.jobs import DebugJob, VerifyJob, check_job
+from cgtool.model.jobs import DebugJob, StepJob, VerifyJob, check_job
 from cgtool.model.options import DebugOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ def debug(
     depth: Annotated[
         int, typer.Option(metavar="N", min=1, help="Levels of module paths in the table.")
     ] = 2,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="A prompt that steps, as in pdb.")
+    ] = False,
     output: opt.Output = None,
     format_: FindingsFormatOption = "table",
     worker: opt.WorkerOptions,
@@ -121,6 +124,17 @@ def debug(
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_debug
 
+    if entry.endswith(".cgt"):
+        raise usage(
+            f"{entry} is a capture file, and values need the program",
+            fix="give the ENTRY that was captured",
+        )
+    if interactive:
+        from cgtool.cli.prompt import open_prompt
+
+        if orders or output is not None or format_ != "table":
+            raise usage("a prompt (-i) takes no --orders, --output or --format")
+        raise typer.Exit(open_prompt(StepJob(entry, worker.capture_options), worker))
     check_places([("-o", output)], entry)
     job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
     report = report_of(job, worker)

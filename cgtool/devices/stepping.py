@@ -14,6 +14,7 @@ import torch
 from cgtool.observe.effects import written_by
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.private import schema_of
 
 Edges = Sequence[tuple[int, int]]
 """(node, node that waits for it)."""
@@ -37,12 +38,22 @@ class Stepper(ABC):
     edges: Edges
 
     def __init__(self) -> None:
+        self.now: int | None = None
+        """The node that runs."""
+        self.runs = 0
+        """Nodes that were run."""
         self.whole: dict[int, str] = {}
         """Nodes that cannot be launched alone, each with the reason. They do nothing here."""
 
-    @abstractmethod
     def run(self, node: int) -> None:
         """Launch a node, and wait for it. Raises StepFailedError."""
+        self.now = node
+        self.runs += 1
+        self._run(node)
+        self.now = None
+
+    @abstractmethod
+    def _run(self, node: int) -> None: ...
 
     @abstractmethod
     def clear(self) -> None:
@@ -52,6 +63,10 @@ class Stepper(ABC):
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         """What the op has written whose last node this is, each with a name; to be read before the
         next node runs, which may use the memory for something else. None of it is kept alive."""
+        return []
+
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        """The arguments of the op that a node is of, as ``named_arguments``; what is there now."""
         return []
 
     def running(self) -> AbstractContextManager[object]:
@@ -84,6 +99,20 @@ def named_results(
         if tensor.layout == torch.strided and tensor.numel():
             seen.setdefault((key_of(tensor), tensor.data_ptr()), (name, tensor))
     return list(seen.values())
+
+
+def named_arguments(func: Any, args: Args, kwargs: Kwargs) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that an op is given: ``in0``, ``in1``, ..., and each by its name in the op's
+    schema; of a list, with its place (``tensors0``)."""
+    for place, tensor in enumerate(tensors_in((args, kwargs))):
+        yield f"in{place}", tensor
+    schema = schema_of(func)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name}{place}", each) for place, each in enumerate(tensors_in(value)))
 
 
 def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator[int]:

@@ -27,6 +27,7 @@ from cgtool.model.capture import Entry, created_now
 from cgtool.model.failure import CgtoolError, machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
+from cgtool.model.jobs import Talk
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.model.sources import read_sources, with_sources
 from cgtool.observe import call_sites
@@ -43,10 +44,13 @@ class JobResult(NamedTuple):
     report: Report | None = None
 
 
-def run(request: jobs.Request, progress: Progress) -> None:
+def run(request: jobs.Request, progress: Progress, talk: Talk) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
     context = JobContext(open_device(job.capture_options.device), progress)
+    if isinstance(job, jobs.StepJob):
+        _answer_questions(job, context, output, talk)
+        return
     if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
     try:
@@ -163,6 +167,16 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
         report = context.report("debug", entry, (tuple(found.findings), tuple(found.looked_at)))
     capture, raw = found.captured
     return JobResult((capture, raw), replace(report, values=tuple(node_values(capture))))
+
+
+def _answer_questions(job: jobs.StepJob, context: JobContext, output: Path, talk: Talk) -> None:
+    from cgtool.jobs.debug_server import DebugServer
+
+    with context.device.active(), call_sites.recorded():
+        target = context.device.verify_target(context.load(job), job.capture_options)
+        server = DebugServer(target, context.progress)
+        capture_file.write(output, with_sources(server.capture), server.raw)
+        server.serve(talk)
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:

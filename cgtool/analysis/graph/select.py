@@ -92,9 +92,13 @@ def select(capture: Capture, index: int, selection: Selection) -> View:
     graph = capture.graphs[index]
     if not selection:
         return whole(index, graph)
+    return only(index, graph, matches(capture, graph, selection))
+
+
+def matches(capture: Capture, graph: Graph, selection: Selection) -> list[bool]:
+    """Whether the selection keeps each node of a graph."""
     tests = [_prepare(capture, graph, term) for term in selection]
-    shown = [all(holds(node) for holds in tests) for node in graph.nodes]
-    return only(index, graph, shown)
+    return [all(holds(node) for holds in tests) for node in graph.nodes]
 
 
 def _prepare(capture: Capture, graph: Graph, term: Term) -> Callable[[Node], bool]:

@@ -68,7 +68,8 @@ class CudaPhaseGraph(PhaseGraph):
     recorded: Recorded | None = None
     """The warm-up to align the stamps with; None if ``exact`` has everything."""
     memory: dict[int, list[WrittenMemory]] = field(default_factory=dict)
-    """As of ``MemoryRecorder``."""
+    """As of ``MemoryRecorder``, like the next one."""
+    arguments: list[tuple[range, list[WrittenMemory]]] = field(default_factory=list)
     exact: Record | None = None
     """The record of the capture itself, if CUPTI was not available."""
     exact_calls: list[OpCall] = field(default_factory=list)
@@ -229,7 +230,7 @@ class CudaSession(Session[CudaPhaseGraph]):
                 )
                 exact.record = self.exact_record
             if isinstance(exact, MemoryRecorder):
-                exact.memory = graph.memory
+                exact.memory, exact.arguments = graph.memory, graph.arguments
             first = len(self.exact_record.calls)
             graph.start_ns = time.time_ns()
             yield exact if exact is not None else contextlib.nullcontext()

@@ -22,7 +22,7 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, Stepper, named_results
+from cgtool.devices.stepping import StepFailedError, Stepper, named_arguments, named_results
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat.allocator import memory_segments
@@ -52,6 +52,8 @@ class MemoryRecorder(InCaptureRecorder):
 
     memory: dict[int, list[WrittenMemory]]
     """By the last node of the op."""
+    arguments: list[tuple[range, list[WrittenMemory]]]
+    """The nodes of each op, and where its arguments lie."""
 
     def execute(self, call: OpCall, func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = self.launch_count()
@@ -59,12 +61,18 @@ class MemoryRecorder(InCaptureRecorder):
         after = self.launch_count()
         # Of ops that call each other, the innermost returns first.
         if after > before and after - 1 not in self.memory:
-            self.memory[after - 1] = [
-                WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-                for name, tensor in named_results(func, args, kwargs, result)
-                if tensor.is_cuda
-            ]
+            self.memory[after - 1] = _memory_of(named_results(func, args, kwargs, result))
+            arguments = _memory_of(named_arguments(func, args, kwargs))
+            self.arguments.append((range(before, after), arguments))
         return result
+
+
+def _memory_of(named: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
+    return [
+        WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
+        for name, tensor in named
+        if tensor.is_cuda and tensor.layout == torch.strided and tensor.numel()
+    ]
 
 
 def _size(tensor: torch.Tensor) -> int:
@@ -80,11 +88,13 @@ class CudaStepper(Stepper):
         stream: torch.cuda.Stream,
         pools: Iterable[tuple[int, int]] = (),
         memory: Mapping[int, Sequence[WrittenMemory]] = MappingProxyType({}),
+        arguments: Sequence[tuple[range, Sequence[WrittenMemory]]] = (),
     ) -> None:
-        """``pools``: of the graph's memory; ``memory``: as of ``MemoryRecorder``. Raises
-        DriverError."""
+        """``pools``: of the graph's memory; ``memory`` and ``arguments``: as of
+        ``MemoryRecorder``. Raises DriverError."""
         super().__init__()
         self._memory = memory
+        self._arguments = arguments
         self._device = stream.device
         self._pools = set(pools)
         handles = graph_nodes(int(template))
@@ -128,7 +138,12 @@ class CudaStepper(Stepper):
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
-    def run(self, node: int) -> None:
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        # Of ops that call each other, the innermost returns first.
+        memory = next((each for nodes, each in self._arguments if node in nodes), ())
+        return [(each.name, each.tensor(self._device)) for each in memory]
+
+    def _run(self, node: int) -> None:
         executable = self._executables[node]
         if executable is None:
             return

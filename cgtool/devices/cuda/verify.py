@@ -95,7 +95,9 @@ class CudaVerifyTarget(VerifyTarget):
     def steppers(self) -> list[Stepper]:
         session = self.session
         return [
-            CudaStepper(graph.template, session.stream, session.pools, graph.memory)
+            CudaStepper(
+                graph.template, session.stream, session.pools, graph.memory, graph.arguments
+            )
             for graph in session.graphs
         ]
 

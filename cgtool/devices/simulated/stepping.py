@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
-from cgtool.devices.stepping import Stepper, named_results
+from cgtool.devices.stepping import Stepper, named_arguments, named_results
 from cgtool.observe.effects import effect_of
 from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import is_emptied, strided_parts
@@ -57,7 +57,11 @@ class SimulatedStepper(Stepper):
         step = self._steps[node][-1]
         return named_results(step.func, step.args, step.kwargs, step.results)
 
-    def run(self, node: int) -> None:
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        step = self._steps[node][-1]
+        return list(named_arguments(step.func, step.args, step.kwargs))
+
+    def _run(self, node: int) -> None:
         rest = self._steps[self.count :] if node == self.count - 1 else []
         SimulatedGraph(steps=[*self._steps[node], *chain.from_iterable(rest)]).replay()
 

@@ -1,0 +1,183 @@
+"""Runs nodes as a prompt says, and evaluates expressions of what they read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from bisect import bisect_right
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from cgtool.analysis.stepped import node_name
+from cgtool.devices.device import VerifyTarget
+from cgtool.devices.stepping import StepFailedError, Stepper
+from cgtool.jobs.debug import TRIAL, captured_to_step, described_node, fault, nan_of, values_at
+from cgtool.jobs.hanging_node import watched
+from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.files import atomic
+from cgtool.model.jobs import Answer, Begin, Evaluate, Question, RunTo, Talk
+from cgtool.model.options import Progress
+from cgtool.observe.raw_tensors import held, raw
+from cgtool.program.boundary import first_line
+
+_WORD = re.compile(r"\w+")
+_AHEAD = "next."
+"""Before the names of the tensors that the next node is given."""
+
+
+class DebugServer:
+    """A replay of all graphs, in the order of capture, that stops between two nodes."""
+
+    def __init__(self, target: VerifyTarget, progress: Progress) -> None:
+        """Capture, and begin the first replay. Raises CgtoolError."""
+        self.capture, self.raw, self._steppers, self._runner = captured_to_step(target, progress)
+        self._progress = progress
+        self._starts = list(accumulate((each.count for each in self._steppers), initial=0))
+        self._running = contextlib.ExitStack()
+        self._graph: int | None = None
+        """The graph whose memory is in use."""
+        self._position = self._replay = 0
+        self._nan_seen = self._interrupted = self._evaluates = False
+        self._begin(restore=True)
+
+    def serve(self, talk: Talk) -> None:
+        """Answer until there are no more questions. Raises CgtoolError if the device is lost."""
+        signal.signal(signal.SIGINT, self._interrupt)
+        describe = partial(described_node, self.capture)
+        with self._running, watched(self._steppers, describe, self._progress):
+            answer = self._here()
+            while answer.fault is None and (question := talk(answer)) is not None:
+                answer = self._answer(question)
+            if answer.fault is not None:
+                talk(answer)
+
+    def _interrupt(self, _number: int, _frame: Any) -> None:
+        self._interrupted = True
+        if self._evaluates:
+            raise KeyboardInterrupt
+
+    def _answer(self, question: Question) -> Answer:
+        match question:
+            case RunTo():
+                return self._run(question)
+            case Begin():
+                self._begin(restore=question.restore)
+                return self._here()
+            case Evaluate():
+                return self._evaluate(question)
+
+    def _begin(self, *, restore: bool) -> None:
+        self._running.close()
+        self._graph = None
+        self._replay = 0 if restore else self._replay + 1
+        if restore:
+            self._runner.begin_replay(TRIAL)
+        self._position, self._nan_seen = 0, False
+        self._stepper(0)
+
+    def _stepper(self, position: int) -> tuple[Stepper, int, int]:
+        """For the node at a position: its stepper, whose memory is in use from now on, the index of
+        its graph, and its own."""
+        graph = bisect_right(self._starts, position) - 1
+        if graph != self._graph:
+            self._running.close()
+            self._running.enter_context(self._steppers[graph].running())
+            self._graph = graph
+        return self._steppers[graph], graph, position - self._starts[graph]
+
+    def _run(self, question: RunTo) -> Answer:
+        stops, self._interrupted = set(question.stops), False
+        while self._position < question.position:
+            stepper, graph, node = self._stepper(self._position)
+            try:
+                stepper.run(node)
+            except StepFailedError as error:
+                found = fault(self.capture, graph, error, self._replay)
+                return Answer(self._position, fault=found)
+            self._position += 1
+            if question.nan and not self._nan_seen:
+                op = node_name(self.capture, self.capture.graphs[graph].nodes[node])
+                self._nan_seen = nan_of(op, values_at(stepper, node) or ()) is not None
+                if self._nan_seen:
+                    return self._here("the first NaN")
+            if self._interrupted:
+                return self._here("interrupted")
+            if self._position in stops:
+                break
+        return self._here()
+
+    def _here(self, because: str | None = None) -> Answer:
+        values = None
+        if self._position:
+            stepper, _, node = self._stepper(self._position - 1)
+            values = values_at(stepper, node)
+        return Answer(self._position, values or (), tuple(self._tensors()), because=because)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """What expressions can use, by name."""
+        known: dict[str, torch.Tensor] = {}
+        if self._position:
+            stepper, _, node = self._stepper(self._position - 1)
+            known = {**dict(stepper.given(node)), **dict(stepper.written(node))}
+        if self._position == 0 or self._position not in self._starts:
+            stepper, _, node = self._stepper(self._position)
+            known |= {f"{_AHEAD}{name}": tensor for name, tensor in stepper.given(node)}
+        return known
+
+    def _evaluate(self, question: Evaluate) -> Answer:
+        here, expression = self._here(), question.expression
+        text = ""
+        try:
+            try:
+                self._evaluates = True
+                with raw():
+                    value = eval(expression, {"torch": torch, **self._copies(expression)})
+                    if question.file is None:
+                        text = repr(value)
+                    else:
+                        _save(expression, value, Path(question.file))
+            finally:
+                self._evaluates = False
+        except BaseException as error:  # whatever an expression raises
+            return self._failed(expression, error, here)
+        return Answer(here.position, here.values, here.names, text)
+
+    def _copies(self, expression: str) -> dict[str, Any]:
+        """The tensors that an expression may mean: it may write them."""
+        words = set(_WORD.findall(expression))
+        copies = {
+            name: held(tensor.detach()).clone()
+            for name, tensor in self._tensors().items()
+            if words.issuperset(name.split("."))
+        }
+        ahead = {name.removeprefix(_AHEAD): copies.pop(name) for name in [*copies] if "." in name}
+        return {**copies, _AHEAD[:-1]: SimpleNamespace(**ahead)}
+
+    def _failed(self, expression: str, error: BaseException, here: Answer) -> Answer:
+        try:
+            self._runner.target.device.synchronize()
+        except RuntimeError:
+            raise user_code(
+                f"`{expression}` failed on the device, which cannot be used afterwards: "
+                f"{first_line(error)}"
+            ) from None
+        if isinstance(error, CgtoolError):
+            text = str(error)
+        else:
+            message = error.msg if isinstance(error, SyntaxError) else first_line(error)
+            text = f"{type(error).__name__}: {message}"
+        return Answer(here.position, here.values, here.names, error=text)
+
+
+def _save(name: str, value: Any, file: Path) -> None:
+    """A file that ``torch.load`` reads as a dict with one tensor. Raises CgtoolError."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{type(value).__name__} is not a tensor")
+    with atomic(file) as temporary:
+        torch.save({name: value.cpu()}, temporary)

@@ -85,7 +85,7 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> bool:
         with _shown(options) as progress:
             return supervisor.run(job, output, timeout=options.timeout, progress=progress)
     except CgtoolError as error:
-        if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob):
+        if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob | jobs.StepJob):
             raise
         if error.failure.phase == "replay":
             raise _with_fault(error, job, options) from None

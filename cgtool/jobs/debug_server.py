@@ -168,7 +168,7 @@ class DebugServer:
                 f"{first_line(error)}"
             ) from None
         if isinstance(error, CgtoolError):
-            text = str(error)
+            text = error.failure.message
         else:
             message = error.msg if isinstance(error, SyntaxError) else first_line(error)
             text = f"{type(error).__name__}: {message}"

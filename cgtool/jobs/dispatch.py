@@ -47,10 +47,7 @@ class JobResult(NamedTuple):
 def run(request: jobs.Request, progress: Progress, talk: Talk) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
-    context = JobContext(open_device(job.capture_options.device), progress)
-    if isinstance(job, jobs.StepJob):
-        _answer_questions(job, context, output, talk)
-        return
+    context = JobContext(open_device(job.capture_options.device), progress, output, talk)
     if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
     try:
@@ -76,6 +73,9 @@ class JobContext:
 
     device: Device
     progress: Progress
+    output: Path = Path()
+    """Where a ``StepJob`` writes its capture before it answers."""
+    talk: Talk = lambda _: None
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def load(self, job: jobs.Job) -> Workload:
@@ -169,14 +169,15 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
     return JobResult((capture, raw), replace(report, values=tuple(node_values(capture))))
 
 
-def _answer_questions(job: jobs.StepJob, context: JobContext, output: Path, talk: Talk) -> None:
+def _step(job: jobs.StepJob, context: JobContext) -> JobResult:
     from cgtool.jobs.debug_server import DebugServer
 
     with context.device.active(), call_sites.recorded():
         target = context.device.verify_target(context.load(job), job.capture_options)
         server = DebugServer(target, context.progress)
-        capture_file.write(output, with_sources(server.capture), server.raw)
-        server.serve(talk)
+        capture_file.write(context.output, with_sources(server.capture), server.raw)
+        server.serve(context.talk)
+    return JobResult(None)
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
@@ -232,6 +233,7 @@ RUN: dict[type[jobs.Job], Callable[[Any, JobContext], JobResult]] = {
     jobs.ScriptJob: _check_script,
     jobs.VerifyJob: _verify,
     jobs.DebugJob: _debug,
+    jobs.StepJob: _step,
 }
 
 

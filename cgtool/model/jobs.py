@@ -83,13 +83,13 @@ class StepJob(Job, frozen=True, omit_defaults=True, tag="step"):
 
 ReplayingJob = CaptureJob | BenchJob | AgainstJob | ProfileJob | VerifyJob
 """Jobs that capture an ENTRY and replay it."""
-AnyJob = ReplayingJob | CheckJob | ScriptJob | DebugJob
+AnyJob = ReplayingJob | CheckJob | ScriptJob | DebugJob | StepJob
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """One job for one worker process."""
 
-    job: AnyJob | StepJob
+    job: AnyJob
     output: str
     """Where the worker writes the capture file, or the Report as JSON."""
     path: tuple[str, ...] = ()

@@ -112,7 +112,7 @@ def conversation(
 
 
 @contextlib.contextmanager
-def _working(job: AnyJob | StepJob, output: Path, timeout: float | None) -> Iterator[Worker]:
+def _working(job: AnyJob, output: Path, timeout: float | None) -> Iterator[Worker]:
     """A worker that has its request, and ends with this block. Raises what ``run`` does."""
     try:
         request = msgspec.json.encode(Request(job, str(output), import_path()))

@@ -32,7 +32,6 @@ from cgtool.model.jobs import Answer, Begin, Evaluate, Question, RunTo, StepJob
 from cgtool.render.node_text import NodeTexts
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, plain
-from cgtool.render.text import visible
 
 _PATTERN = "a node's number, op, kernel or module, FILE:LINE, or as in --select"
 _COMMANDS = {
@@ -129,7 +128,7 @@ class Prompt(cmd.Cmd):
         word = line.split()[0]
         close = get_close_matches(word, _COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else "help lists the commands"
-        self._fail(f"there is no command {visible(word)}: {hint}")
+        self._fail(f"there is no command {word}: {hint}")
 
     def postcmd(self, stop: bool, line: str) -> bool:
         sys.stdout.flush()
@@ -172,7 +171,7 @@ class Prompt(cmd.Cmd):
 
     def do_next(self, arg: str) -> None:
         if arg and not (arg.isdecimal() and int(arg)):
-            return self._fail(f"next {visible(arg)}: not a number of nodes")
+            return self._fail(f"next {arg}: not a number of nodes")
         return self._run(self._here.position + int(arg or 1))
 
     def do_until(self, arg: str) -> None:
@@ -204,13 +203,13 @@ class Prompt(cmd.Cmd):
         for number, (pattern, positions) in self._breaks.items():
             if not arg or number == self._added:
                 nodes = count_text(len(positions), "node")
-                self._say(f"breakpoint {number} at {visible(pattern)}: {nodes}")
+                self._say(f"breakpoint {number} at {pattern}: {nodes}")
 
     def do_clear(self, arg: str) -> None:
         if not arg:
             self._breaks.clear()
         elif not arg.isdecimal() or self._breaks.pop(int(arg), None) is None:
-            self._fail(f"there is no breakpoint {visible(arg)}")
+            self._fail(f"there is no breakpoint {arg}")
 
     def do_nan(self, arg: str) -> None:
         if arg not in ("", "on", "off"):
@@ -233,20 +232,19 @@ class Prompt(cmd.Cmd):
             return self._say(", ".join(self._here.names) or "no tensor is known here")
         answer = self._evaluate(arg)
         if answer is not None:
-            for line in answer.text.splitlines():
-                self._say(line)
+            self._print(map(plain, answer.text.splitlines()))
         return None
 
     def do_save(self, arg: str) -> None:
         name, _, file = arg.partition(" ")
         if not name:
             return self._fail("save NAME [FILE]")
-        graph, node = self._node("")
+        graph, node = self._node()
         place = re.sub(r"\W+", "-", f"{graph.name} {node.id} {name}").strip("-")
         path = Path(file.strip() or f"{place}.pt")
         before = " (replaced the file that was there)" if path.exists() else ""
         if self._evaluate(name, str(path.absolute())) is not None:
-            self._say(f"saved {visible(str(path))}{before}")
+            self._say(f"saved {path}{before}")
         return None
 
     def do_where(self, arg: str) -> None:
@@ -272,15 +270,14 @@ class Prompt(cmd.Cmd):
         if answer.fault is not None:
             console(stderr=False).print(Findings(quoted([answer.fault], self._capture.sources)))
             self._code = EXIT_USER_CODE
-        elif answer.error is None and not isinstance(question, Evaluate):
-            self._show_place()
+        elif not isinstance(question, Evaluate):
+            self._show_stop()
 
-    def _show_place(self) -> None:
-        answer, screen = self._here, console(stderr=False)
-        graph, node = self._node("")
+    def _show_stop(self) -> None:
+        answer, (graph, node) = self._here, self._node()
         if answer.because is not None:
             self._say(f"{answer.because}:")
-        before = "" if answer.position else "before "
+        before, screen = "" if answer.position else "before ", console(stderr=False)
         width = None if screen.soft_wrap else screen.width
         self._print(self._texts.stop(graph, node, answer.values, before, width))
         if answer.position == self._starts[-1]:
@@ -298,24 +295,27 @@ class Prompt(cmd.Cmd):
         if self._here.error is None:
             return self._here
         hint = "; print lists the names" if self._here.error.startswith("NameError") else ""
-        self._fail(f"{visible(self._here.error)}{hint}")
+        self._fail(f"{self._here.error}{hint}")
         return None
 
-    def _node(self, pattern: str) -> tuple[Graph, Node]:
+    def _node(self, pattern: str = "") -> tuple[Graph, Node]:
         """The first node that matches; without a pattern the last one that ran, or the first."""
         position = self._matching(pattern)[0] if pattern else max(1, self._here.position)
-        graph = bisect_right(self._starts, position - 1) - 1
-        return self._graphs[graph], self._graphs[graph].nodes[position - 1 - self._starts[graph]]
+        at = self._graph_at(position)
+        return self._graphs[at], self._graphs[at].nodes[position - 1 - self._starts[at]]
+
+    def _graph_at(self, position: int) -> int:
+        return bisect_right(self._starts, max(0, position - 1)) - 1
 
     def _matching(self, pattern: str) -> list[int]:
         """The positions after the nodes that match, of ops after their last node; at least one.
         Raises CgtoolError (exit 2)."""
         if pattern.isdecimal():
-            graph, _ = self._node("")
-            if int(pattern) >= len(graph.nodes):
-                last = len(graph.nodes) - 1
-                raise usage(f"there is no node {pattern} in {graph.name}, which has 0 to {last}")
-            return [self._starts[self._graphs.index(graph)] + int(pattern) + 1]
+            at = self._graph_at(self._here.position)
+            if int(pattern) >= len(self._graphs[at].nodes):
+                known = f"{self._graphs[at].name}, which has 0 to {len(self._graphs[at].nodes) - 1}"
+                raise usage(f"there is no node {pattern} in {known}")
+            return [self._starts[at] + int(pattern) + 1]
         if "=" in pattern:
             selections = [parse([pattern])]
         else:
@@ -326,14 +326,15 @@ class Prompt(cmd.Cmd):
             last_of_call = {node.call: node.id for node in graph.nodes}
             for selection in selections:
                 kept = matches(self._capture, graph, selection)
+                by_number = any(term.field == "node" for term in selection)
                 for node in (node for node in graph.nodes if kept[node.id]):
-                    is_alone = node.call is None or "node" in pattern
+                    is_alone = by_number or node.call is None
                     last = node.id if is_alone else last_of_call[node.call]
                     positions.add(start + last + 1)
         if not positions:
             close = get_close_matches(pattern, self._known_names(), n=3)
             fix = f"did you mean {', '.join(close)}?" if close else f"PATTERN: {_PATTERN}"
-            raise usage(f"no node matches {visible(pattern)}", fix=fix)
+            raise usage(f"no node matches {pattern}", fix=fix)
         return sorted(positions)
 
     def _known_names(self) -> set[str]:
@@ -352,7 +353,7 @@ class Prompt(cmd.Cmd):
         console(stderr=False).print(Group(*lines))
 
     def _say(self, text: str) -> None:
-        self._print([plain(visible(text))])
+        self._print([plain(text)])
 
     def _fail(self, text: str) -> None:
-        self._print([plain(f"*** {visible(text)}", BAD)])
+        self._print([plain(f"*** {text}", BAD)])

@@ -49,11 +49,11 @@ class Stepper(ABC):
         """Launch a node, and wait for it. Raises StepFailedError."""
         self.now = node
         self.runs += 1
-        self._run(node)
+        self._launch(node)
         self.now = None
 
     @abstractmethod
-    def _run(self, node: int) -> None: ...
+    def _launch(self, node: int) -> None: ...
 
     @abstractmethod
     def clear(self) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from cgtool.analysis.stepped import node_name
 from cgtool.devices.device import VerifyTarget
@@ -35,7 +36,7 @@ class DebugServer:
     """A replay of all graphs, in the order of capture, that stops between two nodes."""
 
     def __init__(self, target: VerifyTarget, progress: Progress) -> None:
-        """Capture, and begin the first replay. Raises CgtoolError."""
+        """Capture. Raises CgtoolError."""
         self.capture, self.raw, self._steppers, self._runner = captured_to_step(target, progress)
         self._progress = progress
         self._starts = list(accumulate((each.count for each in self._steppers), initial=0))
@@ -44,18 +45,17 @@ class DebugServer:
         """The graph whose memory is in use."""
         self._position = self._replay = 0
         self._nan_seen = self._interrupted = self._evaluates = False
-        self._begin(restore=True)
 
     def serve(self, talk: Talk) -> None:
-        """Answer until there are no more questions. Raises CgtoolError if the device is lost."""
+        """Answer until there are no more questions, of which the first is to begin a replay. Raises
+        CgtoolError if an expression makes the device unusable."""
         signal.signal(signal.SIGINT, self._interrupt)
         describe = partial(described_node, self.capture)
+        answer = Answer()
+        self._progress("prompt")
         with self._running, watched(self._steppers, describe, self._progress):
-            answer = self._here()
-            while answer.fault is None and (question := talk(answer)) is not None:
+            while (question := talk(answer)) is not None and answer.fault is None:
                 answer = self._answer(question)
-            if answer.fault is not None:
-                talk(answer)
 
     def _interrupt(self, _number: int, _frame: Any) -> None:
         self._interrupted = True
@@ -117,6 +117,8 @@ class DebugServer:
         if self._position:
             stepper, _, node = self._stepper(self._position - 1)
             values = values_at(stepper, node)
+            if node in stepper.whole:
+                because = f"the next node was not run: {stepper.whole[node]}"
         return Answer(self._position, values or (), tuple(self._tensors()), because=because)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -146,7 +148,7 @@ class DebugServer:
                 self._evaluates = False
         except BaseException as error:  # whatever an expression raises
             return self._failed(expression, error, here)
-        return Answer(here.position, here.values, here.names, text)
+        return replace(here, text=text)
 
     def _copies(self, expression: str) -> dict[str, Any]:
         """The tensors that an expression may mean: it may write them."""
@@ -172,7 +174,7 @@ class DebugServer:
         else:
             message = error.msg if isinstance(error, SyntaxError) else first_line(error)
             text = f"{type(error).__name__}: {message}"
-        return Answer(here.position, here.values, here.names, error=text)
+        return replace(here, error=text)
 
 
 def _save(name: str, value: Any, file: Path) -> None:

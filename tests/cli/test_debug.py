@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from cgtool.devices.stepping import Stepper
+from cgtool.jobs.debug import values_at
 from tests.forked_workers import run_cgtool
 
 STREAMS = """
@@ -126,3 +129,26 @@ def test_the_first_nan_is_named_and_masks_are_not(tmp_path):
     code, report = run(tmp_path, NAN.replace("x - 2", "x + 2"), "debug")
     assert (code, report["findings"]) == (0, [])
     assert any(tensor.get("infinities") for each in report["values"] for tensor in each["tensors"])
+
+
+class WithoutMemory(Stepper):
+    """Two nodes, of which the values of one cannot be read."""
+
+    count = 2
+
+    def _launch(self, node):
+        pass
+
+    def clear(self):
+        pass
+
+    def written(self, node):
+        if node == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [("out", torch.ones(3))]
+
+
+def test_values_without_memory_for_them_are_left_out():
+    stepper = WithoutMemory()
+    assert values_at(stepper, 0) is None
+    assert [each.name for each in values_at(stepper, 1)] == ["out"]

@@ -217,6 +217,11 @@ def test_a_capture_file_has_no_values(tmp_path):
     assert "values need the program" in done.stderr
 
 
+def test_an_expression_that_ends_the_worker_ends_it(session):
+    shown = session("p __import__('os')._exit(3)", "p 1", code=4)
+    assert "called os._exit(3) in phase 'prompt'" in shown
+
+
 HANGS = '''
 import ctypes
 import time
@@ -332,7 +337,7 @@ def test_a_terminal_has_a_prompt_completion_and_history(terminal):
     screen = terminal(MODEL)
     screen.read()
     screen.send("unt las\t\n")
-    assert "forward 2/3  aten::addmm  last" in screen.read("(cgtool) ")
+    assert "forward 2/3  aten::addmm  last" in screen.read("\n(cgtool) ")
     screen.send("p ou\t.shape\n")
     assert "torch.Size([3, 2])" in screen.read("\n(cgtool) ")
     screen.send("x\x03")

@@ -32,7 +32,7 @@ from cgtool.torch_compat.storages import Layout, extent
 
 
 class WrittenMemory(NamedTuple):
-    """Where a tensor lies that an op has written in a capture."""
+    """Where a tensor lies that an op has written or was given in a capture."""
 
     name: str
     address: int
@@ -143,7 +143,7 @@ class CudaStepper(Stepper):
         memory = next((each for nodes, each in self._arguments if node in nodes), ())
         return [(each.name, each.tensor(self._device)) for each in memory]
 
-    def _run(self, node: int) -> None:
+    def _launch(self, node: int) -> None:
         executable = self._executables[node]
         if executable is None:
             return

@@ -61,7 +61,7 @@ class SimulatedStepper(Stepper):
         step = self._steps[node][-1]
         return list(named_arguments(step.func, step.args, step.kwargs))
 
-    def _run(self, node: int) -> None:
+    def _launch(self, node: int) -> None:
         rest = self._steps[self.count :] if node == self.count - 1 else []
         SimulatedGraph(steps=[*self._steps[node], *chain.from_iterable(rest)]).replay()
 

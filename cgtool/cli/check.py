@@ -130,11 +130,13 @@ def debug(
             fix="give the ENTRY that was captured",
         )
     if interactive:
-        from cgtool.cli.prompt import open_prompt
+        from cgtool.cli.prompt import Prompt
+        from cgtool.cli.workers import conversation
 
         if orders or output is not None or format_ != "table":
             raise usage("a prompt (-i) takes no --orders, --output or --format")
-        raise typer.Exit(open_prompt(StepJob(entry, worker.capture_options), worker))
+        with conversation(StepJob(entry, worker.capture_options), worker) as (capture, ask):
+            raise typer.Exit(Prompt(capture, ask).run())
     check_places([("-o", output)], entry)
     job = DebugJob(entry, worker.capture_options, DebugOptions(replays, orders))
     report = report_of(job, worker)

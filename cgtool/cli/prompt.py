@@ -23,12 +23,10 @@ from cgtool.analysis.graph.places import Places, file_line, short_op
 from cgtool.analysis.graph.select import matches, parse
 from cgtool.analysis.reports import quoted
 from cgtool.analysis.units import count_text
-from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
-from cgtool.cli.workers import conversation
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.model.failure import EXIT_INTERRUPTED, EXIT_USER_CODE, CgtoolError, usage
-from cgtool.model.jobs import Answer, Begin, Evaluate, Question, RunTo, StepJob
+from cgtool.model.jobs import Answer, Begin, Evaluate, Question, RunTo
 from cgtool.render.node_text import NodeTexts
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, plain
@@ -58,12 +56,6 @@ _NAMES = ("op", "module", "kernel", "type")
 """Fields that a PATTERN without a field may match."""
 
 
-def open_prompt(job: StepJob, options: WorkerOptions) -> int:
-    """Read commands until the end; the exit code. Raises CgtoolError."""
-    with conversation(job, options) as (capture, ask):
-        return Prompt(capture, ask).run()
-
-
 class Prompt(cmd.Cmd):
     """One session."""
 
@@ -83,6 +75,7 @@ class Prompt(cmd.Cmd):
         self._code = 0
 
     def run(self) -> int:
+        """Read commands until the end; the exit code. Raises CgtoolError."""
         counts = [f"{count_text(len(each.nodes), 'node')} of {each.name}" for each in self._graphs]
         where = " (simulated)" if self._capture.environment.simulated else ""
         self._say(f"{', '.join(counts)}{where}; help lists the commands")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -46,25 +45,16 @@ class Stepped:
     looked_at: list[str] = field(default_factory=list)
 
 
-class Steppable(NamedTuple):
-    """A workload that was captured to be run node by node."""
-
-    capture: Capture
-    raw: dict[str, str]
-    """Its parts of the capture file, as of ``CaptureWithDot``."""
-    steppers: list[Stepper]
-    runner: TrialRunner
-
-
-def captured_to_step(target: VerifyTarget, progress: Progress) -> Steppable:
-    """Raises CgtoolError when the code cannot be run or captured."""
+def captured_to_step(
+    target: VerifyTarget, progress: Progress
+) -> tuple[CaptureWithDot, list[Stepper], TrialRunner]:
+    """Capture to run node by node. Raises CgtoolError when the code cannot be run or captured."""
     target.follows_memory = True
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
     target.capture(progress)
     target.session.require_nodes()
-    capture, raw = target.described()
-    return Steppable(capture, raw, target.steppers(), TrialRunner(target, start))
+    return target.described(), target.steppers(), TrialRunner(target, start)
 
 
 def described_node(capture: Capture, index: int, node: int) -> str:
@@ -77,7 +67,7 @@ def described_node(capture: Capture, index: int, node: int) -> str:
 
 def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
     """Capture, and step. Raises CgtoolError when the code cannot be run or captured."""
-    capture, raw, steppers, runner = captured_to_step(target, progress)
+    (capture, raw), steppers, runner = captured_to_step(target, progress)
     found = Stepped((capture, raw))
     nodes = count_text(sum(stepper.count for stepper in steppers), "node")
     names = [graph.name for graph in target.session.graphs]

@@ -28,8 +28,6 @@ from cgtool.observe.raw_tensors import held, raw
 from cgtool.program.boundary import first_line
 
 _WORD = re.compile(r"\w+")
-_AHEAD = "next."
-"""Before the names of the tensors that the next node is given."""
 
 
 class DebugServer:
@@ -37,7 +35,8 @@ class DebugServer:
 
     def __init__(self, target: VerifyTarget, progress: Progress) -> None:
         """Capture. Raises CgtoolError."""
-        self.capture, self.raw, self._steppers, self._runner = captured_to_step(target, progress)
+        captured, self._steppers, self._runner = captured_to_step(target, progress)
+        self.capture, self.raw = captured
         self._progress = progress
         self._starts = list(accumulate((each.count for each in self._steppers), initial=0))
         self._running = contextlib.ExitStack()
@@ -119,18 +118,22 @@ class DebugServer:
             values = values_at(stepper, node)
             if node in stepper.whole:
                 because = f"the next node was not run: {stepper.whole[node]}"
-        return Answer(self._position, values or (), tuple(self._tensors()), because=because)
+        now, ahead = self._tensors()
+        names = (*now, *(f"next.{name}" for name in ahead))
+        return Answer(self._position, values or (), names, because=because)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """What expressions can use, by name."""
-        known: dict[str, torch.Tensor] = {}
+    def _tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """What expressions can use, by name: of the op that has run, and of the next one, if it is
+        of the same graph."""
+        now: dict[str, torch.Tensor] = {}
+        ahead: dict[str, torch.Tensor] = {}
         if self._position:
             stepper, _, node = self._stepper(self._position - 1)
-            known = {**dict(stepper.given(node)), **dict(stepper.written(node))}
+            now = dict((*stepper.given(node), *stepper.written(node)))
         if self._position == 0 or self._position not in self._starts:
             stepper, _, node = self._stepper(self._position)
-            known |= {f"{_AHEAD}{name}": tensor for name, tensor in stepper.given(node)}
-        return known
+            ahead = dict(stepper.given(node))
+        return now, ahead
 
     def _evaluate(self, question: Evaluate) -> Answer:
         here, expression = self._here(), question.expression
@@ -153,13 +156,11 @@ class DebugServer:
     def _copies(self, expression: str) -> dict[str, Any]:
         """The tensors that an expression may mean: it may write them."""
         words = set(_WORD.findall(expression))
-        copies = {
-            name: held(tensor.detach()).clone()
-            for name, tensor in self._tensors().items()
-            if words.issuperset(name.split("."))
-        }
-        ahead = {name.removeprefix(_AHEAD): copies.pop(name) for name in [*copies] if "." in name}
-        return {**copies, _AHEAD[:-1]: SimpleNamespace(**ahead)}
+        now, ahead = (
+            {name: held(each.detach()).clone() for name, each in known.items() if name in words}
+            for known in self._tensors()
+        )
+        return {**now, "next": SimpleNamespace(**ahead)}
 
     def _failed(self, expression: str, error: BaseException, here: Answer) -> Answer:
         try:

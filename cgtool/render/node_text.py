@@ -35,10 +35,6 @@ class NodeTexts:
         self._labels = Labels(capture)
         self._sources = Sources(capture.sources)
 
-    def line_of(self, node: Node) -> Frame | None:
-        """The line that the work belongs to."""
-        return self._labels.places.of(node).line
-
     def stop(
         self,
         graph: Graph,
@@ -85,7 +81,7 @@ class NodeTexts:
 
     def listing(self, node: Node) -> Iterator[Text]:
         """The source around its line."""
-        frame = self.line_of(node)
+        frame = self._labels.places.of(node).line
         if frame is None or not self._sources.line(frame):
             yield plain("no source is known")
             return

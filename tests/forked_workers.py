@@ -361,13 +361,14 @@ def _call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...])
 
 
 def _command(
-    arguments: Sequence[str], cwd: str, environment: dict[str, str], out: str, err: str
+    arguments: Sequence[str], cwd: str, environment: dict[str, str], files: Sequence[str]
 ) -> None:
+    """``files``: for standard input, output and error."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    flags = os.O_WRONLY | os.O_APPEND
-    _enter([os.open(os.devnull, os.O_RDONLY), os.open(out, flags), os.open(err, flags)], {})
+    flags = (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND)
+    _enter([os.open(file, flag) for file, flag in zip(files, flags, strict=True)], {})
     sys.path[:] = [folder for folder in sys.path if folder]
     sys.argv = ["cgtool", *arguments]
     write_coverage = _measure_coverage()
@@ -394,17 +395,18 @@ def run_cgtool(
     cwd: Path | str,
     env: dict[str, str] | None = None,
     timeout: float = 120,
+    stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run ``cgtool ARGUMENTS`` in ``cwd``. Raises subprocess.TimeoutExpired."""
     words = [str(argument) for argument in arguments]
     environment = dict(os.environ) if env is None else env
     if _FRESH:
-        return run_fresh_cgtool(*words, cwd=cwd, env=env, timeout=timeout)
+        return run_fresh_cgtool(*words, cwd=cwd, env=env, timeout=timeout, stdin=stdin)
     with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder) / "out", Path(folder) / "err"
-        for file in (out, err):
-            file.touch()
-        process = _start(_command, words, str(cwd), environment, str(out), str(err))
+        given, out, err = files = [Path(folder) / name for name in ("in", "out", "err")]
+        for file in files:
+            file.write_text(stdin if file is given else "")
+        process = _start(_command, words, str(cwd), environment, [*map(str, files)])
         process.join(timeout)
         if process.exitcode is None:
             process.terminate()
@@ -420,6 +422,7 @@ def run_fresh_cgtool(
     cwd: Path | str,
     env: dict[str, str] | None = None,
     timeout: float = 120,
+    stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Like ``run_cgtool``, as a user runs it."""
     return subprocess.run(
@@ -429,5 +432,6 @@ def run_fresh_cgtool(
         cwd=cwd,
         timeout=timeout,
         env=env,
+        input=stdin,
         check=False,
     )

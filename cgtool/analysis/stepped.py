@@ -157,7 +157,7 @@ def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node)
         node_frames(capture, node),
         module=None if origin is None else origin.module,
         phase=f"capture {graph.name}",
-        evidence=tuple(_launch(capture, node)),
+        evidence=tuple(launch_facts(capture, node)),
     )
 
 
@@ -169,7 +169,8 @@ def node_frames(capture: Capture, node: Node) -> Frames:
     return frames
 
 
-def _launch(capture: Capture, node: Node) -> Iterator[str]:
+def launch_facts(capture: Capture, node: Node) -> Iterator[str]:
+    """Its kernel, launch, and the memory that its arguments point into; a line each."""
     if node.kernel is not None:
         name = capture.functions[node.kernel.function].name
         grid, block = ("x".join(map(str, each)) for each in (node.kernel.grid, node.kernel.block))

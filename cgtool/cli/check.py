@@ -14,7 +14,7 @@ from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report, show_table, write_bytes
 from cgtool.model.failure import EXIT_INTERRUPTED, EXIT_USER_CODE, usage
 from cgtool.model.finding import Report
-from cgtool.model.jobs import DebugJob, VerifyJob, check_job
+from cgtool.model.jobs import DebugJob, StepJob, VerifyJob, check_job
 from cgtool.model.options import DebugOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ def debug(
         Literal["eager"] | None,
         typer.Option(help="Compare what each op writes with an eager run from the same state."),
     ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="A prompt that steps, as in pdb.")
+    ] = False,
     depth: opt.ValuesDepth = None,
     select: opt.Select = None,
     values: Annotated[
@@ -135,6 +138,23 @@ def debug(
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_debug
 
+    if entry.endswith(".cgt"):
+        raise usage(
+            f"{entry} is a capture file, and values need the program",
+            fix="give the ENTRY that was captured",
+        )
+    if interactive:
+        from cgtool.cli.prompt import Prompt
+        from cgtool.cli.workers import conversation
+
+        others = orders or against or values or select or output is not None or format_ != "table"
+        if others:
+            raise usage(
+                "a prompt (-i) takes no --orders, --against, --values, --select, --output, --format",
+                fix="give them without -i",
+            )
+        with conversation(StepJob(entry, worker.capture_options), worker) as (capture, ask):
+            raise typer.Exit(Prompt(capture, ask).run())
     existing = check_places([("-o", output), ("--values", values)], entry)
     parse(select or ())
     options = DebugOptions(replays, orders, against is not None, tuple(select or ()))

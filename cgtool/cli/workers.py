@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -37,6 +37,7 @@ from cgtool.model.options import (
     MAX_RUNS,
     MAX_SECONDS,
     BenchOptions,
+    Progress,
     VerifyOptions,
 )
 from cgtool.program.spec import parse_entry
@@ -86,24 +87,49 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> bool:
     if not isinstance(job, jobs.ScriptJob):
         parse_entry(job.spec)  # before torch is imported
     try:
-        if options.quiet or not sys.stderr.isatty():
-            return supervisor.run(job, output, timeout=options.timeout)
-        with console(stderr=True).status("start") as status:
-
-            def show(phase: str) -> None:
-                if phase == jobs.RUNS_SCRIPT:
-                    status.stop()  # what it prints would begin behind the phase
-                else:
-                    status.start()
-                    status.update(phase)
-
-            return supervisor.run(job, output, timeout=options.timeout, progress=show)
+        with _shown(options) as progress:
+            return supervisor.run(job, output, timeout=options.timeout, progress=progress)
     except CgtoolError as error:
-        if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob):
+        if isinstance(job, jobs.CheckJob | jobs.ScriptJob | jobs.DebugJob | jobs.StepJob):
             raise
         if error.failure.phase == "replay":
             raise _with_fault(error, job, options) from None
         raise _with_dry_run(error, job, options) from None
+
+
+@contextmanager
+def _shown(options: WorkerOptions) -> Iterator[Progress]:
+    """The phase is shown in this block, if standard error is a terminal."""
+    if options.quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with console(stderr=True).status("start") as status:
+
+        def show(phase: str) -> None:
+            if phase == jobs.RUNS_SCRIPT:
+                status.stop()  # what it prints would begin behind the phase
+            else:
+                status.start()
+                status.update(phase)
+
+        yield show
+
+
+@contextmanager
+def conversation(
+    job: jobs.StepJob, options: WorkerOptions
+) -> Iterator[tuple[Capture, Callable[[jobs.Question], jobs.Answer]]]:
+    """The capture of a job, and what asks its worker process. Raises CgtoolError, then too."""
+    from cgtool.worker import supervisor
+
+    parse_entry(job.spec)
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, ExitStack() as held:
+        saved = Path(folder) / "capture.cgt"
+        with _shown(options) as progress:
+            ask = held.enter_context(
+                supervisor.conversation(job, saved, timeout=options.timeout, progress=progress)
+            )
+        yield read(saved), ask
 
 
 def _with_fault(error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptions) -> CgtoolError:

@@ -13,8 +13,11 @@ import torch
 
 from cgtool.observe.effects import effect_of, launches, written_by
 from cgtool.observe.ops import OpCall
+from cgtool.observe.raw_tensors import spoil
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
+from cgtool.torch_compat.private import schema_of
+from cgtool.torch_compat.storages import extent
 
 Edges = Sequence[tuple[int, int]]
 """(node, node that waits for it)."""
@@ -52,12 +55,22 @@ class Stepper(ABC):
     """The ops that launch work, in the order in which they ran."""
 
     def __init__(self) -> None:
+        self.now: int | None = None
+        """The node that runs."""
+        self.runs = 0
+        """Nodes that were run."""
         self.whole: dict[int, str] = {}
         """Nodes that cannot be launched alone, each with the reason."""
 
-    @abstractmethod
     def run(self, node: int) -> None:
         """Launch a node, and wait for it. Raises StepFailedError."""
+        self.now = node
+        self.runs += 1
+        self._launch(node)
+        self.now = None
+
+    @abstractmethod
+    def _launch(self, node: int) -> None: ...
 
     @abstractmethod
     def clear(self) -> None:
@@ -68,6 +81,27 @@ class Stepper(ABC):
         """What the op has written whose last node this is, each with a name; to be read before the
         next node runs, which may use the memory for something else. None of it is kept alive."""
         return []
+
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        """The arguments of the op that a node is of, as ``named_arguments``; what is there now."""
+        return []
+
+    def first(self, node: int) -> int:
+        """The first node of the op whose last node this is."""
+        return node
+
+    def spoil(self, node: int) -> list[str]:
+        """Fill what the op computes whose last node this is with ``UNUSUAL`` bytes, to see whether
+        it does; to be called before its first node. What it is given keeps its values. Returns the
+        names."""
+        given = [_span(tensor) for _, tensor in self.given(node)]
+        names = []
+        for name, tensor in self.written(node):
+            begin, end = _span(tensor)
+            if not any(start < end and begin < stop for start, stop in given):
+                spoil(tensor)
+                names.append(name)
+        return names
 
     def running(self) -> AbstractContextManager[object]:
         """To be entered while nodes run."""
@@ -83,6 +117,11 @@ class Stepper(ABC):
         """Whether the edges allow another order than that of capture."""
         chain = {(node, node + 1) for node in range(self.count - 1)}
         return not chain <= set(self.edges)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    return begin, begin + extent(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def launched_results(
@@ -103,6 +142,20 @@ def launched_results(
         if tensor.layout == torch.strided and not tensor.is_nested and tensor.numel():
             seen.setdefault((key_of(tensor), tensor.data_ptr()), (label, tensor))
     return list(seen.values())
+
+
+def named_arguments(func: Any, args: Args, kwargs: Kwargs) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that an op is given: ``in0``, ``in1``, ..., and each by its name in the op's
+    schema; of a list, with its place (``tensors0``)."""
+    for place, tensor in enumerate(tensors_in((args, kwargs))):
+        yield f"in{place}", tensor
+    schema = schema_of(func)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name}{place}", each) for place, each in enumerate(tensors_in(value)))
 
 
 def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator[int]:

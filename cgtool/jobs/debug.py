@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
+import torch
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import at_node, node_name, values_read
+from cgtool.analysis.stepped import at_node, node_frames, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
 from cgtool.findings import code
+from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.values import values_of
 from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
@@ -23,12 +27,14 @@ from cgtool.model.capture import Capture, TensorValues
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import DebugOptions, Progress
 from cgtool.observe.capturing_queries import watch_capturing_queries
+from cgtool.observe.raw_tensors import has_nan
 from cgtool.program.boundary import first_line
 
 DIFFERS_FROM_EAGER = code("differs-from-eager")
 FIRST_NAN = code("first-nan")
 NODE_FAULTS = code("node-faults")
 
+TRIAL = Trial("captured inputs")
 Values = dict[int, tuple[TensorValues, ...]]
 """By node of a graph: what its op has written."""
 
@@ -43,21 +49,42 @@ class Stepped:
     looked_at: list[str] = field(default_factory=list)
 
 
-def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
-    """Capture, and step. Raises CgtoolError when the code cannot be run or captured."""
-    session = target.session
+class ToStep(NamedTuple):
+    """A capture to run node by node."""
+
+    captured: CaptureWithDot
+    steppers: list[Stepper]
+    runner: TrialRunner
+    branches: bool
+    """Whether the code asks whether it is captured, and may take another path then."""
+
+
+def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
+    """Raises CgtoolError when the code cannot be run or captured."""
     target.follows_memory = True
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
     with watch_capturing_queries() as queries:
         target.capture(progress)
-    session.require_nodes()
-    capture, raw = target.described()
+    target.session.require_nodes()
+    described = target.described()
+    return ToStep(described, target.steppers(), TrialRunner(target, start), bool(queries))
+
+
+def described_node(capture: Capture, index: int, node: int) -> str:
+    """``node 17 of forward, `aten::mm`, model.py:12``."""
+    graph = capture.graphs[index]
+    frames = node_frames(capture, graph.nodes[node])
+    line = f", {frames[0].short}" if frames else ""
+    return f"node {node} of {graph.name}, `{node_name(capture, graph.nodes[node])}`{line}"
+
+
+def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
+    """Capture, and step. Raises CgtoolError when the code cannot be run or captured."""
+    (capture, raw), steppers, runner, branches = captured_to_step(target, progress)
     found = Stepped((capture, raw))
-    steppers = target.steppers()
-    runner, trial = TrialRunner(target, start), Trial("captured inputs")
     nodes = count_text(sum(stepper.count for stepper in steppers), "node")
-    names = [graph.name for graph in session.graphs]
+    names = [graph.name for graph in target.session.graphs]
     found.looked_at.append(
         f"{nodes} of {', '.join(names)}, {count_text(options.replays, 'replay')} node by node"
     )
@@ -66,51 +93,82 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
         for name, stepper in zip(names, steppers, strict=True)
         for node, why in stepper.whole.items()
     ]
-    runner.begin_replay(trial)
+    with watched(steppers, partial(described_node, capture), progress):
+        _step(found, steppers, runner, options.replays, progress)
+        if not any(finding.code == NODE_FAULTS for finding in found.findings):
+            found.findings += _first_nan(found.captured[0], steppers, runner)
+    capture = found.captured[0]
+    if any(finding.code == NODE_FAULTS for finding in found.findings):
+        return found
+    if options.against_eager:
+        progress("compare with eager")
+        divergence = Divergence(runner, target.followed())
+        relative = None if target.has_kernels else 0.0
+        found.findings += _against_eager(
+            divergence, capture, options.replays, relative, branches=branches
+        )
+        found.looked_at.append("what each op writes compared with eager, twice for its noise")
+    if options.orders:
+        progress("run the nodes in other orders")
+        found.looked_at.append(f"{count_text(options.orders, 'other order')} that the edges allow")
+        missing = Orders(runner, TRIAL).find(options.orders, progress)
+        if missing is not None:
+            found.findings.append(race(capture, missing))
+    return found
+
+
+def _step(
+    found: Stepped,
+    steppers: Sequence[Stepper],
+    runner: TrialRunner,
+    replays: int,
+    progress: Progress,
+) -> None:
+    """Run all nodes of some replays, with the values of the first one."""
+    capture, raw = found.captured
     values: list[Values] = [{} for _ in steppers]
-    for replay in range(options.replays):
+    unread = 0
+    runner.begin_replay(TRIAL)
+    for replay in range(replays):
         progress(f"step replay {replay + 1}")
         for index, stepper in enumerate(steppers):
             try:
                 if replay:
                     stepper.step()
                 else:
-                    step_with_values(stepper, values[index])
+                    unread += step_with_values(stepper, values[index])
             except StepFailedError as error:
-                found.findings.append(_fault(capture, index, error, replay))
+                found.findings.append(fault(capture, index, error, replay))
                 break
-        if replay == 0 or found.findings:
-            capture = with_values(capture, values)
-            found.captured = capture, raw
         if found.findings:
-            return found
-    found.findings += _first_nan(capture)
-    if options.against_eager:
-        progress("compare with eager")
-        found.findings += _against_eager(
-            Divergence(runner, target.followed()),
-            capture,
-            options,
-            other_kernels=target.has_kernels,
-            branches=bool(queries),
-        )
-        found.looked_at.append("what each op writes compared with eager, twice for its noise")
-    if options.orders:
-        progress("run the nodes in other orders")
-        found.looked_at.append(f"{count_text(options.orders, 'other order')} that the edges allow")
-        missing = Orders(runner, trial).find(options.orders)
-        if missing is not None:
-            found.findings.append(race(capture, missing))
-    return found
+            break
+    found.captured = with_values(capture, values), raw
+    if unread:
+        count = count_text(unread, "op")
+        found.looked_at.append(f"no values of {count}: there was no memory to look at them")
 
 
-def step_with_values(stepper: Stepper, values: Values) -> None:
-    """Run all nodes, and read what each op has written as soon as it has run."""
+def step_with_values(stepper: Stepper, values: Values) -> int:
+    """Run all nodes, and read what each op has written as soon as it has run. Returns of how many
+    ops that was not possible."""
+    unread = 0
     with stepper.running():
         for node in range(stepper.count):
             stepper.run(node)
-            if tensors := values_of(stepper.written(node)):
+            tensors = values_at(stepper, node)
+            if tensors:
                 values[node] = tensors
+            unread += tensors is None
+    return unread
+
+
+def values_at(stepper: Stepper, node: int) -> tuple[TensorValues, ...] | None:
+    """What the op has written whose last node has just run; None if there is no memory to look at
+    it."""
+    try:
+        return values_of(stepper.written(node))
+    except torch.OutOfMemoryError:
+        return None
 
 
 def with_values(capture: Capture, values: list[Values]) -> Capture:
@@ -124,34 +182,63 @@ def with_values(capture: Capture, values: list[Values]) -> Capture:
     return replace(capture, graphs=tuple(graphs))
 
 
-def _first_nan(capture: Capture) -> Iterator[Finding]:
-    for graph in capture.graphs:
-        for node in graph.nodes:
-            bad = next((tensor for tensor in node.values if tensor.nans), None)
-            if bad is None:
-                continue
-            reason = (
-                f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, gives the first "
-                f"NaN: {bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` "
-                f"{list(bad.shape)}, at {list(bad.first or ())} first"
-            )
-            finding = at_node(FIRST_NAN, reason, capture, graph, node)
-            read = values_read(capture, graph, node)
-            yield replace(finding, evidence=(*finding.evidence, *read))
-            return
+def _first_nan(
+    capture: Capture, steppers: Sequence[Stepper], runner: TrialRunner
+) -> Iterator[Finding]:
+    candidates = [
+        (graph, node, bad)
+        for graph, _ in zip(capture.graphs, steppers, strict=False)
+        for node in graph.nodes
+        if (bad := next((tensor for tensor in node.values if tensor.nans), None)) is not None
+    ]
+    for graph, node, bad in candidates:
+        given = _nans_given(steppers, runner, capture.graphs.index(graph), node.id, bad.name)
+        if given is None:
+            continue
+        before = f"; it reads `{given}`, which has NaNs from before the replay" if given else ""
+        reason = (
+            f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, gives the first NaN: "
+            f"{bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` {list(bad.shape)}, "
+            f"at {list(bad.first or ())} first{before}"
+        )
+        finding = at_node(FIRST_NAN, reason, capture, graph, node)
+        read = values_read(capture, graph, node)
+        yield replace(finding, evidence=(*finding.evidence, *read))
+        return
+
+
+def _nans_given(
+    steppers: Sequence[Stepper], runner: TrialRunner, graph: int, node: int, name: str
+) -> str | None:
+    """In another replay, as far as a node: an argument of its op that has NaNs already; empty for
+    none, and None if the op does not write the NaNs that the tensor with this name has."""
+    runner.begin_replay(TRIAL)
+    for stepper in steppers[:graph]:
+        stepper.step()
+    stepper = steppers[graph]
+    with stepper.running():
+        for before in range(stepper.first(node)):
+            stepper.run(before)
+        given = [each for each, tensor in stepper.given(node) if has_nan(tensor)]
+        stepper.spoil(node)
+        for inside in range(stepper.first(node), node + 1):
+            stepper.run(inside)
+        if not has_nan(dict(stepper.written(node))[name]):
+            return None
+    return given[0] if given else ""
 
 
 def _against_eager(
     divergence: Divergence,
     capture: Capture,
-    options: DebugOptions,
+    replays: int,
+    relative: float | None,
     *,
-    other_kernels: bool,
     branches: bool,
 ) -> Iterator[Finding]:
-    trial = Trial("captured inputs", options.replays)
-    for replay in range(options.replays):
-        parting = divergence.find(trial, replay, None if other_kernels else 0.0)
+    trial = Trial("captured inputs", replays)
+    for replay in range(replays):
+        parting = divergence.find(trial, replay, relative)
         if parting is None:
             continue
         where = f"in replay {replay + 1}, {parting.detail}"
@@ -175,7 +262,7 @@ def _against_eager(
         return
 
 
-def _fault(capture: Capture, index: int, error: StepFailedError, replay: int) -> Finding:
+def fault(capture: Capture, index: int, error: StepFailedError, replay: int) -> Finding:
     graph = capture.graphs[index]
     node = graph.nodes[error.node]
     where = f"node {node.id}"

@@ -28,6 +28,7 @@ from cgtool.model.capture import Entry, created_now
 from cgtool.model.failure import CgtoolError, machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
+from cgtool.model.jobs import Talk
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.model.sources import read_sources, with_sources
 from cgtool.observe import call_sites
@@ -44,10 +45,10 @@ class JobResult(NamedTuple):
     report: Report | None = None
 
 
-def run(request: jobs.Request, progress: Progress) -> None:
+def run(request: jobs.Request, progress: Progress, talk: Talk) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
-    context = JobContext(open_device(job.capture_options.device), progress)
+    context = JobContext(open_device(job.capture_options.device), progress, output, talk)
     if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
     try:
@@ -73,6 +74,9 @@ class JobContext:
 
     device: Device
     progress: Progress
+    output: Path = Path()
+    """Where a ``StepJob`` writes its capture before it answers."""
+    talk: Talk = lambda _: None
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def load(self, job: jobs.Job) -> Workload:
@@ -169,6 +173,17 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
     )
 
 
+def _step(job: jobs.StepJob, context: JobContext) -> JobResult:
+    from cgtool.jobs.debug_server import DebugServer
+
+    with context.device.active(), call_sites.recorded():
+        target = context.device.verify_target(context.load(job), job.capture_options)
+        server = DebugServer(target, context.progress)
+        capture_file.write(context.output, with_sources(server.capture), server.raw)
+        server.serve(context.talk)
+    return JobResult(None)
+
+
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import bench
@@ -222,6 +237,7 @@ RUN: dict[type[jobs.Job], Callable[[Any, JobContext], JobResult]] = {
     jobs.ScriptJob: _check_script,
     jobs.VerifyJob: _verify,
     jobs.DebugJob: _debug,
+    jobs.StepJob: _step,
 }
 
 

@@ -1,15 +1,17 @@
-"""Messages to and from a worker process: a Request with one job, on its standard input; and its
-replies, as JSON lines on a pipe."""
+"""Messages to and from a worker process: a Request with one job, on its standard input, which for a
+``StepJob`` Questions follow; and its replies, on a pipe. All are JSON lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from cgtool.model.capture import Frame
+from cgtool.model.capture import Frame, TensorValues
 from cgtool.model.failure import Failure, usage
 from cgtool.model.files import is_file
+from cgtool.model.finding import Finding
 from cgtool.model.options import (
     BenchOptions,
     CaptureOptions,
@@ -74,9 +76,14 @@ class DebugJob(Job, frozen=True, omit_defaults=True, tag="debug"):
     options: DebugOptions = DebugOptions()
 
 
+class StepJob(Job, frozen=True, omit_defaults=True, tag="step"):
+    """Capture an ENTRY, and answer Questions about its graphs, node by node. Writes a capture file
+    before the first Answer."""
+
+
 ReplayingJob = CaptureJob | BenchJob | AgainstJob | ProfileJob | VerifyJob
 """Jobs that capture an ENTRY and replay it."""
-AnyJob = ReplayingJob | CheckJob | ScriptJob | DebugJob
+AnyJob = ReplayingJob | CheckJob | ScriptJob | DebugJob | StepJob
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,6 +95,59 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     path: tuple[str, ...] = ()
     """``sys.path`` of the process that starts the worker, whose modules the worker must find too:
     pytest, a ``conftest.py`` or a program puts folders there that no environment variable names."""
+
+
+# --- questions of a prompt, and their answers
+
+
+class RunTo(msgspec.Struct, frozen=True, omit_defaults=True, tag="run"):
+    """Run nodes until ``position``, or until one of ``stops``. A position is a number of nodes, of
+    all graphs in the order of capture, that this replay has run."""
+
+    position: int
+    stops: tuple[int, ...] = ()
+    nan: bool = False
+    """Stop after the op that gives the first NaN of the replay."""
+
+
+class Begin(msgspec.Struct, frozen=True, omit_defaults=True, tag="begin"):
+    """Begin a replay."""
+
+    restore: bool = True
+    """From the state before the first one; else from what the last one has left."""
+
+
+class Evaluate(msgspec.Struct, frozen=True, omit_defaults=True, tag="evaluate"):
+    """An expression of the current op's tensors."""
+
+    expression: str
+    file: str | None = None
+    """Where to save it, as ``torch.save`` does; it is a tensor then."""
+
+
+Question = RunTo | Begin | Evaluate
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a replay is, and what was requested there."""
+
+    position: int = 0
+    values: tuple[TensorValues, ...] = ()
+    """What the op has written whose last node has run just now."""
+    names: tuple[str, ...] = ()
+    """The tensors that expressions can use."""
+    text: str = ""
+    """Of an expression."""
+    because: str | None = None
+    """Why it stopped before the position that was requested, other than at one of ``stops``."""
+    error: str | None = None
+    """Of an expression, or of a file that cannot be written."""
+    fault: Finding | None = None
+    """A node has failed, and nothing more can be run."""
+
+
+Talk = Callable[[Answer], Question | None]
+"""Sends an answer, and returns the next question; None if there is none any more."""
 
 
 AHEAD = "ahead"
@@ -116,6 +176,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     """The step that the worker does now."""
     ending: Ending | None = None
+    answer: Answer | None = None
     failure: Failure | None = None
     done: bool = False
     bug: str | None = None

@@ -113,6 +113,13 @@ def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
         return same_bits(dense(before), dense(now))
 
 
+def has_nan(tensor: torch.Tensor) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    with arithmetic():
+        return bool(dense(tensor).isnan().any())
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """True without a NaN or an infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -122,6 +129,17 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 # --- a sentinel, to see what is written or read
+
+UNUSUAL = 0xA5
+"""A byte of which hardly a result is made; no NaN in any type."""
+
+
+def spoil(tensor: torch.Tensor) -> None:
+    """Fill it with ``UNUSUAL`` bytes."""
+    with raw():
+        size = tensor.element_size()
+        number = torch.full((size,), UNUSUAL, dtype=torch.uint8, device="cpu")
+        _distinct(tensor).fill_(number.view(tensor.dtype).item())
 
 
 def _sentinel(tensor: torch.Tensor) -> float | bool | None:

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from os import _exit as _leave
 from os import getpid as _getpid
 from os import write as _write
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec.structs import replace
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
-from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, Message, Request
+from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, Answer, Message, Question, Request
 from cgtool.worker import user_process
 
 _PR_SET_PDEATHSIG = 1
@@ -65,7 +67,8 @@ def main() -> None:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         channel.send(Message(phase=READY))
-    request = sys.stdin.buffer.read()
+    requests = os.fdopen(os.dup(0), "rb")
+    request = requests.readline()
     if not request:
         # This worker is not needed.
         _leave(0)
@@ -73,7 +76,7 @@ def main() -> None:
     os.dup2(devnull, 0)
     code, answer = 0, Message(done=True)
     try:
-        _do(msgspec.json.decode(request, type=Request), channel, originals)
+        _do(msgspec.json.decode(request, type=Request), channel, originals, requests)
     except BaseException as error:  # whatever the user's code raises must be answered
         code = 1
         failure = _failure_of(error, originals.restore())
@@ -94,6 +97,7 @@ class Channel:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._process = _getpid()
+        self._lock = threading.RLock()
 
     def send(self, message: Message) -> None:
         """Write one line. Ends the process when nobody can read it."""
@@ -107,8 +111,9 @@ class Channel:
             text = json.dumps(msgspec.to_builtins(message), ensure_ascii=False)
             line = text.encode(errors="replace") + b"\n"
         try:
-            while line:
-                line = line[_write(self._descriptor, line) :]
+            with self._lock:
+                while line:
+                    line = line[_write(self._descriptor, line) :]
         except OSError:
             _leave(CHANNEL_LOST)
 
@@ -130,9 +135,19 @@ def extend_import_path(folders: Sequence[str]) -> None:
     sys.path += last
 
 
-def _do(request: Request, channel: Channel, originals: user_process.Originals) -> None:
+def _do(
+    request: Request,
+    channel: Channel,
+    originals: user_process.Originals,
+    requests: BinaryIO,
+) -> None:
     def progress(phase: str) -> None:
         channel.send(Message(phase=phase))
+
+    def talk(answer: Answer) -> Question | None:
+        channel.send(Message(answer=answer))
+        line = requests.readline()
+        return msgspec.json.decode(line, type=Question) if line else None
 
     extend_import_path(request.path)
     progress("import torch")
@@ -142,7 +157,7 @@ def _do(request: Request, channel: Channel, originals: user_process.Originals) -
     originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
     # Jobs collect garbage again and again: not through all of PyTorch, a tenth of a second each.
     gc.freeze()
-    dispatch.run(request, progress)
+    dispatch.run(request, progress, talk)
 
 
 def _failure_of(error: BaseException, replaced: list[user_process.Replaced]) -> Failure | None:

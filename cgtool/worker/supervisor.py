@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,10 +30,13 @@ from cgtool.model.jobs import (
     CHANNEL_LOST,
     READY,
     RUNS_SCRIPT,
+    Answer,
     AnyJob,
     Ending,
     Message,
+    Question,
     Request,
+    StepJob,
 )
 from cgtool.model.options import Progress
 from cgtool.observe.frames import folded, is_internal_file
@@ -59,6 +62,58 @@ def run(
     machine can do to the worker, RuntimeError with the worker's traceback for a bug in cgtool, and
     KeyboardInterrupt after the worker has ended.
     """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with _working(job, output, timeout) as worker:
+        worker.close()
+        try:
+            _await(worker, deadline, progress)
+        except KeyboardInterrupt:
+            if worker.phase != RUNS_SCRIPT:
+                raise
+            progress("interrupted; Ctrl-C again does not wait for what was found")
+            os.killpg(worker.process.pid, signal.SIGINT)
+            try:
+                _await(worker, deadline, progress)
+            except CgtoolError as error:
+                raise CgtoolError(replace(error.failure, exit_code=EXIT_INTERRUPTED)) from None
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def conversation(
+    job: StepJob,
+    output: Path,
+    *,
+    timeout: float | None = None,
+    progress: Progress = lambda _: None,
+) -> Iterator[Callable[[Question], Answer]]:
+    """A worker process that has captured, and answers questions while this is entered.
+
+    ``timeout`` is for the capture, and for each answer; the first Ctrl-C while a question is
+    answered goes to the worker, which then answers as soon as it can. Raises what ``run`` does.
+    """
+
+    def deadline() -> float | None:
+        return None if timeout is None else time.monotonic() + timeout
+
+    with _working(job, output, timeout) as worker:
+
+        def ask(question: Question) -> Answer:
+            worker.send(msgspec.json.encode(question))
+            try:
+                return _await(worker, deadline(), lambda _: None)
+            except KeyboardInterrupt:
+                worker.process.send_signal(signal.SIGINT)
+                return _await(worker, deadline(), lambda _: None)
+
+        _await(worker, deadline(), progress)
+        yield ask
+
+
+@contextlib.contextmanager
+def _working(job: AnyJob, output: Path, timeout: float | None) -> Iterator[Worker]:
+    """A worker that has its request, and ends with this block. Raises what ``run`` does."""
     try:
         request = msgspec.json.encode(Request(job, str(output), import_path()))
     except UnicodeEncodeError as error:
@@ -69,22 +124,9 @@ def run(
     except OSError as error:
         # No more processes, memory or open files; a folder or a Python that was removed.
         raise machine(f"a worker process cannot be started: {error}") from error
-    deadline = None if timeout is None else time.monotonic() + timeout
-    interrupted = False
     try:
         worker.send(request)
-        try:
-            _await(worker, deadline, progress)
-        except KeyboardInterrupt:
-            if worker.phase != RUNS_SCRIPT:
-                raise
-            interrupted = True
-            progress("interrupted; Ctrl-C again does not wait for what was found")
-            os.killpg(worker.process.pid, signal.SIGINT)
-            try:
-                _await(worker, deadline, progress)
-            except CgtoolError as error:
-                raise CgtoolError(replace(error.failure, exit_code=EXIT_INTERRUPTED)) from None
+        yield worker
     except TimeoutError:
         frames = worker.stack_now()
         raise user_code(
@@ -97,11 +139,11 @@ def run(
         ) from None
     finally:
         worker.end()
-    return interrupted
 
 
-def _await(worker: Worker, deadline: float | None, progress: Progress) -> None:
-    """Return when the worker is done. Raises what ``run`` does, and TimeoutError."""
+def _await(worker: Worker, deadline: float | None, progress: Progress) -> Answer:
+    """Return when the worker is done, or has answered a question. Raises what ``run`` does, and
+    TimeoutError."""
     for message in worker.messages(deadline):
         if message.phase is not None:
             worker.phase = message.phase
@@ -111,8 +153,8 @@ def _await(worker: Worker, deadline: float | None, progress: Progress) -> None:
             raise CgtoolError(message.failure)
         if message.bug is not None:
             raise RuntimeError(message.bug)
-        if message.done:
-            return
+        if message.answer is not None or message.done:
+            return message.answer or Answer()
     raise _post_mortem(worker, worker.process.wait())
 
 
@@ -189,6 +231,7 @@ class Worker:
         self.ending: Ending | None = None
         """The last way to end the process that the user's code announced."""
         self._ended = False
+        self._unread = b""
         with contextlib.ExitStack() as held:
             printed = held.enter_context(standard_error())
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="cgtool-"))
@@ -215,7 +258,13 @@ class Worker:
     def send(self, request: bytes) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(request)
+            self.process.stdin.write(request + b"\n")
+            self.process.stdin.flush()
+
+    def close(self) -> None:
+        """There is nothing more to send."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def is_ready(self) -> bool:
@@ -227,15 +276,17 @@ class Worker:
 
     def messages(self, deadline: float | None) -> Iterator[Message]:
         """Messages until the pipe closes or the worker ends. Raises TimeoutError."""
-        rest = b""
-        while chunk := self._read(deadline):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+        while True:
+            while b"\n" in self._unread:
+                line, _, self._unread = self._unread.partition(b"\n")
                 try:
                     message = msgspec.json.decode(line, type=Message)
                 except (msgspec.MsgspecError, UnicodeError):
                     continue  # the user's code may write to any descriptor
                 yield message
+            if not (chunk := self._read(deadline)):
+                return
+            self._unread += chunk
 
     def _read(self, deadline: float | None) -> bytes:
         """Reads what the worker wrote to the pipe; empty if the pipe was closed or the worker

@@ -6,7 +6,10 @@ import csv
 import json
 
 import pytest
+import torch
 
+from cgtool.devices.stepping import Stepper
+from cgtool.jobs.debug import values_at
 from tests.forked_workers import run_cgtool
 
 STREAMS = """
@@ -286,3 +289,36 @@ def test_values_of_one_side_are_not_compared(tmp_path):
     code, report = diff(tmp_path, a, "b.cgt")
     assert (done.returncode, code, report["values"]) == (0, 0, None)
     assert "values are not compared: the capture B has none" in report["notes"]
+
+
+class WithoutMemory(Stepper):
+    """Two nodes, of which the values of one cannot be read."""
+
+    count = 2
+
+    def _launch(self, node):
+        pass
+
+    def clear(self):
+        pass
+
+    def written(self, node):
+        if node == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [("out", torch.ones(3))]
+
+
+def test_values_without_memory_for_them_are_left_out():
+    stepper = WithoutMemory()
+    assert values_at(stepper, 0) is None
+    assert [each.name for each in values_at(stepper, 1)] == ["out"]
+
+
+def test_a_nan_that_a_parameter_has_already_is_named(tmp_path):
+    source = MODEL.replace(
+        "    return model", "    model[2].bias.data[1] = float('nan')\n    return model"
+    )
+    _, report = run(tmp_path, source, "debug")
+    (finding,) = report["findings"]
+    assert "`aten::addmm`" in finding["reason"]
+    assert "it reads `in0`, which has NaNs from before the replay" in finding["reason"]

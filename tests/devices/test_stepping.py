@@ -60,7 +60,7 @@ class Nodes(Stepper):
     def clear(self):
         """Nothing is computed."""
 
-    def run(self, node):
+    def _launch(self, node):
         """Nothing runs."""
 
 

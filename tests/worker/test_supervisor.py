@@ -35,7 +35,7 @@ def test_a_worker_is_followed_by_a_process_with_many_open_files() -> None:
     worker = supervisor.Worker()
     try:
         assert worker.pipe > 1023
-        worker.send(b"")
+        worker.close()
         assert list(worker.messages(time.monotonic() + 60)) == []
     finally:
         worker.end()

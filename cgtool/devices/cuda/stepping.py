@@ -27,7 +27,13 @@ from cgtool.devices.cuda.driver import (
 )
 from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
-from cgtool.devices.stepping import StepFailedError, SteppedOp, Stepper, launched_results
+from cgtool.devices.stepping import (
+    StepFailedError,
+    SteppedOp,
+    Stepper,
+    launched_results,
+    named_arguments,
+)
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, op_name
@@ -64,6 +70,9 @@ class FollowedOp(NamedTuple):
     node: int | None
     """Its last node; None if it has none of its own."""
     written: list[WrittenMemory]
+    nodes: range
+    given: list[WrittenMemory]
+    """Its arguments."""
 
 
 class MemoryRecorder(InCaptureRecorder):
@@ -83,7 +92,9 @@ class MemoryRecorder(InCaptureRecorder):
         if written:
             has_own = after > before and after - 1 > self._last
             self._last = after - 1 if has_own else self._last
-            self.ops.append(FollowedOp(call, after - 1 if has_own else None, written))
+            last = after - 1 if has_own else None
+            given = _memory_of(named_arguments(func, args, kwargs))
+            self.ops.append(FollowedOp(call, last, written, range(before, after), given))
         return result
 
 
@@ -127,11 +138,11 @@ class GeneratedMemory:
             self._memory[last] = memory
 
 
-def _memory_of(written: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
+def _memory_of(named: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
     return [
         WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
-        for name, tensor in written
-        if tensor.is_cuda
+        for name, tensor in named
+        if tensor.is_cuda and tensor.layout == torch.strided and tensor.numel()
     ]
 
 
@@ -161,6 +172,10 @@ class CudaStepper(Stepper):
             for op in ops
         ]
         self._memory = {op.node: op.written for op in ops if op.node is not None} | dict(memory)
+        self._firsts = {op.node: op.nodes.start for op in ops if op.node is not None}
+        self._given: dict[int, list[WrittenMemory]] = {}
+        for op in reversed(ops):  # of ops that call each other, the innermost returns first
+            self._given.update(dict.fromkeys(op.nodes, op.given))
         self._device = stream.device
         self._pools = set(pools)
         self._handles = handles = graph_nodes(int(template))
@@ -264,17 +279,23 @@ class CudaStepper(Stepper):
             return []
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
-    def run(self, node: int) -> None:
+    def first(self, node: int) -> int:
+        return self._firsts.get(node, node)
+
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        return [(each.name, each.tensor(self._device)) for each in self._given.get(node, ())]
+
+    def _launch(self, node: int) -> None:
         executable = self._executables[node]
         try:
             if isinstance(executable, CudaStepper):
                 executable.step()
             elif executable is not None:
-                self._launch(executable)
+                self._execute(executable)
             elif node == self._together.stop - 1:
                 own = self._own()
                 self._switch(own, 0)
-                self._launch(own)
+                self._execute(own)
                 self._switch(own, 1)
         except StepFailedError as error:
             raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
@@ -283,7 +304,7 @@ class CudaStepper(Stepper):
             where = f", in one launch of nodes {nodes[0]} to {nodes[-1]}" if node in nodes else ""
             raise StepFailedError(node, RuntimeError(f"{error}{where}")) from error
 
-    def _launch(self, executable: Any) -> None:
+    def _execute(self, executable: Any) -> None:
         check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
         check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
-from cgtool.devices.stepping import SteppedOp, Stepper, launched_results
+from cgtool.devices.stepping import SteppedOp, Stepper, launched_results, named_arguments
 from cgtool.observe.effects import effect_of
 from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import is_emptied, strided_parts
@@ -64,7 +64,11 @@ class SimulatedStepper(Stepper):
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         return _results(self._steps[node][-1]) or []
 
-    def run(self, node: int) -> None:
+    def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
+        step = self._steps[node][-1]
+        return list(named_arguments(step.func, step.args, step.kwargs))
+
+    def _launch(self, node: int) -> None:
         rest = self._steps[self.count :] if node == self.count - 1 else []
         SimulatedGraph(steps=[*self._steps[node], *chain.from_iterable(rest)]).replay()
 

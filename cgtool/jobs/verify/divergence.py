@@ -22,7 +22,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALIZED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.raw_tensors import copies, is_finite, raw, unchanged
+from cgtool.observe.raw_tensors import UNUSUAL, copies, holds_byte, is_finite, raw
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 
@@ -123,12 +123,6 @@ def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Findi
     return finding
 
 
-def _next_results(stepper: Stepper, last_nodes: Iterator[int]) -> Copies:
-    """What is in the memory that the next op will write."""
-    node = next(last_nodes, None)
-    return {} if node is None else copies(dict(stepper.written(node)))
-
-
 def _pairs(steppers: Sequence[Stepper], kept: Sequence[tuple[OpCall, Kept]]) -> dict[int, int]:
     """The ops of a capture that an eager run has too, and which one of it that is."""
     captured = [
@@ -176,7 +170,7 @@ class _Seen(NamedTuple):
     """Among all ops of the capture."""
     node: tuple[int, int]
     results: Named
-    """But for those of which no bit has changed: they are nothing that the op computed."""
+    """Without what it returns and has not written: a seed that it does not need."""
 
 
 class Divergence:
@@ -195,28 +189,26 @@ class Divergence:
             for stepper in self.followed.steppers:
                 stepper.step()
             values = self.runner.write_inputs(trial, number + 1, values)
-        self.runner.spoil_results()
-        for stepper in self.followed.steppers:
-            stepper.clear()
         first = 0
         for graph, stepper in enumerate(self.followed.steppers):
             ops = enumerate(stepper.ops, first)
             numbers = {op.node: at for at, op in ops if op.node is not None}
+            firsts = {stepper.first(node): node for node in numbers}
+            spoiled: list[str] = []
             first += len(stepper.ops)
-            last_nodes = iter(numbers)
-            before = _next_results(stepper, last_nodes)
             with stepper.running():
                 for node in range(stepper.count):
+                    if node in firsts:
+                        spoiled = stepper.spoil(firsts[node])
                     stepper.run(node)
                     if (at := numbers.get(node)) is None:
                         continue
                     results = [
                         (name, tensor)
                         for name, tensor in stepper.written(node)
-                        if not unchanged(before[name], tensor)
+                        if name not in spoiled or not holds_byte(tensor, UNUSUAL)
                     ]
                     yield _Seen(self.ops[at], at, (graph, node), results)
-                    before = _next_results(stepper, last_nodes)
 
     def find(
         self, trial: Trial, iteration: int, relative: float | None, key: Key | None = None

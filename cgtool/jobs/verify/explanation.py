@@ -155,7 +155,7 @@ def _missing_edge(subject: Subject) -> MissingEdge | None:
     subject.log.looked_at.append(
         f"the nodes run alone, in {count_text(count, 'other order')} that the edges allow"
     )
-    return orders.find(count)
+    return orders.find(count, subject.log.progress)
 
 
 def explain_failed_replay(subject: Subject, error: ReplayFailedError) -> None:

@@ -17,11 +17,13 @@ from cgtool.analysis.stepped import node_frames, node_name
 from cgtool.analysis.units import names_text
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
+from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Capture, Node
 from cgtool.model.finding import Finding
+from cgtool.model.options import Progress
 from cgtool.observe.raw_tensors import arithmetic, copies, dense, held, unchanged, write
 
 _BASES = 3
@@ -64,10 +66,15 @@ class Orders:
         ]
         """The graphs that have other orders, and whose nodes can all be run alone."""
 
-    def find(self, count: int) -> MissingEdge | None:
+    def find(self, count: int, progress: Progress) -> MissingEdge | None:
         """Try ``count`` random orders of each graph. Raises StepFailedError."""
         if not self.graphs:
             return None
+        names = [graph.name for graph in self._runner.target.session.graphs]
+        with watched(self._steppers, lambda at, node: f"node {node} of {names[at]}", progress):
+            return self._find(count)
+
+    def _find(self, count: int) -> MissingEdge | None:
         base, *again = (self._run({}) for _ in range(_BASES))
         base = {
             key: value

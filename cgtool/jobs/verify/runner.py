@@ -18,6 +18,7 @@ from cgtool.jobs.verify.float64 import Float64Recorder
 from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.failure import user_code
 from cgtool.observe.raw_tensors import (
+    UNUSUAL,
     copies,
     fill_sentinel,
     holds_byte,
@@ -133,10 +134,6 @@ def _incoming(target: VerifyTarget) -> Iterator[Named]:
 # --- trials
 
 
-_UNUSUAL = 0xA5
-"""A byte of which hardly a result is made."""
-
-
 class DeviceLostError(Exception):
     """An eager run failed so that the device cannot be used afterwards: a device-side assert."""
 
@@ -195,14 +192,10 @@ class TrialRunner:
         wherever the graphs must write: a sentinel after a replay was not overwritten by it."""
         self._restore_end()
         self._start.restore_contents()
-        self.spoil_results()
-        return self._begin(trial)
-
-    def spoil_results(self) -> None:
-        """Write a sentinel to what a replay must write."""
         with raw():
             for tensor in self._graph_tensors:
                 fill_sentinel(tensor)
+        return self._begin(trial)
 
     def _begin(self, trial: Trial) -> Values:
         if trial.seed is not None:
@@ -293,10 +286,10 @@ class TrialRunner:
     def uninitialized(self, trial: Trial) -> frozenset[Key]:
         """Results that hold what was in free memory before an eager iteration."""
         self.begin_eager(trial)
-        self.target.device.overwrite_free_memory(_UNUSUAL)
+        self.target.device.overwrite_free_memory(UNUSUAL)
         results = eager_iteration(self.target)
         self.target.device.synchronize()
-        return frozenset(key for key, tensor in results.items() if holds_byte(tensor, _UNUSUAL))
+        return frozenset(key for key, tensor in results.items() if holds_byte(tensor, UNUSUAL))
 
     def _iteration(
         self, values: Values, results: Results, copy: Callable[[Results], Results]

@@ -150,7 +150,7 @@ def debug(
         others = orders or against or values or select or output is not None or format_ != "table"
         if others:
             raise usage(
-                "a prompt (-i) takes no --orders, --against, --values, --select, --output, --format",
+                "-i takes no --orders, --against, --values, --select, --output or --format",
                 fix="give them without -i",
             )
         with conversation(StepJob(entry, worker.capture_options), worker) as (capture, ask):

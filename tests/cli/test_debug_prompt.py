@@ -207,8 +207,8 @@ def test_help_lists_all_commands_in_80_columns(session):
 
 
 def test_options_that_do_not_fit(session):
-    assert "takes no --orders" in session(code=2, options=["--orders", "3"])
-    assert "takes no --orders" in session(code=2, options=["--format", "json"])
+    assert "-i takes no --orders" in session(code=2, options=["--orders", "3"])
+    assert "-i takes no --orders" in session(code=2, options=["--format", "json"])
 
 
 def test_a_capture_file_has_no_values(tmp_path):

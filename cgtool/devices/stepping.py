@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.devices.values import values_of
+from cgtool.model.capture import TensorValues
 from cgtool.observe.effects import effect_of, launches, written_by
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import spoil
@@ -81,6 +83,10 @@ class Stepper(ABC):
         """What the op has written whose last node this is, each with a name; to be read before the
         next node runs, which may use the memory for something else. None of it is kept alive."""
         return []
+
+    def values(self, node: int) -> tuple[TensorValues, ...]:
+        """The figures of what is ``written``."""
+        return values_of(self.written(node))
 
     def given(self, node: int) -> list[tuple[str, torch.Tensor]]:
         """The arguments of the op that a node is of, as ``named_arguments``; what is there now."""

@@ -17,7 +17,6 @@ from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
 from cgtool.findings import code
 from cgtool.jobs.hanging_node import watched
-from cgtool.jobs.values import values_of
 from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.orders import Orders, race
@@ -166,7 +165,7 @@ def values_at(stepper: Stepper, node: int) -> tuple[TensorValues, ...] | None:
     """What the op has written whose last node has just run; None if there is no memory to look at
     it."""
     try:
-        return values_of(stepper.written(node))
+        return stepper.values(node)
     except torch.OutOfMemoryError:
         return None
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cgtool.jobs import values
+from cgtool.devices import values
 
 
 def values_of(name, tensor):
@@ -21,7 +21,7 @@ TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int6
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_figures_are_those_of_numpy(dtype, monkeypatch):
-    monkeypatch.setattr(values, "_PART", 7)
+    monkeypatch.setattr(values, "PART", 7)
     tensor = (torch.arange(40).reshape(5, 8) % 13).to(dtype)
     if dtype.is_floating_point:
         tensor[1, 2], tensor[3, 4], tensor[4, 0] = float("nan"), float("inf"), -3.5
@@ -59,7 +59,7 @@ def test_digests_are_of_bits_and_places():
 
 @pytest.mark.parametrize("size", [1, 4, 7, 8, 20])
 def test_the_digest_by_another_arithmetic(size, monkeypatch):
-    monkeypatch.setattr(values, "_PART", 4)
+    monkeypatch.setattr(values, "PART", 4)
     words = torch.randint(-(1 << 31), 1 << 31, (size,), dtype=torch.int64)
     total = size
     for at, word in enumerate(words.tolist()):
@@ -76,7 +76,7 @@ def test_memory_that_is_not_aligned_is_read():
 
 
 def test_several_tensors_are_read_at_once(monkeypatch):
-    monkeypatch.setattr(values, "_PART", 4)
+    monkeypatch.setattr(values, "PART", 4)
     tensors = [torch.arange(9.0), torch.arange(3, dtype=torch.int64), torch.tensor([float("nan")])]
     found = values.values_of([("a", tensor) for tensor in tensors])
     assert found == tuple(values_of("a", tensor) for tensor in tensors)

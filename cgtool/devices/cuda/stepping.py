@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ from cgtool.devices.stepping import (
     launched_results,
     named_arguments,
 )
+from cgtool.devices.values import Rows, values_of
+from cgtool.model.capture import TensorValues
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, op_name
@@ -279,6 +281,9 @@ class CudaStepper(Stepper):
             return []
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
+    def values(self, node: int) -> tuple[TensorValues, ...]:
+        return values_of(self.written(node), _rows())
+
     def first(self, node: int) -> int:
         return self._firsts.get(node, node)
 
@@ -316,6 +321,18 @@ class CudaStepper(Stepper):
             elif executable is not None:
                 cu.cuGraphExecDestroy(executable)
         self._executables = [None] * self.count
+
+
+@cache
+def _rows() -> Rows | None:
+    """What needs one launch where Triton can compile it; None for PyTorch's ops."""
+    try:
+        from cgtool.devices.cuda.figures import rows_by_kernel
+
+        rows_by_kernel(*torch.zeros((2, 4), dtype=torch.int32, device="cuda"))
+    except Exception:  # no Triton, or no compiler for what it launches with
+        return None
+    return rows_by_kernel
 
 
 def free_blocks(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,7 @@
-"""`cgtool debug -i` through a pipe, on a GPU; a node that hangs; values without memory for them."""
+"""`cgtool debug -i` through a pipe, on a GPU; a node that hangs."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -92,7 +91,7 @@ import torch
 import triton
 import triton.language as tl
 
-FAR = 1 << 40
+FAR = (1 << 40) + (1 << 20)
 
 
 @triton.jit
@@ -149,29 +148,3 @@ def test_a_timeout_names_the_node_that_hangs(tmp_path: Path, interactive: bool) 
     assert code == 4, (shown, errors)
     line = 1 + next(n for n, text in enumerate(HANG.splitlines()) if "spins[(1,)]" in text)
     assert re.search(rf"phase 'node \d+ of step, `spins`, entry.py:{line}'", errors), errors
-
-
-MUCH = """
-import torch
-
-
-def build():
-    x = torch.randn(4 << 20, device="cuda")
-    total = torch.cuda.get_device_properties(0).total_memory
-    # Enough for the code, and for copies of its state.
-    torch.cuda.set_per_process_memory_fraction(300e6 / total)
-
-    def step():
-        y = x * 2
-        return y[:5].sum()
-
-    return step
-"""
-
-
-def test_values_are_left_out_where_there_is_no_memory(tmp_path: Path) -> None:
-    code, shown, errors = run(tmp_path, MUCH, "--format", "json")
-    assert code == 0, errors
-    report = json.loads(shown)
-    assert [each["op"] for each in report["values"]] == ["aten::sum"], (report, errors)
-    assert any(each.startswith("no values of 1 op") for each in report["looked_at"]), report

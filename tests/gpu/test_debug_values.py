@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -104,10 +105,10 @@ def test_values_are_those_of_the_function_without_a_graph(tmp_path: Path, name: 
     forward = [tensor for graph, *_, tensor in seen if graph == "forward"]
     assert any(close(tensor, out.detach()) for tensor in forward), seen
     backward = [tensor for graph, *_, tensor in seen if graph == "backward"]
-    # What PyTorch fills the gradient of the output with is up to cgtool: shapes must agree.
-    shapes = {tuple(tensor["shape"]) for tensor in backward}
-    missing = [list(each.shape) for each in model.parameters() if tuple(each.shape) not in shapes]
-    assert not missing, (missing, shapes)
+    # What PyTorch fills the gradient of the output with is up to cgtool: sizes must agree.
+    sizes = {math.prod(tensor["shape"]) for tensor in backward}
+    missing = [list(each.shape) for each in model.parameters() if each.numel() not in sizes]
+    assert not missing, (missing, sizes)
     _, graphs = run(tmp_path, "dump", "a.cgt", "--json")
     kernels = [node for graph in graphs["graphs"] for node in graph["nodes"] if "kernel" in node]
     triton = [node for node in kernels if node["kernel_mangled"].startswith("triton_")]
@@ -127,7 +128,7 @@ def test_the_first_nan_of_compiled_code_is_named(tmp_path: Path) -> None:
     assert (code, len(findings)) == (1, 1), report
     line = 1 + next(n for n, text in enumerate(MODELS.splitlines()) if text.endswith("# <-"))
     assert findings[0]["line"] == line, findings[0]
-    assert "triton_" in findings[0]["reason"] or "log" in findings[0]["reason"]
+    assert any("kernel triton_" in each for each in findings[0]["evidence"]), findings[0]
 
 
 def test_compiled_code_is_captured_as_it_is(tmp_path: Path) -> None:
@@ -163,4 +164,4 @@ def test_what_values_cost(tmp_path: Path) -> None:
     print(cost)
     assert cost["nodes"] >= 3000
     assert cost["ops with values"] >= 3000
-    assert cost["us with values"] < 1000
+    assert cost["us with values"] < 300

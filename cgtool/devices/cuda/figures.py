@@ -1,8 +1,7 @@
 """The figures of a tensor in one launch: each op of PyTorch takes as long."""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -24,19 +23,19 @@ def rows_by_kernel(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _figures(
-    numbers: Any,
-    words: Any,
-    rows: Any,
-    bits: Any,
-    count: Any,
-    word_count: Any,
+    numbers,
+    words,
+    rows,
+    bits,
+    count,
+    word_count,
     part: tl.constexpr,
     factor: tl.constexpr,
     columns: tl.constexpr,
     block: tl.constexpr,
-) -> None:
+):
     infinity = float("inf")
     least = tl.full([block], infinity, tl.float64)
     largest = tl.full([block], -infinity, tl.float64)
@@ -64,8 +63,8 @@ def _figures(
         nans += (inside & is_nan).to(tl.int64)
         infinities += (inside & is_infinite).to(tl.int64)
         word = tl.load(words + places, mask=places < word_count, other=0).to(tl.int64)
-        factor = ((places % part + 1) * factor) | 1
-        digest += word * (factor ^ (factor >> 29)) * (2 * (places // part) + 1)
+        odd = ((places % part + 1) * factor) | 1
+        digest += word * (odd ^ (odd >> 29)) * (2 * (places // part) + 1)
     rows += row * columns
     tl.store(rows, tl.min(least))
     tl.store(rows + 1, tl.max(largest))

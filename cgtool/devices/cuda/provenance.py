@@ -73,6 +73,7 @@ def _join_stamps(
             index = next(partners)
             if index is None and stamp.generated is not None:
                 # Under the op recorder, compiled code ran eagerly.
+                assert session.generated_code is not None
                 source = session.generated_code.source(stamp.generated)
                 chain = () if stamp.user is None else (stamp.user,)
                 origin = table.add_generated(None, source, chain, stamp.autograd_node)

@@ -126,7 +126,7 @@ class CudaSession(Session[CudaPhaseGraph]):
     accesses: AccessLog = field(default_factory=AccessLog)
     caveats: list[Caveat] = field(default_factory=list)
     """Notes on what was captured and measured."""
-    generated_code: GeneratedCode = field(init=False)
+    generated_code: GeneratedCode | None = None
     """Code that ``torch.compile`` generated, in the warm-up at the latest."""
 
     def __post_init__(self) -> None:
@@ -227,7 +227,7 @@ class CudaSession(Session[CudaPhaseGraph]):
                 except cupti.CuptiUnavailable as error:
                     self.problem = str(error)
             # Under a recorder, compiled code would run eagerly.
-            is_compiled = self.generated_code.is_used
+            is_compiled = self.generated_code is not None and self.generated_code.is_used
             follows = self.follows_memory and not is_compiled
             if self.follows_memory and is_compiled and op_key.is_supported() and can_pause():
                 stack.enter_context(GeneratedMemory(self.stream.cuda_stream, graph.memory))

@@ -24,6 +24,7 @@ from cgtool.analysis.ledger_notes import (
     with_graph_of,
 )
 from cgtool.analysis.reports import caller_of, place_of, quoted
+from cgtool.analysis.stepped import NODE_FAULTS
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -37,7 +38,6 @@ GRAPH_MOSTLY_PADDING = code("graph-mostly-padding")
 GRAPH_NEVER_REPLAYED = code("graph-never-replayed")
 GRAPHS_OF_ONE_TOPOLOGY = code("graphs-of-one-topology")
 MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
-NODE_FAULTS = code("node-faults")
 RECAPTURED_AFTER_RECOMPILE = code("recaptured-after-recompile")
 RECAPTURED_AFTER_RESET = code("recaptured-after-reset")
 RERECORDED_GRAPH_INPUT = code("rerecorded-graph-input")

@@ -12,6 +12,7 @@ import msgspec
 from cgtool.analysis.graph.places import Places, frames_of, module_at_depth
 from cgtool.analysis.graph.select import Selection, selected
 from cgtool.analysis.units import figure_text
+from cgtool.findings import code
 from cgtool.model.capture import (
     Call,
     Capture,
@@ -29,6 +30,9 @@ _ROWS = 64
 """Of the table by module, if the depth is not given."""
 _DEEPEST = 12
 """Levels of module paths."""
+
+
+NODE_FAULTS = code("node-faults")
 
 
 def node_values(capture: Capture, selection: Selection = ()) -> Iterator[NodeValues]:

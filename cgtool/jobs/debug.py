@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import at_node, node_frames, node_name, values_read
+from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_frames, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -31,7 +31,6 @@ from cgtool.program.boundary import first_line
 
 DIFFERS_FROM_EAGER = code("differs-from-eager")
 FIRST_NAN = code("first-nan")
-NODE_FAULTS = code("node-faults")
 
 TRIAL = Trial("captured inputs")
 Values = dict[int, tuple[TensorValues, ...]]

@@ -307,3 +307,42 @@ def test_a_finding_reports_each_change_of_the_page_on_entries(tmp_path, change, 
         "check", f"{file}:build", "--device", "simulated", "--format", "json", cwd=ROOT
     )
     assert code in [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+
+
+DEBUG = ROOT / "docs" / "debug.md"
+BUGS = {
+    "engine": ("self.length += 1", "self.length += torch.tensor([1, 1, 1, 0], device='cuda')"),
+    "experts": ("if len(x) > 16:", "if True:"),
+    "router": ("lengths[:, None]", "lengths.clamp(min=1)[:, None]"),
+}
+"""What is wrong, and right, in the programs of the page on debugging."""
+
+
+def test_code_in_the_page_on_debugging_is_that_of_the_samples():
+    blocks = re.findall(r"^```python from=(\S+)\n(.*?)^```", DEBUG.read_text(), re.M | re.S)
+    assert len(blocks) == 3
+    for file, block in blocks:
+        assert block == (ROOT / file).read_text(), file
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_what_the_page_on_debugging_finds(name, tmp_path):
+    wrong, right = BUGS[name]
+    source = (ROOT / "samples" / "bugs" / f"{name}.py").read_text()
+    assert source.count(wrong) == 1
+    code = {"engine": "node-faults", "experts": "stream-race-in-capture", "router": "first-nan"}[
+        name
+    ]
+    for text, expected in ((source, [code]), (source.replace(wrong, right), [])):
+        (tmp_path / f"{name}.py").write_text(text)
+        command = ["debug", f"{name}.py:build", "--orders", "20"]
+        if name == "engine":
+            command = ["run", "--step", "--quiet"]
+        command += ["--device", "simulated", "--format", "json"]
+        command += [f"{name}.py"] if name == "engine" else []
+        done = run_cgtool(*command, cwd=tmp_path, timeout=300)
+        findings = json.loads(done.stdout)["findings"]
+        assert [each["code"] for each in findings] == expected, done.stderr
+        if expected:
+            line = findings[0].get("line") or findings[0]["frames"][0][1]
+            assert f"{name}.py:{line} in" in DEBUG.read_text()

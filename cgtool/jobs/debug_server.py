@@ -73,30 +73,30 @@ class DebugServer:
     def _begin(self, *, restore: bool) -> None:
         self._running.close()
         self._graph = None
-        self._replay = 0 if restore else self._replay + 1
+        self._replay = 1 if restore else self._replay + 1
         if restore:
             self._runner.begin_replay(TRIAL)
         self._position, self._nan_seen = 0, False
         self._stepper(0)
 
-    def _stepper(self, position: int) -> tuple[Stepper, int, int]:
-        """For the node at a position: its stepper, whose memory is in use from now on, the index of
-        its graph, and its own."""
+    def _stepper(self, position: int) -> tuple[Stepper, int]:
+        """For the node at a position: its stepper, whose memory is in use from now on, and its
+        index there."""
         graph = bisect_right(self._starts, position) - 1
         if graph != self._graph:
             self._running.close()
             self._running.enter_context(self._steppers[graph].running())
             self._graph = graph
-        return self._steppers[graph], graph, position - self._starts[graph]
+        return self._steppers[graph], position - self._starts[graph]
 
     def _run(self, question: RunTo) -> Answer:
         stops, self._interrupted = set(question.stops), False
         while self._position < question.position:
-            stepper, graph, node = self._stepper(self._position)
+            stepper, node = self._stepper(self._position)
             try:
                 stepper.run(node)
             except StepFailedError as error:
-                found = fault(self.capture, graph, error, self._replay)
+                found = fault(self.capture, self._steppers, error, self._replay)
                 return Answer(self._position, fault=found)
             self._position += 1
             if question.nan and not self._nan_seen:
@@ -112,7 +112,7 @@ class DebugServer:
     def _here(self, because: str | None = None) -> Answer:
         values = None
         if self._position:
-            stepper, _, node = self._stepper(self._position - 1)
+            stepper, node = self._stepper(self._position - 1)
             values = values_at(stepper, node)
             if node in stepper.whole:
                 because = f"the next node was not run: {stepper.whole[node]}"
@@ -126,10 +126,10 @@ class DebugServer:
         now: dict[str, torch.Tensor] = {}
         ahead: dict[str, torch.Tensor] = {}
         if self._position:
-            stepper, _, node = self._stepper(self._position - 1)
+            stepper, node = self._stepper(self._position - 1)
             now = dict((*stepper.given(node), *stepper.written(node)))
         if self._position == 0 or self._position not in self._starts:
-            stepper, _, node = self._stepper(self._position)
+            stepper, node = self._stepper(self._position)
             ahead = dict(stepper.given(node))
         return now, ahead
 

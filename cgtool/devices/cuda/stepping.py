@@ -28,7 +28,6 @@ from cgtool.devices.cuda.driver import (
 from cgtool.devices.cuda.nodes import read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
-    StepFailedError,
     SteppedOp,
     Stepper,
     launched_results,
@@ -186,14 +185,14 @@ class CudaStepper(Stepper):
         ]
         self._stream = cu.CUstream(stream.cuda_stream)
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
-        kinds = [*map(type_of, handles)]
+        self._kinds = kinds = [*map(type_of, handles)]
         self._together = self._run_together(kinds) if "conditional" in kinds else range(0)
         self._executables = [
             None if node in self._together else self._executable(node, handle, context, stream)
             for node, handle in enumerate(handles)
         ]
 
-    def _run_together(self, kinds: list[str]) -> range:
+    def _run_together(self, kinds: Sequence[str]) -> range:
         """The nodes that the graph's own executable runs in one launch. A condition is only defined
         in the launch in which a kernel sets it: one directly before the node."""
         conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
@@ -211,7 +210,7 @@ class CudaStepper(Stepper):
 
     def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
         """The node alone, or a stepper of its body; None if there is nothing to launch."""
-        kind = type_of(handle)
+        kind = self._kinds[node]
         if kind == "empty" or node in self.whole:
             return None
         if kind == "child":
@@ -243,21 +242,12 @@ class CudaStepper(Stepper):
     def running(self) -> Iterator[None]:
         """A replay first gives the nodes the state of the generators, and moves that on: here one
         does, of the whole graph without its work."""
-        executable = self._switches_off()
-        if executable is not None:
-            self._graph.replay()
-            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
-            self._switch(executable, 1)
-        yield
-
-    def _switches_off(self) -> Any:
-        """The executable of the graph, all of whose nodes do nothing now; None where that cannot
-        be."""
         executable = self._own()
-        if executable is None or not all(type_of(each) in _WORK for each in self._handles):
-            return None
-        self._switch(executable, 0)
-        return executable
+        if executable is not None and all(kind in _WORK for kind in self._kinds):
+            with self._others_disabled(executable):
+                self._graph.replay()
+                check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+        yield
 
     def _own(self) -> Any:
         """The executable of the graph; None in PyTorch 2.8, or if it was not instantiated."""
@@ -266,13 +256,22 @@ class CudaStepper(Stepper):
         except (AttributeError, RuntimeError):
             return None
 
-    def _switch(self, executable: Any, on: int) -> None:
-        """Let all nodes but those that run together do nothing, or work again."""
-        for number, handle in enumerate(self._handles):
-            if number in self._together or type_of(handle) == "empty":
-                continue
-            node = cu.CUgraphNode(handle)
-            check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
+    @contextlib.contextmanager
+    def _others_disabled(self, executable: Any) -> Iterator[None]:
+        """In this block, launches of the graph's executable run only nodes that run together."""
+        others = [
+            handle
+            for node, handle in enumerate(self._handles)
+            if node not in self._together and self._kinds[node] != "empty"
+        ]
+        try:
+            set_enabled(executable, others, on=False)
+            yield
+        except Exception:
+            with contextlib.suppress(DriverError):  # after a fault it is of no use
+                set_enabled(executable, others, on=True)
+            raise
+        set_enabled(executable, others, on=True)
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         if node in self._together:
@@ -294,15 +293,13 @@ class CudaStepper(Stepper):
                 self._execute(executable)
             elif node == self._together.stop - 1:
                 own = self._own()
-                self._switch(own, 0)
-                self._execute(own)
-                self._switch(own, 1)
-        except StepFailedError as error:
-            raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
+                with self._others_disabled(own):
+                    self._execute(own)
         except DriverError as error:
-            nodes = self._together
-            where = f", in one launch of nodes {nodes[0]} to {nodes[-1]}" if node in nodes else ""
-            raise StepFailedError(node, RuntimeError(f"{error}{where}")) from error
+            if node not in self._together:
+                raise
+            nodes = f"nodes {self._together[0]} to {self._together[-1]}"
+            raise RuntimeError(f"{error}, in one launch of {nodes}") from error
 
     def _execute(self, executable: Any) -> None:
         check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
@@ -316,6 +313,14 @@ class CudaStepper(Stepper):
             elif executable is not None:
                 cu.cuGraphExecDestroy(executable)
         self._executables = [None] * self.count
+
+
+def set_enabled(executable: Any, nodes: Iterable[int], *, on: bool) -> None:
+    """Have launches of an executable run these nodes, or not: kernels, copies and fills. Raises
+    DriverError."""
+    for node in nodes:
+        done = cu.cuGraphNodeSetEnabled(executable, cu.CUgraphNode(node), int(on))
+        check("cuGraphNodeSetEnabled", done)
 
 
 def free_blocks(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:

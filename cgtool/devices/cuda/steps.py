@@ -19,7 +19,7 @@ from cgtool.analysis.reports import place_of
 from cgtool.devices.cuda.driver import check, cu, graph_nodes, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
-from cgtool.devices.cuda.stepping import CudaStepper
+from cgtool.devices.cuda.stepping import CudaStepper, set_enabled
 from cgtool.devices.stepping import StepFailedError
 from cgtool.model import clock
 from cgtool.model.capture import Frame
@@ -104,7 +104,7 @@ class CudaSteppedGraph:
                 try:
                     torch.cuda.synchronize()
                 except RuntimeError as error:
-                    raise StepFailedError(failed.node, error) from None
+                    raise StepFailedError(self._stepper, failed.node, error) from None
                 raise failed.error from None
 
     def evidence(self, node: int) -> tuple[str, ...]:
@@ -169,11 +169,11 @@ def _disable(graph: Any, template: int) -> None:
     nothing.fn = cu.CUhostFn(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value)  # of NULL
     try:
         for node, handle in enumerate(graph_nodes(template)):
-            kind, place = type_of(handle), cu.CUgraphNode(handle)
+            kind = type_of(handle)
             if kind in TIMED:
-                done = cu.cuGraphNodeSetEnabled(executable, place, 0)
-                check("cuGraphNodeSetEnabled", done)
+                set_enabled(executable, [handle], on=False)
             elif kind == "host":
+                place = cu.CUgraphNode(handle)
                 done = cu.cuGraphExecHostNodeSetParams(executable, place, nothing)
                 check("cuGraphExecHostNodeSetParams", done)
             elif kind not in ("empty", "event_record", "event_wait"):

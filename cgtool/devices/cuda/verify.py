@@ -90,7 +90,7 @@ class CudaVerifyTarget(VerifyTarget):
             for finding in findings_of(recorder, certain_only=not differs)
         ]
 
-    def steppers(self) -> list[Stepper]:
+    def _make_steppers(self) -> list[Stepper]:
         return _steppers(self.session)
 
     def described(self) -> CaptureWithDot:
@@ -127,7 +127,7 @@ class CudaVerifyTarget(VerifyTarget):
 
     def followed(self) -> Followed:
         if self.follows_memory:
-            return Followed(self.session.exact_record, self.session, self.steppers())
+            return Followed(self.session.exact_record, self.session, self.steppers)
         again = self._again()
 
         @contextlib.contextmanager

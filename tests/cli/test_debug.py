@@ -301,16 +301,6 @@ def test_values_are_saved_and_shown_again(tmp_path):
         assert tensors == [each["tensors"] for each in report["values"]]
 
 
-def test_only_the_selected_nodes_are_shown(tmp_path):
-    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt", "--select", "op=tanh")
-    assert [each["op"] for each in report["values"]] == ["aten::tanh"]
-    done = run_cgtool("show", "a.cgt", "--select", "op=tanh", cwd=tmp_path, timeout=300)
-    assert "tanh" in done.stdout
-    assert "Nodes by op" not in done.stdout
-    done = run_cgtool("show", "a.cgt", "--select", "op=cos", cwd=tmp_path, timeout=300)
-    assert (done.returncode, "no node that matches --select op=cos" in done.stderr) == (2, True)
-
-
 def test_diff_names_the_first_op_that_writes_other_values(tmp_path):
     a = saved(tmp_path, "a.cgt", MODEL)
     assert diff(tmp_path, a, saved(tmp_path, "same.cgt", MODEL))[0] == 0

@@ -336,7 +336,7 @@ class VerifyTarget(ABC):
     @cached_property
     def steppers(self) -> list[Stepper]:
         """Each graph, to be run node by node, in the order of capture. Made once: an executable for
-        each node takes time and memory."""
+        each node takes time and memory. Raises CgtoolError if that is not possible."""
         return self._make_steppers()
 
     @abstractmethod

@@ -63,7 +63,7 @@ class Stepper(ABC):
         self.runs = 0
         """Nodes that were run."""
         self.whole: dict[int, str] = {}
-        """Nodes that cannot be launched alone, each with the reason."""
+        """Nodes that are launched together with others, each with the reason."""
 
     def run(self, node: int) -> None:
         """Launch a node, and wait for it. Raises StepFailedError."""

@@ -115,7 +115,7 @@ class DebugServer:
             stepper, node = self._stepper(self._position - 1)
             values = values_at(stepper, node)
             if node in stepper.whole:
-                because = f"the next node was not run: {stepper.whole[node]}"
+                because = stepper.whole[node]
         now, ahead = self._tensors()
         names = (*now, *(f"next.{name}" for name in ahead))
         return Answer(self._position, values or (), names, because=because)

@@ -163,7 +163,7 @@ class CudaStepper(Stepper):
     ) -> None:
         """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
         ``CUDAGraph``, whose generators go on as in a replay; ``memory``: as of ``GeneratedMemory``.
-        Raises DriverError."""
+        Raises RuntimeError if a node can run neither alone nor together with some others."""
         super().__init__()
         self._graph = graph
         self.ops = [
@@ -187,10 +187,16 @@ class CudaStepper(Stepper):
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
         self._kinds = kinds = [*map(type_of, handles)]
         self._together = self._run_together(kinds) if "conditional" in kinds else range(0)
-        self._executables = [
-            None if node in self._together else self._executable(node, handle, context, stream)
-            for node, handle in enumerate(handles)
-        ]
+        self._executables: list[Any] = []
+        try:
+            for node, handle in enumerate(handles):
+                is_alone = kinds[node] != "empty" and node not in self._together
+                self._executables.append(
+                    self._executable(node, handle, context, stream) if is_alone else None
+                )
+        except RuntimeError:
+            self.close()
+            raise
 
     def _run_together(self, kinds: Sequence[str]) -> range:
         """The nodes that the graph's own executable runs in one launch. A condition is only defined
@@ -198,37 +204,31 @@ class CudaStepper(Stepper):
         conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
         begin = min(conditional[0], *(a for a, b in self.edges if b in conditional), len(kinds))
         nodes = range(begin, conditional[-1] + 1)
-        fixed = [k for at, k in enumerate(kinds) if at not in nodes and k not in _WORK]
-        if fixed:
-            why = f"it is not run, because no launch can leave out a node of type {fixed[0]}"
-        elif self._own() is None:
-            why = "it is not run, because the executable of the graph is unknown (PyTorch 2.8)"
-        else:
-            why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
-        self.whole |= dict.fromkeys(conditional, f"the driver copies no conditional node: {why}")
-        return range(0) if fixed or self._own() is None else nodes
+        uncopied = "the driver copies no conditional node"
+        for node, kind in enumerate(kinds):
+            if node not in nodes and kind not in _WORK:
+                raise RuntimeError(f"{uncopied}, and no launch leaves out node {node}, {kind}")
+        if self._own() is None:
+            raise RuntimeError(f"{uncopied}, and the graph's executable is not known")
+        together = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
+        self.whole = dict.fromkeys(conditional, f"{uncopied}: {together}")
+        return nodes
 
     def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
-        """The node alone, or a stepper of its body; None if there is nothing to launch."""
+        """The node alone, or a stepper of its body. Raises RuntimeError."""
         kind = self._kinds[node]
-        if kind == "empty" or node in self.whole:
-            return None
         if kind == "child":
-            body = CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
-            if not body.whole:
-                return body
-            body.close()
+            with contextlib.suppress(RuntimeError):  # the body runs as one node
+                return CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
         copy = _COPIES.get(kind)
         if copy is None:
-            self.whole[node] = f"the driver copies no node of type {kind}"
-            return None
+            raise RuntimeError(f"the driver copies no node of type {kind} (node {node})")
         graph = check("cuGraphCreate", cu.cuGraphCreate(0))
         try:
             copy(graph, cu.CUgraphNode(handle), context)
             return check("cuGraphInstantiate", cu.cuGraphInstantiate(graph, 0))
         except DriverError as error:
-            self.whole[node] = str(error)
-            return None
+            raise RuntimeError(f"node {node} cannot be copied: {error}") from error
         finally:
             cu.cuGraphDestroy(graph)
 

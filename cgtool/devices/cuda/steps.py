@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
+from cgtool.analysis.stepped import launch_text
 from cgtool.devices.cuda.driver import check, cu, graph_nodes, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
@@ -85,8 +85,6 @@ class CudaSteppedGraph:
             self._fields = GraphReader(self._functions, _AllAddresses()).read(template, 0).fields
             self._stepper = CudaStepper(template, torch.cuda.default_stream(device))
             try:
-                for node, why in self._stepper.whole.items():
-                    raise RuntimeError(f"node {node} cannot run alone: {why}")
                 _disable(graph, template)
             except Exception:
                 self._stepper.close()
@@ -111,9 +109,7 @@ class CudaSteppedGraph:
         fields = self._fields[node]
         texts: list[str] = []
         if (kernel := fields.get("kernel")) is not None:
-            name = self._functions.functions[kernel.function].name
-            grid, block = ("x".join(map(str, each)) for each in (kernel.grid, kernel.block))
-            texts.append(f"kernel {short_kernels([name])[name]}, grid {grid}, block {block}")
+            texts.append(launch_text(self._functions.functions[kernel.function].name, kernel))
         try:
             memory = _Memory(memory_snapshot(), self._pool, self._captured_us)
         except RuntimeError:  # the device can say nothing anymore

@@ -27,7 +27,7 @@ from cgtool.devices.device import (
 )
 from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import frames_of
@@ -147,12 +147,14 @@ class CudaVerifyTarget(VerifyTarget):
 
 
 def _steppers(session: CudaSession) -> list[Stepper]:
-    return [
-        CudaStepper(
-            graph.template, session.stream, session.pools, graph.ops, graph.graph, graph.memory
-        )
-        for graph in session.graphs
-    ]
+    steppers: list[Stepper] = []
+    for graph in session.graphs:
+        own = session.stream, session.pools, graph.ops, graph.graph, graph.memory
+        try:
+            steppers.append(CudaStepper(graph.template, *own))
+        except RuntimeError as error:
+            raise user_code(f"{graph.name} cannot be run node by node: {error}") from error
+    return steppers
 
 
 @dataclass

@@ -7,13 +7,14 @@ depends on no timing.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from cgtool.analysis.stepped import node_frames, node_name
+from cgtool.analysis.stepped import at_node, node_frames, node_name
 from cgtool.analysis.units import count_text, names_text
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
 from cgtool.devices.stepping import StepFailedError, Stepper, after_swaps, an_order, swaps
@@ -22,6 +23,7 @@ from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Capture, Node
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.raw_tensors import arithmetic, copies, dense, held, unchanged, write
@@ -59,11 +61,13 @@ class Orders:
     def __init__(self, runner: TrialRunner, trial: Trial) -> None:
         self._runner = runner
         self._trial = trial
-        self._steppers: Sequence[Stepper] = runner.target.steppers
         self.failed = False
         """A node has failed, and the device cannot be used anymore."""
         self.looked_at = ""
         """What was tried, in words."""
+        self._steppers: Sequence[Stepper] = ()
+        with contextlib.suppress(CgtoolError):
+            self._steppers = runner.target.steppers
         self.graphs = [
             graph
             for graph, stepper in enumerate(self._steppers)
@@ -152,13 +156,11 @@ def _failure(capture: Capture, index: int, error: StepFailedError) -> Finding:
     """A node that waits for too little: with what others have not written yet, it fails."""
     graph = capture.graphs[index]
     node = graph.nodes[error.node]
-    return Finding(
-        STREAM_RACE_IN_CAPTURE,
+    reason = (
         f"node {node.id}, {_on_stream(capture, node)}, fails in another order that the edges "
-        f"allow: {first_line(error.error)}",
-        node_frames(capture, node),
-        phase=f"capture {graph.name}",
+        f"allow: {first_line(error.error)}"
     )
+    return at_node(STREAM_RACE_IN_CAPTURE, reason, capture, graph, node)
 
 
 def _race(capture: Capture, missing: MissingEdge) -> Finding:

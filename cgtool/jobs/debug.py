@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import at_node, node_frames, node_name, values_read
+from cgtool.analysis.stepped import at_node, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -73,14 +72,6 @@ def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
     return ToStep(described, target.steppers, TrialRunner(target, start), bool(queries))
 
 
-def described_node(capture: Capture, index: int, node: int) -> str:
-    """``node 17 of forward, `aten::mm`, model.py:12``."""
-    graph = capture.graphs[index]
-    frames = node_frames(capture, graph.nodes[node])
-    line = f", {frames[0].short}" if frames else ""
-    return f"node {node} of {graph.name}, `{node_name(capture, graph.nodes[node])}`{line}"
-
-
 def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
     """Capture, and step. Raises CgtoolError when the code cannot be run or captured."""
     (capture, raw), steppers, runner, branches = captured_to_step(target, progress)
@@ -96,7 +87,7 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
         for node, why in stepper.whole.items()
     ]
     try:
-        with watched(steppers, partial(described_node, capture), progress):
+        with watched(steppers, capture, progress):
             _step(found, steppers, runner, options.replays, progress)
             found.findings += _first_nan(found.captured[0], steppers, runner)
         if options.against_eager:

@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 from bisect import bisect_right
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from cgtool.devices.device import VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
-from cgtool.jobs.debug import TRIAL, captured_to_step, described_node, fault, values_at
+from cgtool.jobs.debug import TRIAL, captured_to_step, fault, values_at
 from cgtool.jobs.hanging_node import watched
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.files import atomic
@@ -48,10 +47,9 @@ class DebugServer:
         """Answer until there are no more questions, of which the first is to begin a replay. Raises
         CgtoolError if an expression makes the device unusable."""
         signal.signal(signal.SIGINT, self._interrupt)
-        describe = partial(described_node, self.capture)
         answer = Answer()
         self._progress("prompt")
-        with self._running, watched(self._steppers, describe, self._progress):
+        with self._running, watched(self._steppers, self.capture, self._progress):
             while (question := talk(answer)) is not None and answer.fault is None:
                 answer = self._answer(question)
 

@@ -86,6 +86,13 @@ class Findings(Table[ExplainedFinding]):
 
 def render_check(report: Report) -> Screen:
     """The screen of ``cgtool check``."""
+    screen = _checked(report)
+    screen.parts += _remarks(report)
+    return screen
+
+
+def _checked(report: Report) -> Screen:
+    """The entry, its findings, and how many there are."""
     screen, environment = Screen(), report.environment
     head = plain(report.entry.spec, "bold")
     if environment.simulated:
@@ -95,7 +102,7 @@ def render_check(report: Report) -> Screen:
     findings = Findings(report.findings)
     screen.parts.append(head)
     screen.add(findings)
-    screen.parts += ["", _count(findings.rows), *_remarks(report)]
+    screen.parts += ["", _count(findings.rows)]
     return screen
 
 
@@ -297,14 +304,10 @@ def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
 
 def render_debug(report: Report, *, depth: int | None = None, explain: bool = False) -> Screen:
     """The screen of ``cgtool debug``: findings, and what each module has written."""
-    screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
-    remarks = _remarks(report)
-    screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
+    screen, simulated = _checked(report), report.environment.simulated
     screen.parts.append("")
-    values = report.values
-    screen.include(render_values(values, depth, simulated=screen.simulated, explain=explain))
-    screen.parts += ["", *remarks]
-    screen.tables = [*checked.tables, *screen.tables]
+    screen.include(render_values(report.values, depth, simulated=simulated, explain=explain))
+    screen.parts += ["", *_remarks(report)]
     return screen
 
 

@@ -51,6 +51,20 @@ def with_nan():
     return step
 
 
+def nan_in_place():
+    x = torch.linspace(-1, 1, 4096, device="cuda").reshape(64, 64)
+
+    @torch.compile
+    def roots(x):
+        # The kernel writes over the product; bytes of its own instead would give no NaN.
+        return torch.sqrt(x @ x + 1.0)  # <- in place
+
+    def step():
+        return roots(x * 4) @ x
+
+    return step
+
+
 def long_chain():
     x = torch.randn(1024, device="cuda")
 
@@ -121,11 +135,12 @@ def test_values_are_those_of_the_function_without_a_graph(tmp_path: Path, name: 
         assert {"0", "1", "2", "3"} <= {each["module"] for each in report["values"]}
 
 
-def test_the_first_nan_of_compiled_code_is_named(tmp_path: Path) -> None:
-    code, report = run(tmp_path, "debug", "with_nan", "--format", "json")
+@pytest.mark.parametrize(("name", "mark"), [("with_nan", "# <-"), ("nan_in_place", "in place")])
+def test_the_first_nan_of_compiled_code_is_named(tmp_path: Path, name: str, mark: str) -> None:
+    code, report = run(tmp_path, "debug", name, "--format", "json")
     findings = [each for each in report["findings"] if each["code"] == "first-nan"]
     assert (code, len(findings)) == (1, 1), report
-    line = 1 + next(n for n, text in enumerate(MODELS.splitlines()) if text.endswith("# <-"))
+    line = 1 + next(n for n, text in enumerate(MODELS.splitlines()) if text.endswith(mark))
     assert findings[0]["line"] == line, findings[0]
     assert "triton_" in findings[0]["reason"] or "log" in findings[0]["reason"]
 

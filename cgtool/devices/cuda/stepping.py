@@ -10,9 +10,8 @@ all other nodes are disabled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -40,10 +39,12 @@ from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.inductor import kernel_launches, written_arguments
+from cgtool.torch_compat.inductor import kernel_launches, read_arguments, written_arguments
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_at
 from cgtool.torch_compat.storages import Layout, extent
+
+Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class WrittenMemory(NamedTuple):
@@ -63,9 +64,10 @@ class WrittenMemory(NamedTuple):
 
 
 class FollowedOp(NamedTuple):
-    """An op of a capture that launches work."""
+    """An op of a capture that launches work, or a Triton kernel."""
 
-    call: OpCall
+    call: OpCall | None
+    """None in code that ``torch.compile`` generated."""
     node: int | None
     """Its last node; None if it has none of its own."""
     written: list[WrittenMemory]
@@ -101,10 +103,12 @@ class GeneratedMemory:
     """Notes in a capture which memory the kernels of ``torch.compile`` write, and what each op does
     around them. Under a recorder, compiled code would run eagerly."""
 
-    def __init__(self, stream: int, memory: dict[int, list[WrittenMemory]]) -> None:
-        """``stream`` is the handle of the capturing stream; ``memory`` is filled, by last node."""
+    def __init__(self, stream: int, ops: list[FollowedOp]) -> None:
+        """``stream`` is the handle of the capturing stream; ``ops`` is filled."""
         self._count = partial(captured_nodes, stream)
-        self._memory = memory
+        self._ops = ops
+        self._last = -1
+        """The last node that an op in ``ops`` has."""
 
     def __enter__(self) -> None:
         with contextlib.ExitStack() as entering:
@@ -121,23 +125,26 @@ class GeneratedMemory:
     def _launch(self, original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         before = self._count()
         result = original(kernel, *args, **kwargs)
-        self._note(before, written_arguments(kernel, args))
+        self._note(before, written_arguments(kernel, args), read_arguments(kernel, args))
         return result
 
     def _op(self, func: Any, args: Args, kwargs: Kwargs, run: Any, _caller: Any) -> Any:
         before = self._count()
         result = call_op(run, args, kwargs)
-        self._note(before, launched_results(op_name(func), func, args, kwargs, result) or ())
+        written = launched_results(op_name(func), func, args, kwargs, result)
+        self._note(before, written or (), named_arguments(func, args, kwargs))
         return result
 
-    def _note(self, before: int, written: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def _note(self, before: int, written: Named, given: Named) -> None:
         last = self._count() - 1
         # Of ops that call each other, the innermost returns first.
-        if last >= before and last not in self._memory and (memory := _memory_of(written)):
-            self._memory[last] = memory
+        if last >= before and last > self._last and (memory := _memory_of(written)):
+            nodes = range(before, last + 1)
+            self._ops.append(FollowedOp(None, last, memory, nodes, _memory_of(given)))
+            self._last = last
 
 
-def _memory_of(named: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
+def _memory_of(named: Named) -> list[WrittenMemory]:
     return [
         WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
         for name, tensor in named
@@ -159,18 +166,18 @@ class CudaStepper(Stepper):
         pools: Iterable[tuple[int, int]] = (),
         ops: Sequence[FollowedOp] = (),
         graph: Any = None,
-        memory: Mapping[int, list[WrittenMemory]] = MappingProxyType({}),
     ) -> None:
-        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
-        ``CUDAGraph``, whose generators go on as in a replay; ``memory``: as of ``GeneratedMemory``.
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder`` or
+        ``GeneratedMemory``; ``graph``: the ``CUDAGraph``, whose generators go on as in a replay.
         Raises RuntimeError if a node can run neither alone nor together with some others."""
         super().__init__()
         self._graph = graph
         self.ops = [
             SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
             for op in ops
+            if op.call is not None
         ]
-        self._memory = {op.node: op.written for op in ops if op.node is not None} | dict(memory)
+        self._memory = {op.node: op.written for op in ops if op.node is not None}
         self._firsts = {op.node: op.nodes.start for op in ops if op.node is not None}
         self._given: dict[int, list[WrittenMemory]] = {}
         for op in reversed(ops):  # of ops that call each other, the innermost returns first

@@ -149,7 +149,7 @@ class CudaVerifyTarget(VerifyTarget):
 def _steppers(session: CudaSession) -> list[Stepper]:
     steppers: list[Stepper] = []
     for graph in session.graphs:
-        own = session.stream, session.pools, graph.ops, graph.graph, graph.memory
+        own = session.stream, session.pools, graph.ops, graph.graph
         try:
             steppers.append(CudaStepper(graph.template, *own))
         except RuntimeError as error:

@@ -79,8 +79,7 @@ class Orders:
         """Try ``count`` random orders of each graph."""
         if not self.graphs:
             return []
-        names = [graph.name for graph in self._runner.target.session.graphs]
-        with watched(self._steppers, lambda at, node: f"node {node} of {names[at]}", progress):
+        with watched(self._steppers, capture, progress):
             try:
                 bases = [self._run({}) for _ in range(_BASES)]
             except StepFailedError as error:

@@ -51,6 +51,17 @@ def with_nan():
     return step
 
 
+def large_state():
+    state = torch.zeros(1 << 28, device="cuda")
+
+    def step():
+        out = state[-8:] * 2
+        state.add_(1)
+        return out
+
+    return step
+
+
 def nan_in_place():
     x = torch.linspace(-1, 1, 4096, device="cuda").reshape(64, 64)
 
@@ -133,6 +144,12 @@ def test_values_are_those_of_the_function_without_a_graph(tmp_path: Path, name: 
     assert not unseen, unseen
     if name == "plain":
         assert {"0", "1", "2", "3"} <= {each["module"] for each in report["values"]}
+
+
+def test_nodes_wait_for_state_that_takes_long_to_restore(tmp_path: Path) -> None:
+    arguments = ("--against", "eager", "--orders", "2", "--format", "json")
+    code, report = run(tmp_path, "debug", "large_state", *arguments)
+    assert (code, report["findings"]) == (0, []), report["findings"]
 
 
 @pytest.mark.parametrize(("name", "mark"), [("with_nan", "# <-"), ("nan_in_place", "in place")])

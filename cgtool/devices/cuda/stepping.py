@@ -24,7 +24,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.nodes import read_node, type_of
+from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
     SteppedOp,
@@ -213,7 +213,7 @@ class CudaStepper(Stepper):
         nodes = range(begin, conditional[-1] + 1)
         uncopied = "the driver copies no conditional node"
         for node, kind in enumerate(kinds):
-            if node not in nodes and kind not in _WORK:
+            if node not in nodes and kind not in (*TIMED, *IDLE):
                 raise RuntimeError(f"{uncopied}, and no launch leaves out node {node}, {kind}")
         if self._own() is None:
             raise RuntimeError(f"{uncopied}, and the graph's executable is not known")
@@ -250,7 +250,7 @@ class CudaStepper(Stepper):
         """A replay first gives the nodes the state of the generators, and moves that on: here one
         does, of the whole graph without its work."""
         executable = self._own()
-        if executable is not None and all(kind in _WORK for kind in self._kinds):
+        if executable is not None and all(kind in (*TIMED, *IDLE) for kind in self._kinds):
             with self._others_disabled(executable):
                 self._graph.replay()
                 check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
@@ -269,7 +269,7 @@ class CudaStepper(Stepper):
         others = [
             handle
             for node, handle in enumerate(self._handles)
-            if node not in self._together and self._kinds[node] != "empty"
+            if node not in self._together and self._kinds[node] in TIMED
         ]
         try:
             set_enabled(executable, others, on=False)
@@ -364,5 +364,5 @@ _COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
     "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
 }
 """By the type of a node: adds a copy of it to a graph."""
-_WORK = ("kernel", "memcpy", "memset", "empty")
-"""Types of nodes that can do nothing in a replay."""
+IDLE = ("empty", "event_record", "event_wait")
+"""Types of nodes that compute nothing."""

@@ -19,7 +19,7 @@ from cgtool.analysis.stepped import launch_text
 from cgtool.devices.cuda.driver import check, cu, graph_nodes, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
-from cgtool.devices.cuda.stepping import CudaStepper, set_enabled
+from cgtool.devices.cuda.stepping import IDLE, CudaStepper, set_enabled
 from cgtool.devices.stepping import StepFailedError
 from cgtool.model import clock
 from cgtool.model.capture import Frame
@@ -172,7 +172,7 @@ def _disable(graph: Any, template: int) -> None:
                 place = cu.CUgraphNode(handle)
                 done = cu.cuGraphExecHostNodeSetParams(executable, place, nothing)
                 check("cuGraphExecHostNodeSetParams", done)
-            elif kind not in ("empty", "event_record", "event_wait"):
+            elif kind not in IDLE:
                 raise RuntimeError(f"node {node} of type {kind} cannot be disabled")
     except Exception:
         graph.instantiate()  # some nodes are disabled

@@ -148,8 +148,10 @@ class CudaVerifyTarget(VerifyTarget):
 
 def _steppers(session: CudaSession) -> list[Stepper]:
     steppers: list[Stepper] = []
+    # Jobs restore state there: a node on a stream of its own would not wait for that.
+    stream = torch.cuda.current_stream(session.device.index)
     for graph in session.graphs:
-        own = session.stream, session.pools, graph.ops, graph.graph
+        own = stream, session.pools, graph.ops, graph.graph
         try:
             steppers.append(CudaStepper(graph.template, *own))
         except RuntimeError as error:

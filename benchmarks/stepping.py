@@ -59,7 +59,7 @@ def compared(spec: str) -> dict[str, object]:
     runner.replay_once(trial)
     torch.cuda.synchronize()
     began = time.perf_counter()
-    steppers = target.steppers()
+    steppers = target.steppers
     prepared = time.perf_counter() - began
     values: dict[int, object] = {}
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.ledger_costs import cost_findings, numbers_of
 from cgtool.analysis.ledger_notes import (
     Padded,
@@ -24,7 +23,7 @@ from cgtool.analysis.ledger_notes import (
     with_graph_of,
 )
 from cgtool.analysis.reports import caller_of, place_of, quoted
-from cgtool.analysis.stepped import NODE_FAULTS
+from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
@@ -182,28 +181,20 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
 
 def node_faults(capture: Capture) -> Iterator[Finding]:
     """The nodes that failed in replays (``--step``)."""
-    describer = NodeDescriber(capture)
     for entry in capture.ledger.graphs if capture.ledger else ():
         failure = entry.node_failure
         if failure is None:
             continue
         graph = _EMPTY if entry.graph is None else capture.graphs[entry.graph]
         node = next(iter(graph.nodes[failure.node :]), None)
-        origin = None if node is None or node.origin is None else capture.origins[node.origin]
-        frames = () if origin is None else origin.frames
-        if origin is not None and not frames:  # of a backward that no line of the program calls
-            frames = () if origin.forward is None else capture.origins[origin.forward].frames
-        op = origin.op if origin is not None else None
-        called = "" if node is None else f", `{op or describer.title(node)}`,"
-        yield Finding(
-            NODE_FAULTS,
+        called = "" if node is None else f", `{node_name(capture, node)}`,"
+        reason = (
             f"node {failure.node} of {graph.name or entry.owner}{called} fails in replay "
-            f"{failure.replay:,}: {failure.error}",
-            tuple(capture.frames[frame] for frame in frames),
-            module=None if origin is None else origin.module,
-            phase="replay",
-            evidence=failure.evidence,
-            graphs=numbers_of([entry]),
+            f"{failure.replay:,}: {failure.error}"
+        )
+        finding = at_node(NODE_FAULTS, reason, capture, graph, node)
+        yield msgspec.structs.replace(
+            finding, phase="replay", evidence=failure.evidence, graphs=numbers_of([entry])
         )
 
 

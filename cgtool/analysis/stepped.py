@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from cgtool.analysis.graph.kernel_names import short_kernel
 from cgtool.analysis.graph.places import Places, frames_of, module_at_depth
-from cgtool.analysis.graph.select import Selection, selected
-from cgtool.analysis.units import figure_text
+from cgtool.analysis.units import dimensions_text, figure_text
 from cgtool.findings import code
 from cgtool.model.capture import (
     Call,
     Capture,
     Frames,
     Graph,
+    KernelLaunch,
     Node,
     PointerArgument,
     TensorValues,
 )
 from cgtool.model.finding import Code, Finding, NodeValues
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 _ROWS = 64
 """Of the table by module, if the depth is not given."""
 _DEEPEST = 12
@@ -35,12 +33,12 @@ _DEEPEST = 12
 NODE_FAULTS = code("node-faults")
 
 
-def node_values(capture: Capture, selection: Selection = ()) -> Iterator[NodeValues]:
-    """Of all nodes that were looked at and that are selected, in order."""
+def node_values(capture: Capture) -> Iterator[NodeValues]:
+    """Of all nodes that were looked at, in order."""
     places = Places(capture)
     for graph in capture.graphs:
-        for node, shown in zip(graph.nodes, selected(capture, graph, selection), strict=True):
-            if shown and node.values:
+        for node in graph.nodes:
+            if node.values:
                 place = places.of(node)
                 line = place.line
                 file, number = (line.file, line.line) if line else (None, None)
@@ -75,19 +73,13 @@ def values_by_module(values: Iterable[NodeValues], depth: int | None) -> list[Mo
             groups[each.graph, module_at_depth(each.module, depth)].append(each)
         return groups
 
-    groups = as_deep_as_fits(by_module, _ROWS) if depth is None else by_module(depth)
-    return [_module(*key, group) for key, group in groups.items()]
-
-
-def as_deep_as_fits(by_module: Callable[[int], dict[Key, Value]], rows: int) -> dict[Key, Value]:
-    """The rows of a table by module: with as many levels of their paths as give no more rows."""
-    groups = by_module(1)
-    for depth in range(2, _DEEPEST):
-        deeper = by_module(depth)
-        if len(deeper) > rows:
+    groups = by_module(depth or 1)
+    for deeper in range(2, 1 if depth else _DEEPEST):
+        more = by_module(deeper)
+        if len(more) > _ROWS:
             break
-        groups = deeper
-    return groups
+        groups = more
+    return [_module(*key, group) for key, group in groups.items()]
 
 
 def _module(graph: str, module: str, group: Sequence[NodeValues]) -> ModuleValues:
@@ -116,7 +108,7 @@ def node_name(capture: Capture, node: Node) -> str:
     """Its op; the kernel or the type of the node if it is of no op."""
     op = None if node.origin is None else capture.origins[node.origin].op
     if op is None and node.kernel is not None:
-        return capture.functions[node.kernel.function].name
+        return short_kernel(capture.functions[node.kernel.function].name)
     return op or node.type
 
 
@@ -152,8 +144,10 @@ def values_read(capture: Capture, graph: Graph, node: Node) -> Iterator[str]:
             yield f"reads {name}, {values.type}: {values_text(values)}"
 
 
-def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node) -> Finding:
-    """A finding at a node, with its kernel, launch and memory."""
+def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node | None) -> Finding:
+    """A finding at a node, with its kernel, launch and memory, if it is known."""
+    if node is None:
+        return Finding(code, reason, phase=f"capture {graph.name}")
     origin = None if node.origin is None else capture.origins[node.origin]
     return Finding(
         code,
@@ -176,13 +170,17 @@ def node_frames(capture: Capture, node: Node) -> Frames:
 def launch_facts(capture: Capture, node: Node) -> Iterator[str]:
     """Its kernel, launch, and the memory that its arguments point into; a line each."""
     if node.kernel is not None:
-        name = capture.functions[node.kernel.function].name
-        grid, block = ("x".join(map(str, each)) for each in (node.kernel.grid, node.kernel.block))
-        yield f"kernel {name}, grid {grid}, block {block}"
+        yield launch_text(capture.functions[node.kernel.function].name, node.kernel)
         for pointer in node.kernel.pointers:
             yield _argument(capture, pointer)
     if node.shape is not None:
         yield node.shape
+
+
+def launch_text(name: str, launch: KernelLaunch) -> str:
+    """``kernel f, grid 32, block 16×16``."""
+    grid, block = map(dimensions_text, (launch.grid, launch.block))
+    return f"kernel {short_kernel(name)}, grid {grid}, block {block}"
 
 
 def _argument(capture: Capture, pointer: PointerArgument) -> str:

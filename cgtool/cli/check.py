@@ -116,8 +116,12 @@ def debug(
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="A prompt that steps, as in pdb.")
     ] = False,
-    depth: opt.ValuesDepth = None,
-    select: opt.Select = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Levels of module paths in the table of values; all that fit."
+        ),
+    ] = None,
     values: Annotated[
         Path | None,
         typer.Option(
@@ -133,7 +137,6 @@ def debug(
     worker: opt.WorkerOptions,
 ) -> None:
     """Run the graphs of ENTRY node by node: what each op writes, the first NaN, what fails."""
-    from cgtool.analysis.graph.select import parse
     from cgtool.analysis.reports import exit_code
     from cgtool.analysis.stepped import NODE_FAULTS
     from cgtool.cli.workers import report_of
@@ -148,19 +151,17 @@ def debug(
         from cgtool.cli.prompt import Prompt
         from cgtool.cli.workers import conversation
 
-        others = orders or against or values or select or output is not None or format_ != "table"
-        if others:
+        if orders or against or values or output is not None or format_ != "table":
             raise usage(
-                "-i takes no --orders, --against, --values, --select, --output or --format",
+                "-i takes no --orders, --against, --values, --output or --format",
                 fix="give them without -i",
             )
         with conversation(StepJob(entry, worker.capture_options), worker) as (capture, ask):
             raise typer.Exit(Prompt(capture, ask).run())
     existing = check_places([("-o", output), ("--values", values)], entry)
-    parse(select or ())
-    options = DebugOptions(replays, orders, against is not None, tuple(select or ()))
+    options = DebugOptions(replays, orders, against is not None)
     report = report_of(DebugJob(entry, worker.capture_options, options), worker, values)
-    shown = {"depth": depth, "ops": bool(select), "explain": explain}
+    shown = {"depth": depth, "explain": explain}
     _print(report, format_, output, render_debug, only=only, quiet=worker.quiet, **shown)
     if values is not None:
         print_saved(values, replaced=values in existing)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from cgtool.analysis.graph.fold import fit
-from cgtool.analysis.graph.select import parse
+from cgtool.analysis.graph.select import GRAMMAR, parse
 from cgtool.analysis.graph.select import select as choose
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report, write_bytes
@@ -46,7 +46,10 @@ def dump(
             "of conditional nodes.",
         ),
     ] = False,
-    select: opt.Select = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=PATTERN", help=" ".join(GRAMMAR.split())),
+    ] = None,
     expand: Annotated[
         bool,
         typer.Option(

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cgtool.analysis.graph.select import GRAMMAR as SELECT_GRAMMAR
 from cgtool.model.failure import usage
 from cgtool.model.options import CaptureOption, CaptureOptions, capture_options, unexpected
 from cgtool.program.spec import GRAMMAR
@@ -51,16 +50,6 @@ Output = Annotated[
         callback=place,
         rich_help_panel=OUTPUT,
     ),
-]
-ValuesDepth = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Levels of module paths in the table of values; all that fit."
-    ),
-]
-Select = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FIELD=PATTERN", help=" ".join(SELECT_GRAMMAR.split())),
 ]
 FormatOption = Annotated[
     Literal["table", "json", "csv"],

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from cgtool.analysis.graph.select import parse
 from cgtool.analysis.stepped import node_values
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, show_report
@@ -29,36 +28,23 @@ def show(
     *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .cgt file")],
     format_: opt.FormatOption = "table",
-    select: opt.Select = None,
-    depth: opt.ValuesDepth = None,
     only: opt.OnlyTable = None,
     output: opt.Output = None,
     explain: opt.Explain = False,
 ) -> None:
     """Print the tables of FILE again: those of a capture, of bench and profile if it has times,
-    of a program's graphs, and the values that `debug` saved; with --select, only the values of
-    these nodes, op by op."""
+    of a program's graphs, and the values that `debug` saved."""
     check_places([("-o", output)], str(file))
     if ":" in file.name and not is_file(file):
         raise usage(
             f"{file} is an ENTRY, and `show` prints what a file holds",
             fix=f"cgtool capture {file} captures it, and prints the tables",
         )
-    capture, selection = read(file), parse(select or ())
-    values = list(node_values(capture, selection))
-    parts = [] if selection else _parts(capture, every_row=format_ != "table")
-    if values:
-        simulated = capture.environment.simulated
-        screen_of = partial(render_values, depth=depth, ops=bool(selection), simulated=simulated)
+    capture = read(file)
+    parts = _parts(capture, every_row=format_ != "table")
+    if values := list(node_values(capture)):
+        screen_of = partial(render_values, simulated=capture.environment.simulated)
         parts.append(("values", values, screen_of))
-    elif selection:
-        saved = any(node.values for graph in capture.graphs for node in graph.nodes)
-        raise usage(
-            f"{file}: no node that matches --select {' '.join(select or ())} has values",
-            fix=None
-            if saved
-            else "cgtool debug ENTRY --values FILE.cgt saves a capture with values",
-        )
 
     def render(reports: Any, *, explain: bool) -> Screen:
         whole = Screen(explain=explain)

@@ -140,10 +140,10 @@ def _with_fault(error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptio
     except (CgtoolError, RuntimeError):
         return error
     failure = error.failure
-    if not report.findings:
+    found = next((each for each in report.findings if each.code == "node-faults"), None)
+    if found is None:
         why = f"{failure.why}; run one at a time, no node fails"
         return CgtoolError(structs.replace(failure, why=why))
-    found = report.findings[0]
     return CgtoolError(
         structs.replace(
             failure,

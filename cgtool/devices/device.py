@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -332,9 +333,14 @@ class VerifyTarget(ABC):
         such work. ``differs``: replay and eager differ, so that a count alone is reason enough."""
         return []
 
-    @abstractmethod
+    @cached_property
     def steppers(self) -> list[Stepper]:
-        """Each graph, to be run node by node, in the order of capture."""
+        """Each graph, to be run node by node, in the order of capture. Made once: an executable for
+        each node takes time and memory. Raises CgtoolError if that is not possible."""
+        return self._make_steppers()
+
+    @abstractmethod
+    def _make_steppers(self) -> list[Stepper]: ...
 
     @abstractmethod
     def described(self) -> CaptureWithDot:

@@ -28,10 +28,13 @@ Edges = Sequence[tuple[int, int]]
 class StepFailedError(Exception):
     """A node failed; the device cannot be used afterwards."""
 
-    def __init__(self, node: int, error: Exception, inside: tuple[int, ...] = ()) -> None:
-        """``node``: its index in the graph; ``inside``: of the node that fails in its body, and so
-        on; ``error``: of the device."""
+    def __init__(
+        self, stepper: Stepper, node: int, error: Exception, inside: tuple[int, ...] = ()
+    ) -> None:
+        """``stepper``: of its graph; ``node``: its index there; ``inside``: of the node that fails
+        in its body, and so on; ``error``: of the device."""
         super().__init__(f"node {node}: {error}")
+        self.stepper = stepper
         self.node = node
         self.inside = inside
         self.error = error
@@ -62,17 +65,25 @@ class Stepper(ABC):
         self.runs = 0
         """Nodes that were run."""
         self.whole: dict[int, str] = {}
-        """Nodes that cannot be launched alone, each with the reason."""
+        """Nodes that are launched together with others, each with the reason."""
 
     def run(self, node: int) -> None:
         """Launch a node, and wait for it. Raises StepFailedError."""
         self.now = node
         self.runs += 1
-        self._launch(node)
-        self.now = None
+        try:
+            self._launch(node)
+        except StepFailedError as error:
+            inside = (error.node, *error.inside)
+            raise StepFailedError(self, node, error.error, inside) from error
+        except (IndexError, RuntimeError) as error:
+            raise StepFailedError(self, node, error) from error
+        finally:
+            self.now = None
 
     @abstractmethod
-    def _launch(self, node: int) -> None: ...
+    def _launch(self, node: int) -> None:
+        """Raises StepFailedError for a node of its body; else what the device raises."""
 
     @abstractmethod
     def clear(self) -> None:

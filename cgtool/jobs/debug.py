@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_frames, node_name, values_read
+from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -19,7 +18,7 @@ from cgtool.findings import code
 from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
-from cgtool.jobs.verify.orders import Orders, race
+from cgtool.jobs.verify.orders import Orders
 from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot
 from cgtool.model.capture import Capture, TensorValues
@@ -43,6 +42,8 @@ class Stepped:
 
     captured: CaptureWithDot
     """With the values of the first replay."""
+    replay: int = 0
+    """The replay that is stepped, from 1."""
     findings: list[Finding] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
 
@@ -66,15 +67,7 @@ def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
         target.capture(progress)
     target.session.require_nodes()
     described = target.described()
-    return ToStep(described, target.steppers(), TrialRunner(target, start), bool(queries))
-
-
-def described_node(capture: Capture, index: int, node: int) -> str:
-    """``node 17 of forward, `aten::mm`, model.py:12``."""
-    graph = capture.graphs[index]
-    frames = node_frames(capture, graph.nodes[node])
-    line = f", {frames[0].short}" if frames else ""
-    return f"node {node} of {graph.name}, `{node_name(capture, graph.nodes[node])}`{line}"
+    return ToStep(described, target.steppers, TrialRunner(target, start), bool(queries))
 
 
 def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
@@ -91,27 +84,26 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
         for name, stepper in zip(names, steppers, strict=True)
         for node, why in stepper.whole.items()
     ]
-    with watched(steppers, partial(described_node, capture), progress):
-        _step(found, steppers, runner, options.replays, progress)
-        if not any(finding.code == NODE_FAULTS for finding in found.findings):
+    try:
+        with watched(steppers, capture, progress):
+            _step(found, steppers, runner, options.replays, progress)
             found.findings += _first_nan(found.captured[0], steppers, runner)
-    capture = found.captured[0]
-    if any(finding.code == NODE_FAULTS for finding in found.findings):
+        if options.against_eager:
+            progress("compare with eager")
+            divergence = Divergence(runner, target.followed())
+            relative = None if target.has_kernels else 0.0
+            found.findings += _against_eager(
+                divergence, capture, options.replays, relative, branches=branches
+            )
+            found.looked_at.append("what each op writes compared with eager, twice for its noise")
+    except StepFailedError as error:
+        found.findings.append(fault(capture, steppers, error, found.replay))
         return found
-    if options.against_eager:
-        progress("compare with eager")
-        divergence = Divergence(runner, target.followed())
-        relative = None if target.has_kernels else 0.0
-        found.findings += _against_eager(
-            divergence, capture, options.replays, relative, branches=branches
-        )
-        found.looked_at.append("what each op writes compared with eager, twice for its noise")
     if options.orders:
         progress("run the nodes in other orders")
-        found.looked_at.append(f"{count_text(options.orders, 'other order')} that the edges allow")
-        missing = Orders(runner, TRIAL).find(options.orders, progress)
-        if missing is not None:
-            found.findings.append(race(capture, missing))
+        orders = Orders(runner, TRIAL)
+        found.findings += orders.find(capture, options.orders, progress)
+        found.looked_at.append(orders.looked_at)
     return found
 
 
@@ -122,25 +114,21 @@ def _step(
     replays: int,
     progress: Progress,
 ) -> None:
-    """Run all nodes of some replays, with the values of the first one."""
+    """Run all nodes of some replays, with the values of the first one. Raises StepFailedError."""
     capture, raw = found.captured
     values: list[Values] = [{} for _ in steppers]
     unread = 0
     runner.begin_replay(TRIAL)
-    for replay in range(replays):
-        progress(f"step replay {replay + 1}")
-        for index, stepper in enumerate(steppers):
-            try:
-                if replay:
+    try:
+        for found.replay in range(1, replays + 1):
+            progress(f"step replay {found.replay}")
+            for index, stepper in enumerate(steppers):
+                if found.replay > 1:
                     stepper.step()
                 else:
                     unread += step_with_values(stepper, values[index])
-            except StepFailedError as error:
-                found.findings.append(fault(capture, index, error, replay))
-                break
-        if found.findings:
-            break
-    found.captured = with_values(capture, values), raw
+    finally:
+        found.captured = with_values(capture, values), raw
     if unread:
         count = count_text(unread, "op")
         found.looked_at.append(f"no values of {count}: there was no memory to look at them")
@@ -260,15 +248,18 @@ def _against_eager(
         return
 
 
-def fault(capture: Capture, index: int, error: StepFailedError, replay: int) -> Finding:
-    graph = capture.graphs[index]
+def fault(
+    capture: Capture, steppers: Sequence[Stepper], error: StepFailedError, replay: int
+) -> Finding:
+    """``replay``: from 1."""
+    graph = capture.graphs[steppers.index(error.stepper)]
     node = graph.nodes[error.node]
     where = f"node {node.id}"
     for inner in error.inside:
         node = capture.graphs[node.body[0]].nodes[inner]
         where = f"node {inner} of the body of {where}"
     reason = (
-        f"{where} of {graph.name}, `{node_name(capture, node)}`, fails in replay {replay + 1}: "
+        f"{where} of {graph.name}, `{node_name(capture, node)}`, fails in replay {replay}: "
         f"{first_line(error.error)}"
     )
     return replace(at_node(NODE_FAULTS, reason, capture, graph, node), phase="replay")

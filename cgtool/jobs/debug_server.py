@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 from bisect import bisect_right
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from cgtool.devices.device import VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
-from cgtool.jobs.debug import TRIAL, captured_to_step, described_node, fault, values_at
+from cgtool.jobs.debug import TRIAL, captured_to_step, fault, values_at
 from cgtool.jobs.hanging_node import watched
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.files import atomic
@@ -48,10 +47,9 @@ class DebugServer:
         """Answer until there are no more questions, of which the first is to begin a replay. Raises
         CgtoolError if an expression makes the device unusable."""
         signal.signal(signal.SIGINT, self._interrupt)
-        describe = partial(described_node, self.capture)
         answer = Answer()
         self._progress("prompt")
-        with self._running, watched(self._steppers, describe, self._progress):
+        with self._running, watched(self._steppers, self.capture, self._progress):
             while (question := talk(answer)) is not None and answer.fault is None:
                 answer = self._answer(question)
 
@@ -73,30 +71,30 @@ class DebugServer:
     def _begin(self, *, restore: bool) -> None:
         self._running.close()
         self._graph = None
-        self._replay = 0 if restore else self._replay + 1
+        self._replay = 1 if restore else self._replay + 1
         if restore:
             self._runner.begin_replay(TRIAL)
         self._position, self._nan_seen = 0, False
         self._stepper(0)
 
-    def _stepper(self, position: int) -> tuple[Stepper, int, int]:
-        """For the node at a position: its stepper, whose memory is in use from now on, the index of
-        its graph, and its own."""
+    def _stepper(self, position: int) -> tuple[Stepper, int]:
+        """For the node at a position: its stepper, whose memory is in use from now on, and its
+        index there."""
         graph = bisect_right(self._starts, position) - 1
         if graph != self._graph:
             self._running.close()
             self._running.enter_context(self._steppers[graph].running())
             self._graph = graph
-        return self._steppers[graph], graph, position - self._starts[graph]
+        return self._steppers[graph], position - self._starts[graph]
 
     def _run(self, question: RunTo) -> Answer:
         stops, self._interrupted = set(question.stops), False
         while self._position < question.position:
-            stepper, graph, node = self._stepper(self._position)
+            stepper, node = self._stepper(self._position)
             try:
                 stepper.run(node)
             except StepFailedError as error:
-                found = fault(self.capture, graph, error, self._replay)
+                found = fault(self.capture, self._steppers, error, self._replay)
                 return Answer(self._position, fault=found)
             self._position += 1
             if question.nan and not self._nan_seen:
@@ -112,10 +110,10 @@ class DebugServer:
     def _here(self, because: str | None = None) -> Answer:
         values = None
         if self._position:
-            stepper, _, node = self._stepper(self._position - 1)
+            stepper, node = self._stepper(self._position - 1)
             values = values_at(stepper, node)
             if node in stepper.whole:
-                because = f"the next node was not run: {stepper.whole[node]}"
+                because = stepper.whole[node]
         now, ahead = self._tensors()
         names = (*now, *(f"next.{name}" for name in ahead))
         return Answer(self._position, values or (), names, because=because)
@@ -126,10 +124,10 @@ class DebugServer:
         now: dict[str, torch.Tensor] = {}
         ahead: dict[str, torch.Tensor] = {}
         if self._position:
-            stepper, _, node = self._stepper(self._position - 1)
+            stepper, node = self._stepper(self._position - 1)
             now = dict((*stepper.given(node), *stepper.written(node)))
         if self._position == 0 or self._position not in self._starts:
-            stepper, _, node = self._stepper(self._position)
+            stepper, node = self._stepper(self._position)
             ahead = dict(stepper.given(node))
         return now, ahead
 

@@ -19,7 +19,6 @@ import torch
 from msgspec.structs import replace
 
 import cgtool
-from cgtool.analysis.graph.select import parse
 from cgtool.analysis.reports import quoted
 from cgtool.analysis.stepped import node_values
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
@@ -167,10 +166,7 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
         entry = entry_of(workload, job.capture_options)
         report = context.report("debug", entry, (tuple(found.findings), tuple(found.looked_at)))
     capture, raw = found.captured
-    return JobResult(
-        (capture, raw),
-        replace(report, values=tuple(node_values(capture, parse(job.options.select)))),
-    )
+    return JobResult((capture, raw), replace(report, values=tuple(node_values(capture))))
 
 
 def _step(job: jobs.StepJob, context: JobContext) -> JobResult:

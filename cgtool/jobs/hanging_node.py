@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from cgtool.analysis.stepped import node_frames, node_name
 from cgtool.devices.stepping import Stepper
+from cgtool.model.capture import Capture
 from cgtool.model.options import Progress
 
 _SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def watched(
-    steppers: Sequence[Stepper], describe: Callable[[int, int], str], progress: Progress
-) -> Iterator[None]:
-    """In this block, a node that runs for about a second is reported as the phase.
-
-    ``describe``: its text, by the index of its graph and its own.
-    """
+def watched(steppers: Sequence[Stepper], capture: Capture, progress: Progress) -> Iterator[None]:
+    """In this block, a node that runs for about a second is reported as the phase. ``steppers``: of
+    the first graphs of the capture."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -37,7 +35,7 @@ def watched(
                 progress("run nodes")
                 reported = None
             elif now is not None and now == before and reported is None:
-                progress(describe(now[0], now[1]))
+                progress(_described(capture, now[0], now[1]))
                 reported = now
             before = now
 
@@ -48,3 +46,11 @@ def watched(
     finally:
         ended.set()
         thread.join()
+
+
+def _described(capture: Capture, index: int, node: int) -> str:
+    """``node 17 of forward, `aten::mm`, model.py:12``."""
+    graph = capture.graphs[index]
+    frames = node_frames(capture, graph.nodes[node])
+    line = f", {frames[0].short}" if frames else ""
+    return f"node {node} of {graph.name}, `{node_name(capture, graph.nodes[node])}`{line}"

@@ -213,5 +213,3 @@ class DebugOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Other orders in which the nodes run."""
     against_eager: bool = False
     """Compare what each op writes with an eager run from the same state."""
-    select: tuple[str, ...] = ()
-    """Of which nodes the report has values, as ``--select`` says."""

@@ -20,7 +20,7 @@ from cgtool.analysis.diff.rows import (
     LineTime,
     ModuleChange,
 )
-from cgtool.analysis.diff.values import ModuleDifference
+from cgtool.analysis.diff.values import OpDifference
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import UNITS, bytes_text, count_text, time_text
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, value_text
@@ -45,7 +45,7 @@ def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     if (values := report.values) is not None:
         style = WARNING if values.first else GOOD
         screen.labeled([("values", cut(values.summary, 6 * _LONGEST))], style)
-        screen.table("Values by module", VALUES, values.modules, name="values")
+        screen.table("Ops that write other values", VALUES, values.counted[:most], name="values")
     if report.program:
         program = [row for row in report.program if row.a != row.b]
         screen.table("Program", _figure_columns(value_text), program)
@@ -186,14 +186,12 @@ MODULES: Sequence[Column[ModuleChange]] = (
 )
 
 
-VALUES: Sequence[Column[ModuleDifference]] = (
-    Column("graph"),
-    Column("module", format=_name),
-    Column("ops", priority=2),
-    Column("differ", "different"),
-    Column("beyond rounding", "beyond_rounding", priority=1),
-    Column("first", "op", _name),
-    Column("line", format=_name, wrap="never", priority=1),
+VALUES: Sequence[Column[OpDifference]] = (
+    Column("graph", priority=2),
+    Column("node", "b"),
+    Column("op", format=_name),
+    Column("line", format=_name, wrap="never"),
+    Column("module", format=_name, priority=1),
     Column(
         "difference",
         "relative",

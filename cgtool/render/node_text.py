@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cgtool.analysis.graph.places import file_line, frames_of
-from cgtool.analysis.stepped import launch_facts
+from cgtool.analysis.stepped import launch_facts, values_text
 from cgtool.analysis.units import names_text
 from cgtool.model.capture import Capture, Frame, Frames, Graph, Node, TensorValues
 from cgtool.model.sources import Sources
@@ -114,7 +114,7 @@ class NodeTexts:
         for line in lines:
             yield plain(f"{_INDENT}{visible(line)}")
         for each in values:
-            yield plain(_INDENT).append_text(_values(each)).append_text(plain(_more(each)))
+            yield plain(f"{_INDENT}{each.name} {each.type}: {values_text(each)}")
 
 
 def _quoted(line: str, style: str = "") -> Text:
@@ -125,8 +125,8 @@ def _quoted(line: str, style: str = "") -> Text:
 
 
 def _values(values: TensorValues) -> Text:
-    """``out [32, 64] float32 -1.2 … 3.4, 3 NaN``."""
-    text = plain(f"{values.name} {list(values.shape)} {values.dtype}")
+    """``out float32[32,64] -1.2 … 3.4, 3 NaN``."""
+    text = plain(f"{values.name} {values.type}")
     if values.minimum is not None:
         text.append_text(plain(f" {values.minimum:.4g} … {values.maximum:.4g}"))
     if values.nans:
@@ -135,8 +135,3 @@ def _values(values: TensorValues) -> Text:
     if values.infinities:
         text.append_text(plain(f", {values.infinities:,} infinite"))
     return text
-
-
-def _more(values: TensorValues) -> str:
-    mean = "" if values.mean is None else f", mean {values.mean:.4g}, norm {values.norm:.4g}"
-    return f"{mean}, {values.zeros:,} zeros"

@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -25,7 +24,6 @@ from rich.markdown import ListItem, Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.reports import (
     ExplainedFinding,
     comparison_rows,
@@ -39,7 +37,7 @@ from cgtool.analysis.reports import (
 from cgtool.analysis.stepped import ModuleValues, values_by_module
 from cgtool.analysis.units import figure_text
 from cgtool.findings import Page, Pages
-from cgtool.model.capture import Frame, TensorValues
+from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import (
     ERROR,
@@ -88,6 +86,13 @@ class Findings(Table[ExplainedFinding]):
 
 def render_check(report: Report) -> Screen:
     """The screen of ``cgtool check``."""
+    screen = _checked(report)
+    screen.parts += _remarks(report)
+    return screen
+
+
+def _checked(report: Report) -> Screen:
+    """The entry, its findings, and how many there are."""
     screen, environment = Screen(), report.environment
     head = plain(report.entry.spec, "bold")
     if environment.simulated:
@@ -97,7 +102,7 @@ def render_check(report: Report) -> Screen:
     findings = Findings(report.findings)
     screen.parts.append(head)
     screen.add(findings)
-    screen.parts += ["", _count(findings.rows), *_remarks(report)]
+    screen.parts += ["", _count(findings.rows)]
     return screen
 
 
@@ -297,47 +302,28 @@ def conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
 # --- debug
 
 
-def render_debug(
-    report: Report, *, depth: int | None = None, ops: bool = False, explain: bool = False
-) -> Screen:
-    """The screen of ``cgtool debug``: findings, and what each module, or each op, has written."""
-    screen, checked = Screen(simulated=report.environment.simulated), render_check(report)
-    remarks = _remarks(report)
-    screen.parts += checked.parts[: len(checked.parts) - len(remarks)]
+def render_debug(report: Report, *, depth: int | None = None, explain: bool = False) -> Screen:
+    """The screen of ``cgtool debug``: findings, and what each module has written."""
+    screen, simulated = _checked(report), report.environment.simulated
     screen.parts.append("")
-    simulated = screen.simulated
-    values = render_values(report.values, depth, ops=ops, simulated=simulated, explain=explain)
-    screen.include(values)
-    screen.parts += ["", *remarks]
-    screen.tables = [*checked.tables, *screen.tables]
+    screen.include(render_values(report.values, depth, simulated=simulated, explain=explain))
+    screen.parts += ["", *_remarks(report)]
     return screen
 
 
 def render_values(
     values: Sequence[NodeValues],
-    depth: int | None,
+    depth: int | None = None,
     *,
-    ops: bool,
     simulated: bool,
     explain: bool = False,
 ) -> Screen:
-    """What ops have written: a row for each module, or for each tensor."""
+    """What ops have written: a row for each module."""
     screen = Screen(simulated=simulated, explain=explain)
     title = "Values that ops wrote in the first replay"
-    if ops:
-        rows = [Written(each, tensor) for each in values for tensor in each.tensors]
-        screen.table(title, OP_VALUES, rows, name="values")
-    else:
-        screen.table(title, VALUES, values_by_module(values, depth), name="values")
+    screen.table(title, VALUES, values_by_module(values, depth), name="values")
     screen.legend()
     return screen
-
-
-class Written(NamedTuple):
-    """A tensor that an op has written."""
-
-    node: NodeValues
-    tensor: TensorValues
 
 
 VALUES: Sequence[Column[ModuleValues]] = (
@@ -355,47 +341,6 @@ VALUES: Sequence[Column[ModuleValues]] = (
     Column("zeros", "zeros_share", priority=3),
     Column("NaN", "nans", style=lambda row: BAD if row.nans else ""),
     Column("infinite", "infinities"),
-)
-OP_VALUES: Sequence[Column[Written]] = (
-    Column("graph", "node.graph", priority=4),
-    Column("node", "node.node"),
-    Column("op", lambda row: short_op(row.node.op), wrap="cut"),
-    Column(
-        "line",
-        lambda row: row.node.file and f"{Path(row.node.file).name}:{row.node.line}",
-        wrap="never",
-        priority=1,
-    ),
-    Column("module", "node.module", priority=5),
-    Column("name", "tensor.name"),
-    Column("writes", "tensor.type", priority=3),
-    Column("least", "tensor.minimum", figure_text, numeric=True),
-    Column("largest", "tensor.maximum", figure_text, numeric=True),
-    Column("mean", "tensor.mean", figure_text, numeric=True, priority=4),
-    Column(
-        "norm",
-        "tensor.norm",
-        figure_text,
-        numeric=True,
-        priority=2,
-        explanation="root of the sum of squares",
-    ),
-    Column("zeros", "tensor.zeros", zero=False, optional=True, priority=4),
-    Column(
-        "NaN",
-        "tensor.nans",
-        zero=False,
-        optional=True,
-        style=lambda row: BAD if row.tensor.nans else "",
-    ),
-    Column("infinite", "tensor.infinities", zero=False, optional=True),
-    Column(
-        "first",
-        lambda row: row.tensor.first and str(list(row.tensor.first)),
-        optional=True,
-        priority=1,
-        explanation="index of the first NaN, else of the first infinity",
-    ),
 )
 
 

@@ -117,9 +117,21 @@ def written_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, t
     its parameters. Inductor names its own (``in_ptr0``, ``out_ptr0``, ``in_out_ptr0``), and knows
     which inputs a kernel changes, those of the user's kernels too."""
     changed = (*getattr(kernel, "mutated_arg_names", ()),)
+    for name, value in _tensor_arguments(kernel, args):
+        if name.startswith(("out_ptr", "in_out_ptr")) or name in changed:
+            yield name, value
+
+
+def read_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that it may read: all but those that Inductor only has it write."""
+    for name, value in _tensor_arguments(kernel, args):
+        if not name.startswith("out_ptr"):
+            yield name, value
+
+
+def _tensor_arguments(kernel: Any, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in zip(getattr(kernel.fn, "arg_names", ()), args, strict=False):
-        is_written = name.startswith(("out_ptr", "in_out_ptr")) or name in changed
-        if is_written and isinstance(value, torch.Tensor) and value.numel():
+        if isinstance(value, torch.Tensor) and value.numel():
             yield name, value
 
 

@@ -60,6 +60,62 @@ def test_a_missing_edge_is_found_by_other_orders(tmp_path, command):
     assert any("other orders" in each for each in report["looked_at"])
 
 
+INDEXED = """
+import torch
+
+
+def build(device):
+    side, table = torch.cuda.Stream(), torch.ones(4, 8, device=device)
+
+    def forward(x):
+        index = x * 1
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            index.remainder_(4)
+        result = table.index_select(0, index)
+        torch.cuda.current_stream().wait_stream(side)
+        return result * 2
+
+    return forward, (torch.arange(4, device=device) + 100,)
+"""
+
+
+@pytest.mark.parametrize("command", ["debug", "verify"])
+def test_an_order_in_which_an_op_fails_shows_a_missing_edge(tmp_path, command):
+    code, report = run(tmp_path, INDEXED, command, "--orders", "2")
+    (finding,) = (each for each in report["findings"] if each["severity"] == "error")
+    assert (code, finding["code"]) == (1, "stream-race-in-capture")
+    assert finding["line"] == 1 + INDEXED.splitlines().index(
+        "        result = table.index_select(0, index)"
+    )
+    assert "fails in another order that the edges allow: index out of range" in finding["reason"]
+
+
+COUNTED = """
+import torch
+
+
+def build(device):
+    table = torch.ones(6, 8, device=device)
+    count = torch.zeros(1, dtype=torch.long, device=device)
+
+    def forward(x):
+        result = table.index_select(0, count) + x
+        count.add_(1)
+        return result
+
+    return forward, (torch.ones(8, device=device),)
+"""
+
+
+def test_an_op_that_fails_in_a_later_replay_is_named(tmp_path):
+    code, report = run(tmp_path, COUNTED, "debug", "--replays", "9")
+    (finding,) = report["findings"]
+    assert (code, finding["code"]) == (4, "node-faults")
+    assert "node 0 of forward, `aten::index_select`, fails in replay 4: index" in finding["reason"]
+    assert len(report["values"]) == 3
+
+
 def test_replays_are_stepped(tmp_path):
     code, report = run(tmp_path, JOINED, "debug", "--replays", "2")
     assert (code, report["findings"]) == (0, [])
@@ -246,16 +302,6 @@ def test_values_are_saved_and_shown_again(tmp_path):
         done = run_cgtool(*command, cwd=tmp_path, timeout=300)
         tensors = [each.get("tensors") or each["values"] for each in keys(json.loads(done.stdout))]
         assert tensors == [each["tensors"] for each in report["values"]]
-
-
-def test_only_the_selected_nodes_are_shown(tmp_path):
-    _, report = run(tmp_path, MODEL, "debug", "--values", "a.cgt", "--select", "op=tanh")
-    assert [each["op"] for each in report["values"]] == ["aten::tanh"]
-    done = run_cgtool("show", "a.cgt", "--select", "op=tanh", cwd=tmp_path, timeout=300)
-    assert "tanh" in done.stdout
-    assert "Nodes by op" not in done.stdout
-    done = run_cgtool("show", "a.cgt", "--select", "op=cos", cwd=tmp_path, timeout=300)
-    assert (done.returncode, "no node that matches --select op=cos" in done.stderr) == (2, True)
 
 
 def test_diff_names_the_first_op_that_writes_other_values(tmp_path):

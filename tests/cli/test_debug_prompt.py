@@ -78,7 +78,7 @@ def test_steps_and_places(session):
     assert shown[0].startswith("3 nodes of forward, 6 nodes of backward")
     assert shown[1] == f"before forward 0/3  aten::addmm  first  entry.py:{first}"
     assert shown[3].startswith(
-        f"forward 0/3  aten::addmm  first  entry.py:{first}  out [3, 8] float"
+        f"forward 0/3  aten::addmm  first  entry.py:{first}  out float32[3,8]"
     )
     assert shown[4] == f"    {first} | hidden = self.first(x).tanh()"
     assert shown[5].startswith(f"forward 1/3  aten::tanh  entry.py:{tanh}") or "(root)" in shown[5]

@@ -52,6 +52,31 @@ def with_nan():
     return step
 
 
+def large_state():
+    state = torch.zeros(1 << 28, device="cuda")
+
+    def step():
+        out = state[-8:] * 2
+        state.add_(1)
+        return out
+
+    return step
+
+
+def nan_in_place():
+    x = torch.linspace(-1, 1, 4096, device="cuda").reshape(64, 64)
+
+    @torch.compile
+    def roots(x):
+        # The kernel writes over the product; bytes of its own instead would give no NaN.
+        return torch.sqrt(x @ x + 1.0)  # <- in place
+
+    def step():
+        return roots(x * 4) @ x
+
+    return step
+
+
 def long_chain():
     x = torch.randn(1024, device="cuda")
 
@@ -122,11 +147,18 @@ def test_values_are_those_of_the_function_without_a_graph(tmp_path: Path, name: 
         assert {"0", "1", "2", "3"} <= {each["module"] for each in report["values"]}
 
 
-def test_the_first_nan_of_compiled_code_is_named(tmp_path: Path) -> None:
-    code, report = run(tmp_path, "debug", "with_nan", "--format", "json")
+def test_nodes_wait_for_state_that_takes_long_to_restore(tmp_path: Path) -> None:
+    arguments = ("--against", "eager", "--orders", "2", "--format", "json")
+    code, report = run(tmp_path, "debug", "large_state", *arguments)
+    assert (code, report["findings"]) == (0, []), report["findings"]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("with_nan", "# <-"), ("nan_in_place", "in place")])
+def test_the_first_nan_of_compiled_code_is_named(tmp_path: Path, name: str, mark: str) -> None:
+    code, report = run(tmp_path, "debug", name, "--format", "json")
     findings = [each for each in report["findings"] if each["code"] == "first-nan"]
     assert (code, len(findings)) == (1, 1), report
-    line = 1 + next(n for n, text in enumerate(MODELS.splitlines()) if text.endswith("# <-"))
+    line = 1 + next(n for n, text in enumerate(MODELS.splitlines()) if text.endswith(mark))
     assert findings[0]["line"] == line, findings[0]
     assert any("kernel triton_" in each for each in findings[0]["evidence"]), findings[0]
 

@@ -67,7 +67,7 @@ offset.fill_(FAR)
 graph.replay()
 torch.cuda.synchronize()
 """,
-        ("fails in replay 2: ", "kernel shifted, grid 8x1x1, block", "in a block of 4,096 bytes"),
+        ("fails in replay 2: ", "kernel shifted, grid 8, block", "in a block of 4,096 bytes"),
     ),
     "compiled": (
         BEGIN

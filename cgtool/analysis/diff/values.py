@@ -8,7 +8,6 @@ number, the mean and the root of the mean square are compared, up to what roundi
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.graph.places import Places, file_line
-from cgtool.analysis.stepped import as_deep_as_fits, node_name
+from cgtool.analysis.stepped import node_name
 from cgtool.analysis.units import count_text, figure_text
 from cgtool.model.capture import Capture, Node, TensorValues
 
@@ -36,8 +35,6 @@ _ROUNDINGS, _TERMS = 2**10, 2**20
 sign add up as a random walk does: with the root of their number.
 A convolutional network in bfloat16 is 0.15 from float32 in backward, where sums cancel, a GPT-2 of
 12 layers 0.03."""
-_ROWS = 32
-"""Of the table by module."""
 _NEARLY = 0.99
 """Of the largest number. Masks hold that instead of an infinity, and each type has another one."""
 
@@ -65,22 +62,6 @@ class OpDifference(msgspec.Struct, frozen=True):
     """Whether the node itself is another one: its kernel, launch, shape or arguments."""
 
 
-class ModuleDifference(msgspec.Struct, frozen=True):
-    """The ops of a module, some of which write other values in B."""
-
-    graph: str
-    module: str
-    ops: int
-    """That were compared."""
-    different: int
-    beyond_rounding: int
-    op: str
-    """The first one."""
-    line: str
-    relative: float
-    """The largest."""
-
-
 class ValuesDiff(msgspec.Struct, frozen=True):
     """The values of the ops that both captures have."""
 
@@ -95,11 +76,15 @@ class ValuesDiff(msgspec.Struct, frozen=True):
     """That were compared."""
     changes: tuple[OpDifference, ...]
     """All that write other bits, in order."""
-    modules: tuple[ModuleDifference, ...]
+
+    @property
+    def counted(self) -> tuple[OpDifference, ...]:
+        """Where bits are not compared, only those beyond rounding."""
+        return tuple(each for each in self.changes if not self.inexact or each.beyond_rounding)
 
 
 def compare_values(a: Capture, b: Capture, graphs: Sequence[Matched]) -> ValuesDiff | None:
-    """None unless both have values. Modules are as deep as fits on a screen."""
+    """None unless both have values."""
     ops = [(matched, *pair) for matched in graphs for pair in _pairs(matched)]
     if not ops:
         return None
@@ -135,38 +120,11 @@ def compare_values(a: Capture, b: Capture, graphs: Sequence[Matched]) -> ValuesD
                 (before.id, after.id) in matched.changed,
             )
         )
-
-    def by_module(depth: int) -> dict[tuple[str, str], list[OpDifference | None]]:
-        rows = defaultdict(list)
-        for (matched, _, after), change in zip(ops, judged, strict=True):
-            rows[matched.graph.name, places.of(after).module_at(depth)].append(change)
-        return {key: changes for key, changes in rows.items() if any(changes)}
-
-    modules = as_deep_as_fits(by_module, _ROWS)
-    changes = tuple(filter(None, judged))
-    counted = [each for each in changes if inexact is None or each.beyond_rounding]
-    diff = ValuesDiff(
-        "",
-        counted[0] if counted else None,
-        inexact,
-        tolerance,
-        len(ops),
-        changes,
-        tuple(_module(*key, rows) for key, rows in modules.items()),
-    )
+    diff = ValuesDiff("", None, inexact, tolerance, len(ops), tuple(filter(None, judged)))
+    diff = replace(diff, first=next(iter(diff.counted), None))
     equal = judged.index(diff.first) if diff.first else len(ops)
     same_nodes = not any(matched.nodes.added or matched.nodes.removed for matched in graphs)
-    return replace(diff, summary=" ".join(_sentences(diff, len(counted), equal, same_nodes)))
-
-
-def _module(graph: str, module: str, ops: Sequence[OpDifference | None]) -> ModuleDifference:
-    changes = [*filter(None, ops)]
-    beyond = sum(each.beyond_rounding for each in changes)
-    most = max(each.relative for each in changes)
-    first = changes[0]
-    return ModuleDifference(
-        graph, module, len(ops), len(changes), beyond, first.op, first.line, most
-    )
+    return replace(diff, summary=" ".join(_sentences(diff, equal, same_nodes)))
 
 
 def _rounding(types: Iterable[str], *, simulated: bool) -> float:
@@ -238,15 +196,14 @@ def _relative(*pair: TensorValues) -> float:
 # --- in words
 
 
-def _sentences(diff: ValuesDiff, count: int, equal: int, same_nodes: bool) -> Iterator[str]:
-    """``count``: the changes that count; ``equal``: ops before the first of them; ``same_nodes``:
-    whether no graph has others."""
+def _sentences(diff: ValuesDiff, equal: int, same_nodes: bool) -> Iterator[str]:
+    """``equal``: ops before the first that counts; ``same_nodes``: whether no graph has others."""
     ops, first = count_text(diff.ops, "op"), diff.first
     rounded = f"what rounding explains ({diff.tolerance:.2g} of the largest number)"
     beyond = next((each for each in diff.changes if each.beyond_rounding), None)
     if first is not None:
         before = f"{count_text(equal, 'op')} before it" if equal else "no op is before it"
-        yield f"{count:,} of {ops} write other values, first {_named(first)}"
+        yield f"{len(diff.counted):,} of {ops} write other values, first {_named(first)}"
         yield f"({before}{' agree' * (equal > 0)})."
         if first.changed:
             yield "The node itself changed."

@@ -28,7 +28,6 @@ from cgtool.devices.cuda.stepping import (
     FollowedOp,
     GeneratedMemory,
     MemoryRecorder,
-    WrittenMemory,
 )
 from cgtool.devices.device import Device, PhaseGraph, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
@@ -75,9 +74,7 @@ class CudaPhaseGraph(PhaseGraph):
     recorded: Recorded | None = None
     """The warm-up to align the stamps with; None if ``exact`` has everything."""
     ops: list[FollowedOp] = field(default_factory=list)
-    """As of ``MemoryRecorder``."""
-    memory: dict[int, list[WrittenMemory]] = field(default_factory=dict)
-    """As of ``GeneratedMemory``."""
+    """As of ``MemoryRecorder`` or ``GeneratedMemory``."""
     exact: Record | None = None
     """The record of the capture itself, if CUPTI was not available."""
     exact_calls: list[OpCall] = field(default_factory=list)
@@ -230,7 +227,7 @@ class CudaSession(Session[CudaPhaseGraph]):
             is_compiled = self.generated_code is not None and self.generated_code.is_used
             follows = self.follows_memory and not is_compiled
             if self.follows_memory and is_compiled and op_key.is_supported() and can_pause():
-                stack.enter_context(GeneratedMemory(self.stream.cuda_stream, graph.memory))
+                stack.enter_context(GeneratedMemory(self.stream.cuda_stream, graph.ops))
             if stamps is None or follows:
                 exact = (MemoryRecorder if follows else InCaptureRecorder)(
                     graph.part.modules,

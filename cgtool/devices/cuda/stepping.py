@@ -10,9 +10,8 @@ all other nodes are disabled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +24,9 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.nodes import read_node, type_of
+from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
-    StepFailedError,
     SteppedOp,
     Stepper,
     launched_results,
@@ -43,10 +41,12 @@ from cgtool.observe.raw_tensors import raw
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
-from cgtool.torch_compat.inductor import kernel_launches, written_arguments
+from cgtool.torch_compat.inductor import kernel_launches, read_arguments, written_arguments
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_at
 from cgtool.torch_compat.storages import Layout, extent
+
+Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class WrittenMemory(NamedTuple):
@@ -66,9 +66,10 @@ class WrittenMemory(NamedTuple):
 
 
 class FollowedOp(NamedTuple):
-    """An op of a capture that launches work."""
+    """An op of a capture that launches work, or a Triton kernel."""
 
-    call: OpCall
+    call: OpCall | None
+    """None in code that ``torch.compile`` generated."""
     node: int | None
     """Its last node; None if it has none of its own."""
     written: list[WrittenMemory]
@@ -104,10 +105,12 @@ class GeneratedMemory:
     """Notes in a capture which memory the kernels of ``torch.compile`` write, and what each op does
     around them. Under a recorder, compiled code would run eagerly."""
 
-    def __init__(self, stream: int, memory: dict[int, list[WrittenMemory]]) -> None:
-        """``stream`` is the handle of the capturing stream; ``memory`` is filled, by last node."""
+    def __init__(self, stream: int, ops: list[FollowedOp]) -> None:
+        """``stream`` is the handle of the capturing stream; ``ops`` is filled."""
         self._count = partial(captured_nodes, stream)
-        self._memory = memory
+        self._ops = ops
+        self._last = -1
+        """The last node that an op in ``ops`` has."""
 
     def __enter__(self) -> None:
         with contextlib.ExitStack() as entering:
@@ -124,23 +127,26 @@ class GeneratedMemory:
     def _launch(self, original: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         before = self._count()
         result = original(kernel, *args, **kwargs)
-        self._note(before, written_arguments(kernel, args))
+        self._note(before, written_arguments(kernel, args), read_arguments(kernel, args))
         return result
 
     def _op(self, func: Any, args: Args, kwargs: Kwargs, run: Any, _caller: Any) -> Any:
         before = self._count()
         result = call_op(run, args, kwargs)
-        self._note(before, launched_results(op_name(func), func, args, kwargs, result) or ())
+        written = launched_results(op_name(func), func, args, kwargs, result)
+        self._note(before, written or (), named_arguments(func, args, kwargs))
         return result
 
-    def _note(self, before: int, written: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def _note(self, before: int, written: Named, given: Named) -> None:
         last = self._count() - 1
         # Of ops that call each other, the innermost returns first.
-        if last >= before and last not in self._memory and (memory := _memory_of(written)):
-            self._memory[last] = memory
+        if last >= before and last > self._last and (memory := _memory_of(written)):
+            nodes = range(before, last + 1)
+            self._ops.append(FollowedOp(None, last, memory, nodes, _memory_of(given)))
+            self._last = last
 
 
-def _memory_of(named: Iterable[tuple[str, torch.Tensor]]) -> list[WrittenMemory]:
+def _memory_of(named: Named) -> list[WrittenMemory]:
     return [
         WrittenMemory(name, tensor.data_ptr(), _size(tensor), Layout.of(tensor))
         for name, tensor in named
@@ -162,18 +168,18 @@ class CudaStepper(Stepper):
         pools: Iterable[tuple[int, int]] = (),
         ops: Sequence[FollowedOp] = (),
         graph: Any = None,
-        memory: Mapping[int, list[WrittenMemory]] = MappingProxyType({}),
     ) -> None:
-        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder``; ``graph``: the
-        ``CUDAGraph``, whose generators go on as in a replay; ``memory``: as of ``GeneratedMemory``.
-        Raises DriverError."""
+        """``pools``: of the graph's memory; ``ops``: as of ``MemoryRecorder`` or
+        ``GeneratedMemory``; ``graph``: the ``CUDAGraph``, whose generators go on as in a replay.
+        Raises RuntimeError if a node can run neither alone nor together with some others."""
         super().__init__()
         self._graph = graph
         self.ops = [
             SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
             for op in ops
+            if op.call is not None
         ]
-        self._memory = {op.node: op.written for op in ops if op.node is not None} | dict(memory)
+        self._memory = {op.node: op.written for op in ops if op.node is not None}
         self._firsts = {op.node: op.nodes.start for op in ops if op.node is not None}
         self._given: dict[int, list[WrittenMemory]] = {}
         for op in reversed(ops):  # of ops that call each other, the innermost returns first
@@ -188,50 +194,50 @@ class CudaStepper(Stepper):
         ]
         self._stream = cu.CUstream(stream.cuda_stream)
         context = check("cuCtxGetCurrent", cu.cuCtxGetCurrent())
-        kinds = [*map(type_of, handles)]
+        self._kinds = kinds = [*map(type_of, handles)]
         self._together = self._run_together(kinds) if "conditional" in kinds else range(0)
-        self._executables = [
-            None if node in self._together else self._executable(node, handle, context, stream)
-            for node, handle in enumerate(handles)
-        ]
+        self._executables: list[Any] = []
+        try:
+            for node, handle in enumerate(handles):
+                is_alone = kinds[node] != "empty" and node not in self._together
+                self._executables.append(
+                    self._executable(node, handle, context, stream) if is_alone else None
+                )
+        except RuntimeError:
+            self.close()
+            raise
 
-    def _run_together(self, kinds: list[str]) -> range:
+    def _run_together(self, kinds: Sequence[str]) -> range:
         """The nodes that the graph's own executable runs in one launch. A condition is only defined
         in the launch in which a kernel sets it: one directly before the node."""
         conditional = [node for node, kind in enumerate(kinds) if kind == "conditional"]
         begin = min(conditional[0], *(a for a, b in self.edges if b in conditional), len(kinds))
         nodes = range(begin, conditional[-1] + 1)
-        fixed = [k for at, k in enumerate(kinds) if at not in nodes and k not in _WORK]
-        if fixed:
-            why = f"it is not run, because no launch can leave out a node of type {fixed[0]}"
-        elif self._own() is None:
-            why = "it is not run, because the executable of the graph is unknown (PyTorch 2.8)"
-        else:
-            why = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
-        self.whole |= dict.fromkeys(conditional, f"the driver copies no conditional node: {why}")
-        return range(0) if fixed or self._own() is None else nodes
+        uncopied = "the driver copies no conditional node"
+        for node, kind in enumerate(kinds):
+            if node not in nodes and kind not in (*TIMED, *IDLE):
+                raise RuntimeError(f"{uncopied}, and no launch leaves out node {node}, {kind}")
+        if self._own() is None:
+            raise RuntimeError(f"{uncopied}, and the graph's executable is not known")
+        together = f"nodes {nodes[0]} to {nodes[-1]} run in one launch"
+        self.whole = dict.fromkeys(conditional, f"{uncopied}: {together}")
+        return nodes
 
     def _executable(self, node: int, handle: int, context: Any, stream: torch.cuda.Stream) -> Any:
-        """The node alone, or a stepper of its body; None if there is nothing to launch."""
-        kind = type_of(handle)
-        if kind == "empty" or node in self.whole:
-            return None
+        """The node alone, or a stepper of its body. Raises RuntimeError."""
+        kind = self._kinds[node]
         if kind == "child":
-            body = CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
-            if not body.whole:
-                return body
-            body.close()
+            with contextlib.suppress(RuntimeError):  # the body runs as one node
+                return CudaStepper(read_node("cuGraphChildGraphNodeGetGraph", handle), stream)
         copy = _COPIES.get(kind)
         if copy is None:
-            self.whole[node] = f"the driver copies no node of type {kind}"
-            return None
+            raise RuntimeError(f"the driver copies no node of type {kind} (node {node})")
         graph = check("cuGraphCreate", cu.cuGraphCreate(0))
         try:
             copy(graph, cu.CUgraphNode(handle), context)
             return check("cuGraphInstantiate", cu.cuGraphInstantiate(graph, 0))
         except DriverError as error:
-            self.whole[node] = str(error)
-            return None
+            raise RuntimeError(f"node {node} cannot be copied: {error}") from error
         finally:
             cu.cuGraphDestroy(graph)
 
@@ -245,21 +251,12 @@ class CudaStepper(Stepper):
     def running(self) -> Iterator[None]:
         """A replay first gives the nodes the state of the generators, and moves that on: here one
         does, of the whole graph without its work."""
-        executable = self._switches_off()
-        if executable is not None:
-            self._graph.replay()
-            check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
-            self._switch(executable, 1)
-        yield
-
-    def _switches_off(self) -> Any:
-        """The executable of the graph, all of whose nodes do nothing now; None where that cannot
-        be."""
         executable = self._own()
-        if executable is None or not all(type_of(each) in _WORK for each in self._handles):
-            return None
-        self._switch(executable, 0)
-        return executable
+        if executable is not None and all(kind in (*TIMED, *IDLE) for kind in self._kinds):
+            with self._others_disabled(executable):
+                self._graph.replay()
+                check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
+        yield
 
     def _own(self) -> Any:
         """The executable of the graph; None in PyTorch 2.8, or if it was not instantiated."""
@@ -268,13 +265,22 @@ class CudaStepper(Stepper):
         except (AttributeError, RuntimeError):
             return None
 
-    def _switch(self, executable: Any, on: int) -> None:
-        """Let all nodes but those that run together do nothing, or work again."""
-        for number, handle in enumerate(self._handles):
-            if number in self._together or type_of(handle) == "empty":
-                continue
-            node = cu.CUgraphNode(handle)
-            check("cuGraphNodeSetEnabled", cu.cuGraphNodeSetEnabled(executable, node, on))
+    @contextlib.contextmanager
+    def _others_disabled(self, executable: Any) -> Iterator[None]:
+        """In this block, launches of the graph's executable run only nodes that run together."""
+        others = [
+            handle
+            for node, handle in enumerate(self._handles)
+            if node not in self._together and self._kinds[node] in TIMED
+        ]
+        try:
+            set_enabled(executable, others, on=False)
+            yield
+        except Exception:
+            with contextlib.suppress(DriverError):  # after a fault it is of no use
+                set_enabled(executable, others, on=True)
+            raise
+        set_enabled(executable, others, on=True)
 
     def written(self, node: int) -> list[tuple[str, torch.Tensor]]:
         if node in self._together:
@@ -299,15 +305,13 @@ class CudaStepper(Stepper):
                 self._execute(executable)
             elif node == self._together.stop - 1:
                 own = self._own()
-                self._switch(own, 0)
-                self._execute(own)
-                self._switch(own, 1)
-        except StepFailedError as error:
-            raise StepFailedError(node, error.error, (error.node, *error.inside)) from error
+                with self._others_disabled(own):
+                    self._execute(own)
         except DriverError as error:
-            nodes = self._together
-            where = f", in one launch of nodes {nodes[0]} to {nodes[-1]}" if node in nodes else ""
-            raise StepFailedError(node, RuntimeError(f"{error}{where}")) from error
+            if node not in self._together:
+                raise
+            nodes = f"nodes {self._together[0]} to {self._together[-1]}"
+            raise RuntimeError(f"{error}, in one launch of {nodes}") from error
 
     def _execute(self, executable: Any) -> None:
         check("cuGraphLaunch", cu.cuGraphLaunch(executable, self._stream))
@@ -333,6 +337,14 @@ def _rows() -> Rows | None:
     except Exception:  # no Triton, or no compiler for what it launches with
         return None
     return rows_by_kernel
+
+
+def set_enabled(executable: Any, nodes: Iterable[int], *, on: bool) -> None:
+    """Have launches of an executable run these nodes, or not: kernels, copies and fills. Raises
+    DriverError."""
+    for node in nodes:
+        done = cu.cuGraphNodeSetEnabled(executable, cu.CUgraphNode(node), int(on))
+        check("cuGraphNodeSetEnabled", done)
 
 
 def free_blocks(segment: dict[str, Any]) -> Iterator[tuple[int, int]]:
@@ -369,5 +381,5 @@ _COPIES: dict[str, Callable[[Any, Any, Any], None]] = {
     "event_wait": partial(_simple, "cuGraphEventWaitNodeGetEvent", "cuGraphAddEventWaitNode"),
 }
 """By the type of a node: adds a copy of it to a graph."""
-_WORK = ("kernel", "memcpy", "memset", "empty")
-"""Types of nodes that can do nothing in a replay."""
+IDLE = ("empty", "event_record", "event_wait")
+"""Types of nodes that compute nothing."""

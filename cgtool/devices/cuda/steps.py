@@ -13,13 +13,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
+from cgtool.analysis.stepped import launch_text
 from cgtool.devices.cuda.driver import check, cu, graph_nodes, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
-from cgtool.devices.cuda.stepping import CudaStepper
+from cgtool.devices.cuda.stepping import IDLE, CudaStepper, set_enabled
 from cgtool.devices.stepping import StepFailedError
 from cgtool.model import clock
 from cgtool.model.capture import Frame
@@ -85,8 +85,6 @@ class CudaSteppedGraph:
             self._fields = GraphReader(self._functions, _AllAddresses()).read(template, 0).fields
             self._stepper = CudaStepper(template, torch.cuda.default_stream(device))
             try:
-                for node, why in self._stepper.whole.items():
-                    raise RuntimeError(f"node {node} cannot run alone: {why}")
                 _disable(graph, template)
             except Exception:
                 self._stepper.close()
@@ -104,16 +102,14 @@ class CudaSteppedGraph:
                 try:
                     torch.cuda.synchronize()
                 except RuntimeError as error:
-                    raise StepFailedError(failed.node, error) from None
+                    raise StepFailedError(self._stepper, failed.node, error) from None
                 raise failed.error from None
 
     def evidence(self, node: int) -> tuple[str, ...]:
         fields = self._fields[node]
         texts: list[str] = []
         if (kernel := fields.get("kernel")) is not None:
-            name = self._functions.functions[kernel.function].name
-            grid, block = ("x".join(map(str, each)) for each in (kernel.grid, kernel.block))
-            texts.append(f"kernel {short_kernels([name])[name]}, grid {grid}, block {block}")
+            texts.append(launch_text(self._functions.functions[kernel.function].name, kernel))
         try:
             memory = _Memory(memory_snapshot(), self._pool, self._captured_us)
         except RuntimeError:  # the device can say nothing anymore
@@ -169,14 +165,14 @@ def _disable(graph: Any, template: int) -> None:
     nothing.fn = cu.CUhostFn(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value)  # of NULL
     try:
         for node, handle in enumerate(graph_nodes(template)):
-            kind, place = type_of(handle), cu.CUgraphNode(handle)
+            kind = type_of(handle)
             if kind in TIMED:
-                done = cu.cuGraphNodeSetEnabled(executable, place, 0)
-                check("cuGraphNodeSetEnabled", done)
+                set_enabled(executable, [handle], on=False)
             elif kind == "host":
+                place = cu.CUgraphNode(handle)
                 done = cu.cuGraphExecHostNodeSetParams(executable, place, nothing)
                 check("cuGraphExecHostNodeSetParams", done)
-            elif kind not in ("empty", "event_record", "event_wait"):
+            elif kind not in IDLE:
                 raise RuntimeError(f"node {node} of type {kind} cannot be disabled")
     except Exception:
         graph.instantiate()  # some nodes are disabled

@@ -27,7 +27,7 @@ from cgtool.devices.device import (
 )
 from cgtool.devices.stepping import Stepper
 from cgtool.findings import code
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import frames_of
@@ -90,7 +90,7 @@ class CudaVerifyTarget(VerifyTarget):
             for finding in findings_of(recorder, certain_only=not differs)
         ]
 
-    def steppers(self) -> list[Stepper]:
+    def _make_steppers(self) -> list[Stepper]:
         return _steppers(self.session)
 
     def described(self) -> CaptureWithDot:
@@ -127,7 +127,7 @@ class CudaVerifyTarget(VerifyTarget):
 
     def followed(self) -> Followed:
         if self.follows_memory:
-            return Followed(self.session.exact_record, self.session, self.steppers())
+            return Followed(self.session.exact_record, self.session, self.steppers)
         again = self._again()
 
         @contextlib.contextmanager
@@ -147,12 +147,16 @@ class CudaVerifyTarget(VerifyTarget):
 
 
 def _steppers(session: CudaSession) -> list[Stepper]:
-    return [
-        CudaStepper(
-            graph.template, session.stream, session.pools, graph.ops, graph.graph, graph.memory
-        )
-        for graph in session.graphs
-    ]
+    steppers: list[Stepper] = []
+    # Jobs restore state there: a node on a stream of its own would not wait for that.
+    stream = torch.cuda.current_stream(session.device.index)
+    for graph in session.graphs:
+        own = stream, session.pools, graph.ops, graph.graph
+        try:
+            steppers.append(CudaStepper(graph.template, *own))
+        except RuntimeError as error:
+            raise user_code(f"{graph.name} cannot be run node by node: {error}") from error
+    return steppers
 
 
 @dataclass

@@ -12,7 +12,6 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.devices.simulated.stepping import SimulatedStepper
-from cgtool.devices.stepping import StepFailedError
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
 from cgtool.model.journal import PoolSizes
@@ -63,32 +62,21 @@ class _ProgramGraph(CUDAGraph):
     def replay(self) -> None:
         super().replay()
 
-    def _step(self, replay: Callable[[Any], None], stepper: SimulatedStepper) -> None:
-        """Replay nothing, then run the nodes one at a time."""
-        whole, self._graph = self._graph, SimulatedGraph()
-        try:
-            replay(self)
-        finally:
-            self._graph = whole
-        with unobserved(), no_torch_function(), stepper.running():
-            for node in range(stepper.count):
-                try:
-                    stepper.run(node)
-                except (IndexError, RuntimeError) as error:
-                    raise StepFailedError(node, error) from error
-
-    def _stepper(self) -> SimulatedStepper:
-        if self._graph is None or not self._graph.nodes:
-            raise RuntimeError("it has no nodes")
-        return SimulatedStepper(self._graph)
-
 
 class _SteppedGraph:
     def __init__(self, graph: _ProgramGraph) -> None:
-        self._stepper = graph._stepper()
+        if graph._graph is None or not graph._graph.nodes:
+            raise RuntimeError("it has no nodes")
+        self._stepper = SimulatedStepper(graph._graph)
 
     def step(self, replay: Callable[[Any], None], graph: _ProgramGraph, *, is_idle: bool) -> None:
-        graph._step(replay, self._stepper)
+        whole, graph._graph = graph._graph, SimulatedGraph()
+        try:
+            replay(graph)
+        finally:
+            graph._graph = whole
+        with unobserved(), no_torch_function():
+            self._stepper.step()
 
     def evidence(self, node: int) -> tuple[str, ...]:
         return ()

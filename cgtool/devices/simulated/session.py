@@ -216,11 +216,11 @@ class SimulatedVerifyTarget(VerifyTarget):
         findings = self.session.model.findings
         return [each for each in findings if each.code == RNG_STATE_SET_IN_CAPTURE]
 
-    def steppers(self) -> list[Stepper]:
+    def _make_steppers(self) -> list[Stepper]:
         return [SimulatedStepper(graph.graph) for graph in self.session.graphs]
 
     def followed(self) -> Followed:
-        return Followed(self.session.record, self.session, self.steppers())
+        return Followed(self.session.record, self.session, self.steppers)
 
     def described(self) -> CaptureWithDot:
         return self._describe(self.session), {}

@@ -179,8 +179,11 @@ class Divergence:
     def __init__(self, runner: TrialRunner, followed: Followed) -> None:
         self.runner = runner
         self.followed = followed
-        self.ops = [op.call for stepper in followed.steppers for op in stepper.ops]
+        ops = [(graph, op) for graph, of in enumerate(followed.steppers) for op in of.ops]
+        self.ops = [op.call for _, op in ops]
         """Of the capture, in the order in which they ran."""
+        self._nodes = [None if op.node is None else (graph, op.node) for graph, op in ops]
+        """The last node of each."""
 
     def _stepped(self, trial: Trial, iteration: int) -> Iterator[_Seen]:
         """The ops of a replay (from 0), each when it has run. Raises StepFailedError."""
@@ -189,24 +192,23 @@ class Divergence:
             for stepper in self.followed.steppers:
                 stepper.step()
             values = self.runner.write_inputs(trial, number + 1, values)
-        first = 0
+        numbers = {place: at for at, place in enumerate(self._nodes)}
         for graph, stepper in enumerate(self.followed.steppers):
-            ops = enumerate(stepper.ops, first)
-            numbers = {op.node: at for at, op in ops if op.node is not None}
-            firsts = {stepper.first(node): node for node in numbers}
-            spoiled: list[str] = []
-            first += len(stepper.ops)
+            lasts = [op.node for op in stepper.ops if op.node is not None]
+            firsts = {stepper.first(last): last for last in lasts}
+            spoiled: dict[int, list[str]] = {}
             with stepper.running():
                 for node in range(stepper.count):
-                    if node in firsts:
-                        spoiled = stepper.spoil(firsts[node])
+                    if (last := firsts.get(node)) is not None:
+                        spoiled[last] = stepper.spoil(last)
                     stepper.run(node)
-                    if (at := numbers.get(node)) is None:
+                    if (at := numbers.get((graph, node))) is None:
                         continue
+                    unwritten = spoiled.get(node, ())
                     results = [
                         (name, tensor)
                         for name, tensor in stepper.written(node)
-                        if name not in spoiled or not holds_byte(tensor, UNUSUAL)
+                        if name not in unwritten or not holds_byte(tensor, UNUSUAL)
                     ]
                     yield _Seen(self.ops[at], at, (graph, node), results)
 
@@ -288,17 +290,8 @@ class Divergence:
             return None
         call = self.ops[alone]
         how = f"the capture ran {call.name}, eager does not"
-        parting = _parting(call, alone, self.followed.record, how, self._last_node(alone))
+        parting = _parting(call, alone, self.followed.record, how, self._nodes[alone])
         return parting._replace(only_one=True)
-
-    def _last_node(self, number: int) -> tuple[int, int] | None:
-        """The last node of an op, by its number among all."""
-        for graph, stepper in enumerate(self.followed.steppers):
-            if number < len(stepper.ops):
-                node = stepper.ops[number].node
-                return None if node is None else (graph, node)
-            number -= len(stepper.ops)
-        return None
 
     def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
         """The first op of a replay whose results are not finite, as in ``find``."""

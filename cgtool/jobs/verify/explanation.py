@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cgtool.analysis.units import count_text
 from cgtool.detectors.frozen_host_state import PYTHON_SIDE_EFFECTS_SKIPPED
 from cgtool.detectors.generator_states import RNG_STATE_SET_IN_CAPTURE
 from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
+from cgtool.devices.stepping import StepFailedError
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
 from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.evidence import Run, Trial
 from cgtool.jobs.verify.judge import Verdict
 from cgtool.jobs.verify.liveness import Liveness
-from cgtool.jobs.verify.orders import MissingEdge, Orders, race
+from cgtool.jobs.verify.orders import Orders
 from cgtool.jobs.verify.runner import ReplayFailedError, TrialRunner
 from cgtool.jobs.verify.uninitialized import reads_uninitialized
 from cgtool.model.capture import Caveat, Frame
@@ -117,7 +117,11 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
     runner.begin_eager(subject.trial)
     work = subject.target.uncaptured_work(bool(differing))
     log.add(*work)
-    missing = _missing_edge(subject)
+    orders = Orders(runner, subject.trial)
+    missing = _missing_edge(subject, orders)
+    if orders.failed:
+        log.add(*missing)
+        return
     if log.entry is not None and any(each.code == RNG_STATE_SET_IN_CAPTURE for each in work):
         # The line that sets the state is known.
         log.findings.drop(RNG_FROZEN_SEED, (log.entry,))
@@ -138,24 +142,21 @@ def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
         if not log.not_restored:
             log.add(_noise(subject, verdicts))
     _report_ops(subject, verdicts)
-    if missing is not None:
-        log.add(race(runner.target.described()[0], missing))
+    log.add(*missing)
     known = {finding.frames[:1] for finding in log.findings}
     freed = subject.target.freed_inputs(bool(differing) and not log.findings)
     log.add(*(finding for finding in freed if finding.frames[:1] not in known))
 
 
-def _missing_edge(subject: Subject) -> MissingEdge | None:
-    """Two nodes whose order decides results, and that no edge orders."""
+def _missing_edge(subject: Subject, orders: Orders) -> list[Finding]:
     count = subject.options.orders
-    orders = Orders(subject.runner, subject.trial)
     if not orders.graphs or not count:
-        return None
+        return []
+    capture, _ = subject.target.described()  # after a fault the driver says nothing anymore
     subject.log.progress("run the nodes in other orders")
-    subject.log.looked_at.append(
-        f"the nodes run alone, in {count_text(count, 'other order')} that the edges allow"
-    )
-    return orders.find(count, subject.log.progress)
+    missing = orders.find(capture, count, subject.log.progress)
+    subject.log.looked_at.append(orders.looked_at)
+    return missing
 
 
 def explain_failed_replay(subject: Subject, error: ReplayFailedError) -> None:
@@ -279,7 +280,7 @@ def _report_ops(subject: Subject, verdicts: Sequence[Verdict]) -> None:
                     "first-non-finite-node",
                     f"{trial.iteration(iteration)}: the first NaN or infinity comes from {op}",
                 )
-    except (CgtoolError, RuntimeError, MemoryError) as error:
+    except (CgtoolError, StepFailedError, RuntimeError, MemoryError) as error:
         subject.log.note(
             "parting-unknown",
             "the op that differs first is unknown, because a second capture failed: "

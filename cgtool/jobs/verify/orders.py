@@ -7,24 +7,27 @@ depends on no timing.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from cgtool.analysis.stepped import node_frames, node_name
-from cgtool.analysis.units import names_text
+from cgtool.analysis.stepped import at_node, node_frames, node_name
+from cgtool.analysis.units import count_text, names_text
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
-from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
+from cgtool.devices.stepping import StepFailedError, Stepper, after_swaps, an_order, swaps
 from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
 from cgtool.jobs.verify.state import state_of
 from cgtool.model.capture import Capture, Node
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.raw_tensors import arithmetic, copies, dense, held, unchanged, write
+from cgtool.program.boundary import first_line
 
 _BASES = 3
 """Runs in the order of capture: what differs between them is added up in any order."""
@@ -58,7 +61,13 @@ class Orders:
     def __init__(self, runner: TrialRunner, trial: Trial) -> None:
         self._runner = runner
         self._trial = trial
-        self._steppers: Sequence[Stepper] = runner.target.steppers()
+        self.failed = False
+        """A node has failed, and the device cannot be used anymore."""
+        self.looked_at = ""
+        """What was tried, in words."""
+        self._steppers: Sequence[Stepper] = ()
+        with contextlib.suppress(CgtoolError):
+            self._steppers = runner.target.steppers
         self.graphs = [
             graph
             for graph, stepper in enumerate(self._steppers)
@@ -66,19 +75,31 @@ class Orders:
         ]
         """The graphs that have other orders, and whose nodes can all be run alone."""
 
-    def find(self, count: int, progress: Progress) -> MissingEdge | None:
-        """Try ``count`` random orders of each graph. Raises StepFailedError."""
+    def find(self, capture: Capture, count: int, progress: Progress) -> list[Finding]:
+        """Try ``count`` random orders of each graph."""
         if not self.graphs:
-            return None
-        names = [graph.name for graph in self._runner.target.session.graphs]
-        with watched(self._steppers, lambda at, node: f"node {node} of {names[at]}", progress):
-            return self._find(count)
+            return []
+        with watched(self._steppers, capture, progress):
+            try:
+                bases = [self._run({}) for _ in range(_BASES)]
+            except StepFailedError as error:
+                self.failed = True
+                self.looked_at = f"no other order: with other values in its state, {error}"
+                return []
+            orders = count_text(count, "other order")
+            self.looked_at = f"the nodes run alone, in {orders} that the edges allow"
+            try:
+                missing = self._find(bases, count)
+            except StepFailedError as error:
+                self.failed = True
+                return [_failure(capture, self._steppers.index(error.stepper), error)]
+        return [] if missing is None else [_race(capture, missing)]
 
-    def _find(self, count: int) -> MissingEdge | None:
-        base, *again = (self._run({}) for _ in range(_BASES))
+    def _find(self, bases: Sequence[Results], count: int) -> MissingEdge | None:
+        first, *again = bases
         base = {
             key: value
-            for key, value in base.items()
+            for key, value in first.items()
             if all(key in other and unchanged(value, other[key]) for other in again)
         }
         generator = random.Random(_SEED)
@@ -130,7 +151,18 @@ class Orders:
         return copies({**results_of(target.session), **after})
 
 
-def race(capture: Capture, missing: MissingEdge) -> Finding:
+def _failure(capture: Capture, index: int, error: StepFailedError) -> Finding:
+    """A node that waits for too little: with what others have not written yet, it fails."""
+    graph = capture.graphs[index]
+    node = graph.nodes[error.node]
+    reason = (
+        f"node {node.id}, {_on_stream(capture, node)}, fails in another order that the edges "
+        f"allow: {first_line(error.error)}"
+    )
+    return at_node(STREAM_RACE_IN_CAPTURE, reason, capture, graph, node)
+
+
+def _race(capture: Capture, missing: MissingEdge) -> Finding:
     """A missing edge, at the line of the node that should wait."""
     graph = capture.graphs[missing.graph]
     first, second = graph.nodes[missing.first], graph.nodes[missing.second]

@@ -19,10 +19,10 @@ from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.orders import Orders
-from cgtool.jobs.verify.runner import TrialRunner
-from cgtool.jobs.verify.state import Snapshot
+from cgtool.jobs.verify.runner import TrialRunner, results_of
+from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.capture import Capture, TensorValues
-from cgtool.model.finding import NOTE, Finding
+from cgtool.model.finding import NOTE, WARNING, Finding
 from cgtool.model.options import DebugOptions, Progress
 from cgtool.observe.capturing_queries import watch_capturing_queries
 from cgtool.observe.raw_tensors import has_nan
@@ -41,7 +41,7 @@ class Stepped:
     """What stepping has shown."""
 
     captured: CaptureWithDot
-    """With the values of the first replay."""
+    """With the values of the first replay, or of the first one with a NaN."""
     replay: int = 0
     """The replay that is stepped, from 1."""
     findings: list[Finding] = field(default_factory=list)
@@ -56,29 +56,35 @@ class ToStep(NamedTuple):
     runner: TrialRunner
     branches: bool
     """Whether the code asks whether it is captured, and may take another path then."""
+    healed: bool
+    """Whether replays begin with the state from before the warm-up, which has left NaNs."""
 
 
 def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
     """Raises CgtoolError when the code cannot be run or captured."""
     target.follows_memory = True
+    before = Snapshot(target.workload, target.device)
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
+    healed = start.heal(before)
     with watch_capturing_queries() as queries:
         target.capture(progress)
     target.session.require_nodes()
     described = target.described()
-    return ToStep(described, target.steppers, TrialRunner(target, start), bool(queries))
+    return ToStep(described, target.steppers, TrialRunner(target, start), bool(queries), healed)
 
 
 def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> Stepped:
     """Capture, and step. Raises CgtoolError when the code cannot be run or captured."""
-    (capture, raw), steppers, runner, branches = captured_to_step(target, progress)
+    (capture, raw), steppers, runner, branches, healed = captured_to_step(target, progress)
     found = Stepped((capture, raw))
     nodes = count_text(sum(stepper.count for stepper in steppers), "node")
     names = [graph.name for graph in target.session.graphs]
     found.looked_at.append(
         f"{nodes} of {', '.join(names)}, {count_text(options.replays, 'replay')} node by node"
     )
+    if healed:
+        found.looked_at.append("from the state before the warm-up, which leaves NaNs")
     found.looked_at += [
         f"not run alone: node {node} of {name}, {why}"
         for name, stepper in zip(names, steppers, strict=True)
@@ -86,8 +92,9 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
     ]
     try:
         with watched(steppers, capture, progress):
-            _step(found, steppers, runner, options.replays, progress)
-            found.findings += _first_nan(found.captured[0], steppers, runner)
+            with_nan = _step(found, steppers, runner, options.replays, progress)
+            if with_nan:
+                found.findings += FirstNan(found.captured[0], steppers, runner, with_nan).find()
         if options.against_eager:
             progress("compare with eager")
             divergence = Divergence(runner, target.followed())
@@ -113,25 +120,32 @@ def _step(
     runner: TrialRunner,
     replays: int,
     progress: Progress,
-) -> None:
-    """Run all nodes of some replays, with the values of the first one. Raises StepFailedError."""
+) -> int:
+    """Run all nodes of some replays, and read the values until one has a NaN. Returns which one,
+    from 1; 0 for none. Raises StepFailedError."""
     capture, raw = found.captured
-    values: list[Values] = [{} for _ in steppers]
-    unread = 0
+    unread = with_nan = 0
     runner.begin_replay(TRIAL)
-    try:
-        for found.replay in range(1, replays + 1):
-            progress(f"step replay {found.replay}")
+    for found.replay in range(1, replays + 1):
+        progress(f"step replay {found.replay}")
+        values: list[Values] = [{} for _ in steppers]
+        try:
             for index, stepper in enumerate(steppers):
-                if found.replay > 1:
+                if with_nan:
                     stepper.step()
                 else:
                     unread += step_with_values(stepper, values[index])
-    finally:
-        found.captured = with_values(capture, values), raw
+        finally:
+            has_nans = any(
+                tensor.nans for of in values for known in of.values() for tensor in known
+            )
+            if found.replay == 1 or has_nans:
+                found.captured = with_values(capture, values), raw
+        with_nan = with_nan or (found.replay if has_nans else 0)
     if unread:
         count = count_text(unread, "op")
         found.looked_at.append(f"no values of {count}: there was no memory to look at them")
+    return with_nan
 
 
 def step_with_values(stepper: Stepper, values: Values) -> int:
@@ -168,50 +182,80 @@ def with_values(capture: Capture, values: list[Values]) -> Capture:
     return replace(capture, graphs=tuple(graphs))
 
 
-def _first_nan(
-    capture: Capture, steppers: Sequence[Stepper], runner: TrialRunner
-) -> Iterator[Finding]:
-    candidates = [
-        (graph, node, bad)
-        for graph, _ in zip(capture.graphs, steppers, strict=False)
-        for node in graph.nodes
-        if (bad := next((tensor for tensor in node.values if tensor.nans), None)) is not None
-    ]
-    for graph, node, bad in candidates:
-        given = _nans_given(steppers, runner, capture.graphs.index(graph), node.id, bad.name)
-        if given is None:
-            continue
-        before = f"; it reads `{given}`, which has NaNs from before the replay" if given else ""
-        reason = (
-            f"node {node.id} of {graph.name}, `{node_name(capture, node)}`, gives the first NaN: "
-            f"{bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}` {list(bad.shape)}, "
-            f"at {list(bad.first or ())} first{before}"
-        )
-        finding = at_node(FIRST_NAN, reason, capture, graph, node)
-        read = values_read(capture, graph, node)
-        yield replace(finding, evidence=(*finding.evidence, *read))
-        return
+class FirstNan:
+    """The first NaN of a replay (from 1)."""
 
+    def __init__(
+        self, capture: Capture, steppers: Sequence[Stepper], runner: TrialRunner, replay: int
+    ) -> None:
+        """``capture``: with the values of that replay."""
+        self._capture = capture
+        self._steppers = steppers
+        self._runner = runner
+        self._replay = replay
 
-def _nans_given(
-    steppers: Sequence[Stepper], runner: TrialRunner, graph: int, node: int, name: str
-) -> str | None:
-    """In another replay, as far as a node: an argument of its op that has NaNs already; empty for
-    none, and None if the op does not write the NaNs that the tensor with this name has."""
-    runner.begin_replay(TRIAL)
-    for stepper in steppers[:graph]:
-        stepper.step()
-    stepper = steppers[graph]
-    with stepper.running():
-        for before in range(stepper.first(node)):
-            stepper.run(before)
-        given = [each for each, tensor in stepper.given(node) if has_nan(tensor)]
-        stepper.spoil(node)
-        for inside in range(stepper.first(node), node + 1):
-            stepper.run(inside)
-        if not has_nan(dict(stepper.written(node))[name]):
-            return None
-    return given[0] if given else ""
+    def find(self) -> list[Finding]:
+        """The node that makes it, with what it reads. A program may mark with NaNs what it leaves
+        out: where none is left at the end, that is a warning. Raises StepFailedError."""
+        graphs = self._capture.graphs[: len(self._steppers)]
+        for index, graph in enumerate(graphs):
+            for node in graph.nodes:
+                bad = next((tensor for tensor in node.values if tensor.nans), None)
+                if bad is None or (given := self._given(index, node.id, bad.name)) is None:
+                    continue
+                before = f"; it reads `{given}`, which has NaNs already" if given else ""
+                replay = f" in replay {self._replay}" if self._replay > 1 else ""
+                reason = (
+                    f"node {node.id} of {graph.name}, `{node_name(self._capture, node)}`, gives "
+                    f"the first NaN{replay}: {bad.nans:,} of {math.prod(bad.shape):,} numbers of "
+                    f"`{bad.name}` {list(bad.shape)}, at {list(bad.first or ())} first{before}"
+                )
+                finding = at_node(FIRST_NAN, reason, self._capture, graph, node)
+                evidence = (*finding.evidence, *values_read(self._capture, graph, node))
+                severity = None if self._leaves_nans() else WARNING
+                return [replace(finding, evidence=evidence, severity=severity)]
+        return []
+
+    def _begin(self) -> None:
+        self._runner.begin_replay(TRIAL)
+        for _ in range(1, self._replay):
+            for stepper in self._steppers:
+                stepper.step()
+
+    def _given(self, graph: int, node: int, name: str) -> str | None:
+        """As far as a node: a parameter or argument of its op that has NaNs before it runs; empty
+        for none, and None if the op does not write the NaNs that the tensor with this name has."""
+        self._begin()
+        for stepper in self._steppers[:graph]:
+            stepper.step()
+        stepper = self._steppers[graph]
+        names = {
+            tensor.data_ptr(): name
+            for name, tensor in state_of(self._runner.target.workload).items()
+            if tensor.layout == torch.strided
+        }
+        with stepper.running():
+            for before in range(stepper.first(node)):
+                stepper.run(before)
+            given = [
+                names.get(tensor.data_ptr(), each)
+                for each, tensor in stepper.given(node)
+                if has_nan(tensor)
+            ]
+            stepper.spoil(node)
+            for inside in range(stepper.first(node), node + 1):
+                stepper.run(inside)
+            if not has_nan(dict(stepper.written(node))[name]):
+                return None
+        return given[0] if given else ""
+
+    def _leaves_nans(self) -> bool:
+        self._begin()
+        for stepper in self._steppers:
+            stepper.step()
+        target = self._runner.target
+        left = [*results_of(target.session).values(), *state_of(target.workload).values()]
+        return any(map(has_nan, left))
 
 
 def _against_eager(

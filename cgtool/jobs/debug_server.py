@@ -33,7 +33,7 @@ class DebugServer:
 
     def __init__(self, target: VerifyTarget, progress: Progress) -> None:
         """Capture. Raises CgtoolError."""
-        captured, self._steppers, self._runner, _ = captured_to_step(target, progress)
+        captured, self._steppers, self._runner, *_ = captured_to_step(target, progress)
         self.capture, self.raw = captured
         self._progress = progress
         self._starts = list(accumulate((each.count for each in self._steppers), initial=0))

@@ -23,10 +23,10 @@ from cgtool.analysis.reports import quoted
 from cgtool.analysis.stepped import node_values
 from cgtool.devices.device import EMPTY_GRAPH, CaptureWithDot, Checked, Device
 from cgtool.model import capture_file, jobs
-from cgtool.model.capture import Entry, created_now
+from cgtool.model.capture import Caveat, Entry, created_now
 from cgtool.model.failure import CgtoolError, machine, usage
 from cgtool.model.files import atomic
-from cgtool.model.finding import Report
+from cgtool.model.finding import Finding, Report
 from cgtool.model.jobs import Talk
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.model.sources import read_sources, with_sources
@@ -166,6 +166,9 @@ def _debug(job: jobs.DebugJob, context: JobContext) -> JobResult:
         entry = entry_of(workload, job.capture_options)
         report = context.report("debug", entry, (tuple(found.findings), tuple(found.looked_at)))
     capture, raw = found.captured
+    # A file with values is read without the report.
+    notes = (Caveat(each.code, _with_place(each)) for each in found.findings)
+    capture = replace(capture, caveats=(*capture.caveats, *notes))
     return JobResult((capture, raw), replace(report, values=tuple(node_values(capture))))
 
 
@@ -178,6 +181,11 @@ def _step(job: jobs.StepJob, context: JobContext) -> JobResult:
         capture_file.write(context.output, with_sources(server.capture), server.raw)
         server.serve(context.talk)
     return JobResult(None)
+
+
+def _with_place(finding: Finding) -> str:
+    at = f" ({finding.frames[0].short})" if finding.frames else ""
+    return f"{finding.reason}{at}"
 
 
 def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:

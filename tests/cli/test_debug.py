@@ -315,7 +315,7 @@ def test_diff_names_the_first_op_that_writes_other_values(tmp_path):
     assert (code, first["op"], first["module"], values["inexact"]) == (1, "addmm", "2", None)
     assert not any(each["beyond_rounding"] for each in values["changes"])
     assert "values differ from addmm" in report["summary"]
-    assert "A parameter or an input differs" in values["summary"]
+    assert "A parameter, an input or a seed" in values["summary"]
 
 
 def test_other_types_are_compared_up_to_rounding(tmp_path):
@@ -370,4 +370,67 @@ def test_a_nan_that_a_parameter_has_already_is_named(tmp_path):
     _, report = run(tmp_path, source, "debug")
     (finding,) = report["findings"]
     assert "`aten::addmm`" in finding["reason"]
-    assert "it reads `in0`, which has NaNs from before the replay" in finding["reason"]
+    assert "it reads `parameter 2.bias`, which has NaNs already" in finding["reason"]
+
+
+TRAINING = """
+import torch
+
+
+def build(device):
+    torch.manual_seed(0)
+    embedding, head = torch.nn.Embedding(4, 8).to(device), torch.nn.Linear(8, 4).to(device)
+    optimizer = torch.optim.AdamW([*embedding.parameters(), *head.parameters()], capturable=True)
+    mask = torch.full((4,), float("-inf"), device=device)
+
+    def step(tokens):
+        optimizer.zero_grad()
+        hidden = embedding(tokens)
+        weights = torch.softmax(head(hidden) + mask, -1)
+        weights.sum().backward()
+        optimizer.step()
+
+    return step, (torch.arange(4, device=device),)
+"""
+
+
+def test_a_nan_that_the_warm_up_has_left_in_weights_is_found_where_it_comes_from(tmp_path):
+    _, report = run(tmp_path, TRAINING, "debug")
+    (finding,) = report["findings"]
+    line = 1 + TRAINING.splitlines().index(
+        "        weights = torch.softmax(head(hidden) + mask, -1)"
+    )
+    assert (finding["code"], finding["line"]) == ("first-nan", line)
+    assert "from the state before the warm-up, which leaves NaNs" in report["looked_at"]
+
+
+LATE = """
+import torch
+
+
+def build(device):
+    calls = torch.zeros((), device=device)
+
+    def step(x):
+        calls.add_(1)
+        return (x - calls).clamp(min=-5).log() + x
+
+    return step, (torch.full((4,), 6.5, device=device),)
+"""
+
+
+def test_a_nan_of_a_later_replay_is_found_and_kept_in_the_file(tmp_path):
+    options = "--replays", "5", "--values", "a.cgt", "--seed", "0"
+    code, report = run(tmp_path, LATE, "debug", *options)
+    (finding,) = report["findings"]
+    assert (code, finding["severity"]) == (1, "error")
+    assert "gives the first NaN in replay 4" in finding["reason"]
+    shown = run_cgtool("show", "a.cgt", cwd=tmp_path).stdout
+    assert "gives the first NaN in replay 4" in " ".join(shown.split())
+
+
+def test_nans_that_nothing_keeps_are_a_warning(tmp_path):
+    source = NAN.replace("(scores * logs).sum()", "(scores * logs).nansum()")
+    code, report = run(tmp_path, source, "debug")
+    (finding,) = report["findings"]
+    assert (code, finding["severity"]) == (0, "warning")

@@ -208,7 +208,7 @@ def _sentences(diff: ValuesDiff, equal: int, same_nodes: bool) -> Iterator[str]:
         if first.changed:
             yield "The node itself changed."
         elif not diff.inexact and same_nodes:
-            yield "A parameter or an input differs, or it adds in any order, by atomics."
+            yield "A parameter, an input or a seed (--seed) differs, or it adds in any order."
         if beyond is None:
             yield f"No difference is beyond {rounded}."
         elif beyond is not first:

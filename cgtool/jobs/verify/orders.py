@@ -78,6 +78,7 @@ class Orders:
     def find(self, capture: Capture, count: int, progress: Progress) -> list[Finding]:
         """Try ``count`` random orders of each graph."""
         if not self.graphs:
+            self.looked_at = "no other order: the edges allow none, or a node cannot run alone"
             return []
         with watched(self._steppers, capture, progress):
             try:

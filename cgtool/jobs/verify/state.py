@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.observe.raw_tensors import copies, raw, write
+from cgtool.observe.raw_tensors import copies, has_nan, raw, write
 from cgtool.program.description import named_tensors
 from cgtool.program.progress import in_words, progress
 from cgtool.program.workload import Workload, inputs_of, reachable_from
@@ -58,6 +58,19 @@ class Snapshot:
         sources = [*reachable.random_sources, *host_generators()]
         self._random = [(source, read_generator(source)) for source in sources]
         self._device, self._device_random = device, device.get_rng_state()
+
+    def heal(self, before: Snapshot) -> bool:
+        """If iterations since ``before`` have left NaNs, begin with the values from then, and with
+        zeros where there was nothing. Returns whether they have."""
+        if not any(map(has_nan, self.values.values())):
+            return False
+        for key, values in self.values.items():
+            known = before.values.get(key)
+            if known is not None and known.shape == values.shape:
+                self.values[key] = known
+            elif has_nan(values):
+                self.values[key] = torch.zeros_like(values)
+        return True
 
     def restore(self) -> None:
         """Restore objects, contents and random states."""

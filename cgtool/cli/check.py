@@ -137,6 +137,7 @@ def debug(
     worker: opt.WorkerOptions,
 ) -> None:
     """Run the graphs of ENTRY node by node: what each op writes, the first NaN, what fails."""
+    from cgtool.analysis.ledger_findings import NODE_FAULTS
     from cgtool.analysis.reports import exit_code
     from cgtool.cli.workers import report_of
     from cgtool.render.report_table import render_debug
@@ -164,7 +165,7 @@ def debug(
     _print(report, format_, output, render_debug, only=only, quiet=worker.quiet, **shown)
     if values is not None:
         print_saved(values, replaced=values in existing)
-    fails = any(finding.code == "node-faults" for finding in report.findings)
+    fails = any(finding.code == NODE_FAULTS for finding in report.findings)
     raise typer.Exit(EXIT_USER_CODE if fails else exit_code(report))
 
 

@@ -112,6 +112,11 @@ def node_name(capture: Capture, node: Node) -> str:
     return op or node.type
 
 
+def node_text(capture: Capture, graph: Graph, node: Node) -> str:
+    """``node 17 of forward, `aten::mm```."""
+    return f"node {node.id} of {graph.name}, `{node_name(capture, node)}`"
+
+
 def values_text(values: TensorValues) -> str:
     """``3 NaN, first at [0, 2], least -0.98, largest 0.93, mean 0.0054, norm 57.6, 0 zeros``."""
     counts = [(values.nans, "NaN"), (values.infinities, "infinite")]

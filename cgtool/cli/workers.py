@@ -135,12 +135,14 @@ def conversation(
 def _with_fault(error: CgtoolError, job: jobs.ReplayingJob, options: WorkerOptions) -> CgtoolError:
     """The error of a failed replay with the node that fails, which another process finds: one
     after another, its nodes run alone there."""
+    from cgtool.analysis.stepped import NODE_FAULTS
+
     try:
         report = report_of(jobs.DebugJob(job.spec, job.capture_options), options)
     except (CgtoolError, RuntimeError):
         return error
     failure = error.failure
-    found = next((each for each in report.findings if each.code == "node-faults"), None)
+    found = next((each for each in report.findings if each.code == NODE_FAULTS), None)
     if found is None:
         why = f"{failure.why}; run one at a time, no node fails"
         return CgtoolError(structs.replace(failure, why=why))

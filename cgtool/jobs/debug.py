@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from msgspec.structs import replace
 
-from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name, values_read
+from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name, node_text, values_read
 from cgtool.analysis.units import count_text
 from cgtool.devices.device import CaptureWithDot, VerifyTarget
 from cgtool.devices.stepping import StepFailedError, Stepper
@@ -95,14 +95,16 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
             with_nan = _step(found, steppers, runner, options.replays, progress)
             if with_nan:
                 found.findings += FirstNan(found.captured[0], steppers, runner, with_nan).find()
-        if options.against_eager:
-            progress("compare with eager")
-            divergence = Divergence(runner, target.followed())
-            relative = None if target.has_kernels else 0.0
-            found.findings += _against_eager(
-                divergence, capture, options.replays, relative, branches=branches
-            )
-            found.looked_at.append("what each op writes compared with eager, twice for its noise")
+            if options.against_eager:
+                progress("compare with eager")
+                divergence = Divergence(runner, target.followed())
+                relative = None if target.has_kernels else 0.0
+                found.findings += _against_eager(
+                    divergence, capture, options.replays, relative, branches=branches
+                )
+                found.looked_at.append(
+                    "what each op writes compared with eager, twice for its noise"
+                )
     except StepFailedError as error:
         found.findings.append(fault(capture, steppers, error, found.replay))
         return found
@@ -206,8 +208,7 @@ class FirstNan:
                 before = f"; it reads `{given}`, which has NaNs already" if given else ""
                 replay = f" in replay {self._replay}" if self._replay > 1 else ""
                 reason = (
-                    f"node {node.id} of {graph.name}, `{node_name(self._capture, node)}`, gives "
-                    f"the first NaN{replay}: {bad.nans:,} of {math.prod(bad.shape):,} numbers of "
+                    f"{node_text(self._capture, graph, node)}, gives the first NaN{replay}: {bad.nans:,} of {math.prod(bad.shape):,} numbers of "
                     f"`{bad.name}` {list(bad.shape)}, at {list(bad.first or ())} first{before}"
                 )
                 finding = at_node(FIRST_NAN, reason, self._capture, graph, node)
@@ -283,8 +284,8 @@ def _against_eager(
         graph = capture.graphs[index]
         node = graph.nodes[number]
         reason = (
-            f"node {number} of {graph.name}, `{node_name(capture, node)}`, is the first whose "
-            f"values are not those of eager: {where}"
+            f"{node_text(capture, graph, node)}, is the first whose values are not those of "
+            f"eager: {where}"
         )
         finding = at_node(DIFFERS_FROM_EAGER, reason, capture, graph, node)
         equal = f"{count_text(parting.equal, 'op')} before it have equal results"

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from cgtool.analysis.stepped import node_frames, node_name
+from cgtool.analysis.stepped import node_frames, node_text
 from cgtool.devices.stepping import Stepper
 from cgtool.model.capture import Capture
 from cgtool.model.options import Progress
@@ -53,4 +53,4 @@ def _described(capture: Capture, index: int, node: int) -> str:
     graph = capture.graphs[index]
     frames = node_frames(capture, graph.nodes[node])
     line = f", {frames[0].short}" if frames else ""
-    return f"node {node} of {graph.name}, `{node_name(capture, graph.nodes[node])}`{line}"
+    return node_text(capture, graph, graph.nodes[node]) + line

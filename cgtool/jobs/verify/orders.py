@@ -82,7 +82,10 @@ class Orders:
             return []
         with watched(self._steppers, capture, progress):
             try:
-                bases = [self._run({}) for _ in range(_BASES)]
+                base = self._base()
+            except torch.OutOfMemoryError:
+                self.looked_at = "no other order: there is no memory for a copy of the results"
+                return []
             except StepFailedError as error:
                 self.failed = True
                 self.looked_at = f"no other order: with other values in its state, {error}"
@@ -90,19 +93,21 @@ class Orders:
             orders = count_text(count, "other order")
             self.looked_at = f"the nodes run alone, in {orders} that the edges allow"
             try:
-                missing = self._find(bases, count)
+                missing = self._find(base, count)
             except StepFailedError as error:
                 self.failed = True
                 return [_failure(capture, self._steppers.index(error.stepper), error)]
         return [] if missing is None else [_race(capture, missing)]
 
-    def _find(self, bases: Sequence[Results], count: int) -> MissingEdge | None:
-        first, *again = bases
-        base = {
-            key: value
-            for key, value in first.items()
-            if all(key in other and unchanged(value, other[key]) for other in again)
-        }
+    def _base(self) -> Results:
+        """Copies of the results in the order of capture, of those that are always the same."""
+        base = copies(self._run({}))
+        for _ in range(_BASES - 1):
+            differing = self._differing(base, {})
+            base = {key: value for key, value in base.items() if key not in differing}
+        return base
+
+    def _find(self, base: Results, count: int) -> MissingEdge | None:
         generator = random.Random(_SEED)
         for number in range(count):
             for graph in self.graphs:
@@ -125,18 +130,19 @@ class Orders:
                 high = middle
             else:
                 low = middle
-        names = self._differing(base, {graph: after_swaps(count, done[:high])})
-        if not names or self._differing(base, {}):
+        keys = self._differing(base, {graph: after_swaps(count, done[:high])})
+        if not keys or self._differing(base, {}):
             return None
-        return MissingEdge(graph, *done[high - 1], tuple(names))
+        return MissingEdge(graph, *done[high - 1], tuple(name for _, name in keys))
 
-    def _differing(self, base: Results, orders: Mapping[int, Sequence[int]]) -> list[str]:
-        """The names of the results that are others in these orders."""
+    def _differing(self, base: Results, orders: Mapping[int, Sequence[int]]) -> list[Key]:
+        """The results that are others in these orders."""
         now = self._run(orders)
-        return [key[1] for key in base if key not in now or not unchanged(base[key], now[key])]
+        return [key for key in base if key not in now or not unchanged(base[key], now[key])]
 
-    def _run(self, orders: Mapping[int, Sequence[int]]) -> Results:
-        """``orders``: by graph; that of capture for the others."""
+    def _run(self, orders: Mapping[int, Sequence[int]]) -> dict[Key, torch.Tensor]:
+        """The results themselves; the next run overwrites them. ``orders``: by graph; that of
+        capture for the others."""
         runner, target = self._runner, self._runner.target
         for stepper in self._steppers:
             stepper.clear()
@@ -149,7 +155,7 @@ class Orders:
         for graph, stepper in enumerate(self._steppers):
             stepper.step(orders.get(graph))
         after = {("state", name): tensor for name, tensor in state.items()}
-        return copies({**results_of(target.session), **after})
+        return {**results_of(target.session), **after}
 
 
 def _failure(capture: Capture, index: int, error: StepFailedError) -> Finding:

@@ -207,9 +207,10 @@ class FirstNan:
                     continue
                 before = f"; it reads `{given}`, which has NaNs already" if given else ""
                 replay = f" in replay {self._replay}" if self._replay > 1 else ""
+                numbers = f"{bad.nans:,} of {math.prod(bad.shape):,} numbers of `{bad.name}`"
                 reason = (
-                    f"{node_text(self._capture, graph, node)}, gives the first NaN{replay}: {bad.nans:,} of {math.prod(bad.shape):,} numbers of "
-                    f"`{bad.name}` {list(bad.shape)}, at {list(bad.first or ())} first{before}"
+                    f"{node_text(self._capture, graph, node)}, gives the first NaN{replay}: "
+                    f"{numbers} {list(bad.shape)}, at {list(bad.first or ())} first{before}"
                 )
                 finding = at_node(FIRST_NAN, reason, self._capture, graph, node)
                 evidence = (*finding.evidence, *values_read(self._capture, graph, node))

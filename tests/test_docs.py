@@ -311,7 +311,7 @@ def test_a_finding_reports_each_change_of_the_page_on_entries(tmp_path, change, 
 
 DEBUG = ROOT / "docs" / "debug.md"
 BUGS = {
-    "engine": ("self.length += 1", "self.length += torch.tensor([1, 1, 1, 0], device='cuda')"),
+    "engine": ("self.length += 1", "self.length += torch.arange(4, device='cuda') < 3"),
     "experts": ("if len(x) > 16:", "if True:"),
     "router": ("lengths[:, None]", "lengths.clamp(min=1)[:, None]"),
 }

@@ -50,7 +50,7 @@ class Steps:
             with self._journal.protected():
                 self._failed(live, live.stepped, failed)
         if error is not None:
-            raise error
+            raise error.with_traceback(None) from None  # as the program would see it
 
     def _prepare(self, live: GraphReplays, cuda_graph: Any) -> None:
         # After a fault the driver says nothing about nodes anymore.

@@ -341,7 +341,7 @@ def test_what_the_page_on_debugging_finds(name, tmp_path):
         command += ["--device", "simulated", "--format", "json"]
         command += [f"{name}.py"] if name == "engine" else []
         done = run_cgtool(*command, cwd=tmp_path, timeout=300)
-        findings = json.loads(done.stdout)["findings"]
+        findings = json.loads(done.stdout[done.stdout.index("{") :])["findings"]
         assert [each["code"] for each in findings] == expected, done.stderr
         if expected:
             line = findings[0].get("line") or findings[0]["frames"][0][1]

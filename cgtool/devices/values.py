@@ -33,14 +33,11 @@ def values_of(
     with arithmetic():
         flat = [_flat(tensor.detach()) for _, tensor in named]
         rows = [(rows_of or rows_by_ops)(_numbers(values), _words(values)) for values in flat]
-        read = torch.cat(rows).cpu()
-        figures, digests = read.tolist(), read[:, -1].view(torch.int64).tolist()
-        known = []
-        for (name, tensor), values, of in zip(named, flat, rows, strict=True):
-            count = len(of)
-            known.append(_values(name, tensor, values, figures[:count], sum(digests[:count])))
-            del figures[:count], digests[:count]
-        return tuple(known)
+        read = torch.cat(rows).cpu().split([len(of) for of in rows])
+        return tuple(
+            _values(name, tensor, values, of)
+            for (name, tensor), values, of in zip(named, flat, read, strict=True)
+        )
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,11 +92,13 @@ def _row(wide: torch.Tensor, words: torch.Tensor, at: int) -> torch.Tensor:
 
 
 def _values(
-    name: str, tensor: torch.Tensor, values: torch.Tensor, rows: list[list[float]], digest: int
+    name: str, tensor: torch.Tensor, values: torch.Tensor, rows: torch.Tensor
 ) -> TensorValues:
     shape, size = tuple(tensor.shape), 2 if values.is_complex() else 1
-    least, largest, sums, squares, zeros, nans, infinities, _ = zip(*rows, strict=True)
-    bad, infinite = int(sum(nans)), int(sum(infinities))
+    least, largest = rows[:, 0].min().item(), rows[:, 1].max().item()
+    total, square, zeros, nans, infinities = rows[:, 2:-1].sum(0).tolist()
+    digest = int(rows[:, -1].view(torch.int64).sum())
+    bad, infinite = int(nans), int(infinities)
     finite = values.numel() * size - bad - infinite
     first = None
     if bad or infinite:
@@ -110,11 +109,11 @@ def _values(
         name,
         str(tensor.dtype).removeprefix("torch."),
         shape,
-        min(least) if finite else None,
-        max(largest) if finite else None,
-        _known(sum(sums) / finite) if finite else None,
-        _known(math.sqrt(sum(squares))) if finite else None,
-        zeros=int(sum(zeros)),
+        least if finite else None,
+        largest if finite else None,
+        _known(total / finite) if finite else None,
+        _known(math.sqrt(square)) if finite else None,
+        zeros=int(zeros),
         nans=bad,
         infinities=infinite,
         first=first,

@@ -10,12 +10,15 @@ import triton.language as tl
 from cgtool.devices.values import FACTOR, FIGURES, PART
 
 _BLOCK = 1024
-_PROGRAMS = 512
+_BLOCKS, _PROGRAMS = 4, 128
+"""Blocks that one program looks at before there is a second one, and how many there are at most:
+the host adds up their rows."""
 
 
 def rows_by_kernel(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """``cgtool.devices.values.Rows``, one for each program."""
-    programs = min(triton.cdiv(max(numbers.numel(), words.numel()), _BLOCK), _PROGRAMS)
+    count = triton.cdiv(max(numbers.numel(), words.numel()), _BLOCK * _BLOCKS)
+    programs = min(count, _PROGRAMS)
     rows = torch.empty((programs, FIGURES), dtype=torch.float64, device=numbers.device)
     bits = rows.view(torch.int64)
     sizes = numbers.numel(), words.numel()
@@ -23,7 +26,7 @@ def rows_by_kernel(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "word_count"])
 def _figures(
     numbers,
     words,

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.devices.values import values_of
 from cgtool.model.capture import TensorValues
+from cgtool.observe.access import described
 from cgtool.observe.effects import effect_of, launches, written_by
 from cgtool.observe.ops import OpCall
 from cgtool.observe.raw_tensors import spoil
@@ -48,6 +50,8 @@ class SteppedOp(NamedTuple):
     """Its last node; None if it has none of its own."""
     shapes: tuple[tuple[int, ...], ...]
     """Of what it writes."""
+    scalars: Mapping[str, str] = MappingProxyType({})
+    """Its arguments that a graph keeps as they were, as texts."""
 
 
 class Stepper(ABC):
@@ -173,6 +177,17 @@ def named_arguments(func: Any, args: Args, kwargs: Kwargs) -> Iterator[tuple[str
             yield name, value
         elif isinstance(value, list | tuple):
             yield from ((f"{name}{place}", each) for place, each in enumerate(tensors_in(value)))
+
+
+def named_scalars(func: Any, args: Args, kwargs: Kwargs) -> dict[str, str]:
+    """The arguments of an op that are no tensors of the device, by their names in its schema."""
+    schema = schema_of(func)
+    names = [] if schema is None else [argument.name for argument in schema.arguments]
+    texts = (
+        (name, described(value))
+        for name, value in (*zip(names, args, strict=False), *kwargs.items())
+    )
+    return {name: text for name, (text, operands) in texts if text and not operands}
 
 
 def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator[int]:

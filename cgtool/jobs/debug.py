@@ -290,7 +290,8 @@ def _against_eager(
         )
         finding = at_node(DIFFERS_FROM_EAGER, reason, capture, graph, node)
         equal = f"{count_text(parting.equal, 'op')} before it have equal results"
-        yield replace(finding, evidence=(equal, *finding.evidence), severity=severity)
+        evidence = (*parting.given, equal, *finding.evidence)
+        yield replace(finding, evidence=evidence, severity=severity)
         return
 
 

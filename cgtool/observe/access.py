@@ -125,10 +125,10 @@ def _is_host_number(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 0 and on_host(tensor)
 
 
-def _described(value: Any) -> tuple[str, int]:
+def described(value: Any) -> tuple[str, int]:
     """``Argument.value`` and ``operands``; "" for what does not change what an op computes."""
     if isinstance(value, list | tuple):
-        texts, counts = zip(*map(_described, value), strict=True) if value else ((), ())
+        texts, counts = zip(*map(described, value), strict=True) if value else ((), ())
         return f"[{', '.join(text or 'None' for text in texts)}]", sum(counts)
     if not isinstance(value, torch.Tensor):
         text = str(value) if type(value) in _SHOWN else ""
@@ -275,8 +275,8 @@ class AccessLog:
                 Argument(each.name, text, count)
                 for each in schema
                 if each.name in values
-                for text, count in [_described(values[each.name])]
-                if text and text != _described(each.default_value)[0]
+                for text, count in [described(values[each.name])]
+                if text and text != described(each.default_value)[0]
             )
             known = lists[key] = len(lists), ArgumentList(arguments)
         return known[0]

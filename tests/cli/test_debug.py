@@ -240,6 +240,7 @@ def test_the_first_op_that_differs_from_eager_is_named(tmp_path):
     assert finding["line"] == 1 + FROZEN.splitlines().index('        y = y * calls["n"]')
     assert "node 2 of forward, `aten::mul.Tensor`" in finding["reason"]
     assert "in replay 2" in finding["reason"] and "of 8 numbers differ" in finding["reason"]
+    assert finding["evidence"][0] == "eager is given other=5, the graph has kept 4"
     right = FROZEN.replace('calls = {"n": 0}', "calls = torch.zeros((), device=device)")
     right = right.replace('calls["n"] += 1', "calls.add_(1)").replace('calls["n"]', "calls")
     code, report = run(tmp_path, right, *options)
@@ -434,3 +435,36 @@ def test_nans_that_nothing_keeps_are_a_warning(tmp_path):
     code, report = run(tmp_path, source, "debug")
     (finding,) = report["findings"]
     assert (code, finding["severity"]) == (0, "warning")
+
+
+STALE = """
+import torch
+
+
+class Cache:
+    def __init__(self, device):
+        self.scale = torch.ones(4, device=device)
+        self.calls = torch.zeros((), device=device)
+
+
+def build(device):
+    cache = Cache(device)
+
+    def step(x):
+        cache.calls.add_(1)
+        out = x * cache.scale
+        cache.scale = torch.full_like(cache.scale, 2.0) * cache.calls
+        return out + 1
+
+    return step, (torch.ones(4, device=device),)
+"""
+
+
+def test_what_the_first_op_is_given_that_eager_has_another_of(tmp_path):
+    _, report = run(tmp_path, STALE, "debug", "--against", "eager")
+    (finding,) = (each for each in report["findings"] if each["code"] == "differs-from-eager")
+    assert finding["line"] == 1 + STALE.splitlines().index("        out = x * cache.scale")
+    given = [each for each in finding["evidence"] if each.startswith("it is given another")]
+    assert given == [
+        "it is given another `other`: 4 of 4 numbers differ by 2 at most; at [0] first: 6, eager 8"
+    ], finding

@@ -10,8 +10,9 @@ all other nodes are disabled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from cgtool.devices.stepping import (
     Stepper,
     launched_results,
     named_arguments,
+    named_scalars,
 )
 from cgtool.devices.values import Rows, values_of
 from cgtool.model.capture import TensorValues
@@ -76,6 +78,7 @@ class FollowedOp(NamedTuple):
     nodes: range
     given: list[WrittenMemory]
     """Its arguments."""
+    scalars: Mapping[str, str] = MappingProxyType({})
 
 
 class MemoryRecorder(InCaptureRecorder):
@@ -97,7 +100,8 @@ class MemoryRecorder(InCaptureRecorder):
             self._last = after - 1 if has_own else self._last
             last = after - 1 if has_own else None
             given = _memory_of(named_arguments(func, args, kwargs))
-            self.ops.append(FollowedOp(call, last, written, range(before, after), given))
+            scalars = named_scalars(func, args, kwargs)
+            self.ops.append(FollowedOp(call, last, written, range(before, after), given, scalars))
         return result
 
 
@@ -175,7 +179,9 @@ class CudaStepper(Stepper):
         super().__init__()
         self._graph = graph
         self.ops = [
-            SteppedOp(op.call, op.node, tuple(tuple(each.layout.shape) for each in op.written))
+            SteppedOp(
+                op.call, op.node, tuple(tuple(x.layout.shape) for x in op.written), op.scalars
+            )
             for op in ops
             if op.call is not None
         ]

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.graph import SimulatedGraph, Step
-from cgtool.devices.stepping import SteppedOp, Stepper, launched_results, named_arguments
+from cgtool.devices.stepping import (
+    SteppedOp,
+    Stepper,
+    launched_results,
+    named_arguments,
+    named_scalars,
+)
 from cgtool.observe.effects import effect_of
 from cgtool.observe.raw_tensors import raw
 from cgtool.observe.tensors import is_emptied, strided_parts
@@ -32,7 +38,10 @@ class SimulatedStepper(Stepper):
         node_of = {call: node for node, call in enumerate(calls)}
         self.ops = [
             SteppedOp(
-                step.call, node_of.get(id(step.call)), tuple(tuple(t.shape) for _, t in results)
+                step.call,
+                node_of.get(id(step.call)),
+                tuple(tuple(tensor.shape) for _, tensor in results),
+                named_scalars(step.func, step.args, step.kwargs),
             )
             for step in graph.steps
             if step.call is not None and (results := _results(step))

@@ -3,7 +3,8 @@ iteration under a recorder, next to a replay that is stepped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from operator import itemgetter
@@ -13,7 +14,12 @@ import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, Followed
-from cgtool.devices.stepping import Stepper, launched_results
+from cgtool.devices.stepping import (
+    Stepper,
+    launched_results,
+    named_arguments,
+    named_scalars,
+)
 from cgtool.jobs.verify.differences import apart, difference, is_rounded, magnitude, rounding
 from cgtool.jobs.verify.evidence import Key, Results, Trial
 from cgtool.jobs.verify.runner import TrialRunner, observed_iteration, results_of
@@ -45,13 +51,23 @@ class Kept(NamedTuple):
     results: Copies
     scale: float
     """The largest magnitude among its arguments and results."""
+    scalars: Mapping[str, str]
+    """Its other arguments, as texts."""
+
+
+class Given(NamedTuple):
+    """What an op is given."""
+
+    func: Any
+    args: Args
+    kwargs: Kwargs
 
 
 class ResultRecorder(OpRecorder, Generic[T]):
     """Looks at what every op of the device has written, as soon as it has run."""
 
     def __init__(
-        self, roots: Any, annotations: Any, device: Device, look: Callable[[int, Named, Args], T]
+        self, roots: Any, annotations: Any, device: Device, look: Callable[[int, Named, Given], T]
     ) -> None:
         """``look`` is given the number of the op, its results and its arguments."""
         super().__init__(roots, annotations)
@@ -63,7 +79,8 @@ class ResultRecorder(OpRecorder, Generic[T]):
         output = self.run(func, args, kwargs)
         results = launched_results(call.name, func, args, kwargs, output)
         if results and not self._device.is_host_work([tensor for _, tensor in results]):
-            self.results.append((call, self._look(len(self.results), results, (args, kwargs))))
+            seen = self._look(len(self.results), results, Given(func, args, kwargs))
+            self.results.append((call, seen))
         return output
 
 
@@ -74,21 +91,22 @@ class _Keeper:
         self._left = device.free_bytes() // 2
         self._scales = scales
 
-    def __call__(self, _number: int, results: Named, given: Args) -> Kept:
+    def __call__(self, _number: int, results: Named, given: Given) -> Kept:
         self._left -= sum(tensor.nbytes for _, tensor in results)
         scale = 0.0
         if self._scales:
-            rounded = [*map(itemgetter(1), results), *tensors_in(given)]
+            rounded = [*map(itemgetter(1), results), *tensors_in(given[1:])]
             scale = max((magnitude(each) for each in rounded if is_rounded(each)), default=0.0)
+        scalars = named_scalars(*given)
         if self._left >= 0:
-            return Kept(copies(dict(results)), scale)
+            return Kept(copies(dict(results)), scale, scalars)
         with raw():
             held = {name: tensor.detach().to("cpu", copy=True) for name, tensor in results}
-        return Kept(held, scale)
+        return Kept(held, scale, scalars)
 
 
 def _differences(
-    kept: Sequence[tuple[OpCall, Kept]], number: int, results: Named, _given: Args
+    kept: Sequence[tuple[OpCall, Kept]], number: int, results: Named, _given: Given
 ) -> Noise:
     """How far results are from those that an earlier run has kept."""
     before = kept[number][1].results if number < len(kept) else {}
@@ -104,7 +122,7 @@ def _noise(before: Copies, results: Named) -> Noise:
 
 
 def _eager(
-    runner: TrialRunner, trial: Trial, iteration: int, look: Callable[[int, Named, Args], T]
+    runner: TrialRunner, trial: Trial, iteration: int, look: Callable[[int, Named, Given], T]
 ) -> tuple[Results, ResultRecorder[T]]:
     """The results of an eager iteration (from 0), and what was seen of those of every op in it."""
     runner.begin_eager(trial, iteration)
@@ -153,6 +171,8 @@ class Parting(NamedTuple):
     """The call chain of the op."""
     only_one: bool = False
     """Whether only one of the two ran this op."""
+    given: tuple[str, ...] = ()
+    """What eager is given there, and the graph is not."""
 
 
 _NOT_REPRODUCED = Parting(
@@ -182,10 +202,11 @@ class Divergence:
         ops = [(graph, op) for graph, of in enumerate(followed.steppers) for op in of.ops]
         self.ops = [op.call for _, op in ops]
         """Of the capture, in the order in which they ran."""
+        self._scalars = [op.scalars for stepper in followed.steppers for op in stepper.ops]
         self._nodes = [None if op.node is None else (graph, op.node) for graph, op in ops]
         """The last node of each."""
 
-    def _stepped(self, trial: Trial, iteration: int) -> Iterator[_Seen]:
+    def _stepped(self, trial: Trial, iteration: int) -> Generator[_Seen]:
         """The ops of a replay (from 0), each when it has run. Raises StepFailedError."""
         values = self.runner.begin_replay(trial)
         for number in range(iteration):
@@ -239,27 +260,67 @@ class Divergence:
             if parting is not None or at is None or seen.call.name.startswith(UNINITIALIZED):
                 continue
             known = noise[at][1] if at < len(noise) else {}
-            results_kept, scale = kept[at][1]
-            how = _how_apart(seen.results, results_kept, known, relative, scale)
+            op = kept[at][1]
+            how = _how_apart(seen.results, op.results, known, relative, op.scale)
             if how is None:
                 equal = seen.number
                 continue
-            parting = self._other_path(eager, pairs, equal, seen.number) or _parting(
-                seen.call, seen.number, self.followed.record, how, seen.node
-            )
-        left_now = self._left(results_of(self.followed.run), key)
-        scale = max((known.scale for _, known in kept), default=0.0)
-        differs = _how_apart([*left_now.items()], left, noise_left, relative, scale)
+            parting = self._other_path(eager, pairs, equal, seen.number)
+            if parting is None:
+                parting = _parting(seen.call, seen.number, self.followed.record, how, seen.node)
+                scalars = _scalars_apart(self._scalars[seen.number], op.scalars)
+                parting = parting._replace(given=scalars)
+        left_now = [*self._left(results_of(self.followed.run), key).items()]
+        differs = _how_apart(left_now, left, noise_left, relative)
         if key is None and differs is None:
             return None
         if parting is None and self.ops:
             parting = self._other_path(eager, pairs, equal, len(self.ops))
+        if parting is None:
+            # Without an op, what may be rounding is.
+            scale = max((known.scale for _, known in kept), default=0.0)
+            differs = _how_apart(left_now, left, noise_left, relative, scale)
+        elif key is None and parting.node is not None and not parting.only_one:
+            more = self._given_apart(trial, iteration, relative, parting, pairs)
+            parting = parting._replace(given=(*parting.given, *more))
+        if parting is None and key is None and differs is None:
+            return None
         if parting is None and differs is not None:
             ops = "every op that PyTorch dispatches has equal results"
             if not self.ops:
                 ops = "the ops of compiled code are not compared"
             return Parting(None, ops)
         return parting or _NOT_REPRODUCED
+
+    def _given_apart(
+        self,
+        trial: Trial,
+        iteration: int,
+        relative: float | None,
+        parting: Parting,
+        pairs: Mapping[int, int],
+    ) -> Iterator[str]:
+        """Which tensors the op is given that eager has others of, from one more run of each."""
+        number, place = parting.equal, parting.node
+        assert place is not None
+        eager: dict[str, torch.Tensor] = {}
+
+        def look(at: int, _results: Named, given: Given) -> None:
+            if at == pairs[number]:
+                eager.update(copies(dict(named_arguments(*given))))
+
+        _eager(self.runner, trial, iteration, look)
+        stepper = self.followed.steppers[place[0]]
+        with contextlib.closing(self._stepped(trial, iteration)) as ops:
+            seen = next(seen for seen in ops if seen.node == place)
+            # An argument that it writes has another value by now.
+            known = {tensor.data_ptr() for _, tensor in seen.results}
+            for name, tensor in reversed(stepper.given(place[1])):
+                if name not in eager or tensor.data_ptr() in known:
+                    continue
+                known.add(tensor.data_ptr())
+                if (how := _how_apart([(name, tensor)], eager, {}, relative)) is not None:
+                    yield f"it is given another {how}"
 
     def _left(self, results: Results, key: Key | None) -> Copies:
         """A copy of a tensor as an iteration left it, or of all."""
@@ -327,17 +388,30 @@ def _line_of(frames: Frames) -> str:
     return f"{frames[0].file}:{frames[0].line}"
 
 
+def _scalars_apart(captured: Mapping[str, str], eager: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(
+        f"eager is given {name}={text}, the graph has kept {captured[name]}"
+        for name, text in eager.items()
+        if captured.get(name, text) != text
+    )
+
+
 def _how_apart(
-    results: Named, expected: Copies, noise: Noise, relative: float | None, scale: float
+    results: Named,
+    expected: Copies,
+    noise: Noise,
+    relative: float | None,
+    scale: float | None = None,
 ) -> str | None:
     """How the first result that differs by more than its noise does; None if none does. ``scale``:
-    of what they are computed from, without ``relative``."""
+    of what they are computed from, where it is known."""
     for name, tensor in results:
         if name not in expected:
             continue
         allowed = _SLACK * noise.get(name, 0.0)
         if relative is None:
-            allowed = max(allowed, rounding(expected[name].dtype, scale))
+            size = magnitude(expected[name]) if scale is None else scale
+            allowed = max(allowed, rounding(expected[name].dtype, size))
         elif relative:
             allowed = max(allowed, relative * magnitude(expected[name]))
         if (how := apart(tensor, expected[name], allowed)) is not None:

@@ -271,7 +271,7 @@ def _report_ops(subject: Subject, verdicts: Sequence[Verdict]) -> None:
             where = f"{comparison.name} differs"
             if parting.op is not None:
                 where = f"replay and eager first differ at {parting.op}"
-            text = f"{comparison.trial}: {where}: {parting.detail}"
+            text = "; ".join((f"{comparison.trial}: {where}: {parting.detail}", *parting.given))
             subject.log.note("first-parting-node", text)
         for trial, iteration in not_finite[:1]:
             op = divergence.first_not_finite(trial, iteration)

@@ -124,6 +124,11 @@ class Stepper(ABC):
                 names.append(name)
         return names
 
+    @property
+    def moves_generators(self) -> bool:
+        """Whether nodes draw the random numbers that a replay would."""
+        return True
+
     def running(self) -> AbstractContextManager[object]:
         """To be entered while nodes run."""
         return contextlib.nullcontext()

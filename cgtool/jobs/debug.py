@@ -289,7 +289,7 @@ def _against_eager(
         # Code that asks whether it is captured takes another path on purpose.
         severity = NOTE if (parting.only_one and branches) or is_random else None
         if parting.node is None:
-            at = f" at {parting.op}" if parting.op else ""
+            at = f" at {parting.op}" if parting.op and not parting.frames else ""
             reason, frames = f"{where}{at}", parting.frames
             yield Finding(DIFFERS_FROM_EAGER, reason, frames, phase="replay", severity=severity)
             return

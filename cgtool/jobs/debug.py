@@ -20,7 +20,7 @@ from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.orders import Orders
 from cgtool.jobs.verify.runner import TrialRunner, results_of
-from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.jobs.verify.state import Snapshot, kept_values, state_of
 from cgtool.model.capture import Capture, TensorValues
 from cgtool.model.finding import NOTE, WARNING, Finding
 from cgtool.model.options import DebugOptions, Progress
@@ -63,7 +63,7 @@ class ToStep(NamedTuple):
 def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
     """Raises CgtoolError when the code cannot be run or captured."""
     target.follows_memory = True
-    before = Snapshot(target.workload, target.device)
+    before = kept_values(target.workload, on_host=target.has_kernels)
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
     healed = start.heal(before)

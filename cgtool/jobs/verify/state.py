@@ -72,7 +72,7 @@ class Snapshot:
         self._device, self._device_random = device, device.get_rng_state()
 
     def heal(self, before: Mapping[int, torch.Tensor]) -> bool:
-        """If iterations since ``kept_values`` have left NaNs, begin with those, and with zeros where
+        """If iterations since ``kept_values`` left NaNs, begin with those, and with zeros where
         there was nothing. Returns whether they have."""
         if not any(map(has_nan, self.values.values())):
             return False

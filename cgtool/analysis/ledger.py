@@ -45,6 +45,7 @@ from cgtool.model.journal import (
     Finished,
     GraphEnded,
     GraphRead,
+    Happened,
     Journal,
     Lost,
     Machine,
@@ -64,6 +65,7 @@ from cgtool.model.ledger import (
     UNSEEN,
     Diagnosis,
     EagerBreak,
+    Event,
     Ledger,
     LedgerGraph,
     LedgerPool,
@@ -126,6 +128,7 @@ class _ProcessLedger:
     breaks: list[EagerBreak] = field(default_factory=list)
     """Their graphs are those of this process, by number."""
     skips: Counter[str] = field(default_factory=Counter)
+    events: list[Event] = field(default_factory=list)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
@@ -202,6 +205,16 @@ class _ProcessLedger:
                 case Lost():
                     self.lost.append(record.reason)
                     self.incomplete |= record.captures
+                case Happened():
+                    self.events.append(
+                        Event(
+                            self.number,
+                            record.name,
+                            self._since(record.time_ns),
+                            self.tables.frame_indices(record.frames),
+                            record.replays,
+                        )
+                    )
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
                     self.process = msgspec.structs.replace(self.process, ended_ns=ended)
@@ -466,6 +479,12 @@ def merge(
                 Skip(process.number, reason, times)
                 for process in processes
                 for reason, times in process.skips.items()
+            ),
+            events=tuple(
+                sorted(
+                    (event for process in processes for event in process.events),
+                    key=lambda event: event.time_ns,
+                )
             ),
             watched_ops=any(each.between is not None for each in processes),
             breaks=tuple(breaks),

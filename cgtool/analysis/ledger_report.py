@@ -12,6 +12,7 @@ from typing import TypeVar
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
+from cgtool.analysis.ledger_events import EventRow, event_rows
 from cgtool.analysis.ledger_findings import (
     LineGraphs,
     by_line,
@@ -116,6 +117,9 @@ class LedgerReport:
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """Rows for single graphs, in order of their capture."""
+    events: tuple[EventRow, ...]
+    """Moments that the program marked, in order of time, and the end of each process that has
+    some."""
     breaks: tuple[EagerRow, ...] | None
     """Ops outside graphs between replays; None if ops were not watched."""
     breaks_ns: int
@@ -160,6 +164,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
         sentence=sentence_of(ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
+        events=event_rows(capture, ledger),
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
         pools=program_pools(capture, ledger),

@@ -224,7 +224,12 @@ _WITHOUT_GRAPHS = (
 def _is_empty(ledger: Ledger | None) -> bool:
     """Whether it has nothing that a later command could show."""
     return ledger is None or not (
-        ledger.graphs or ledger.skips or ledger.breaks or ledger.gpu_ns or ledger.incomplete
+        ledger.graphs
+        or ledger.skips
+        or ledger.events
+        or ledger.breaks
+        or ledger.gpu_ns
+        or ledger.incomplete
     )
 
 

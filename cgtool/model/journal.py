@@ -243,6 +243,16 @@ class Lost(msgspec.Struct, tag="lost", array_like=True):
     """A capture, or its end, may be missing."""
 
 
+class Happened(msgspec.Struct, tag="event", array_like=True):
+    """The program has marked a moment (``cgtool.event``)."""
+
+    time_ns: int
+    name: str
+    frames: tuple[Frame, ...]
+    replays: int
+    """Replays of the process so far."""
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
@@ -268,6 +278,7 @@ Record = (
     | GraphEnded
     | Skipped
     | Lost
+    | Happened
     | Finished
 )
 
@@ -299,6 +310,10 @@ class _CounterFile:
         while len(self._chunks) <= chunk:
             self._chunks.append(self._map(len(self._chunks)))
         return self._chunks[chunk], slot * COUNTER.size
+
+    def total(self) -> int:
+        """The sum of the first numbers of all counters."""
+        return sum(sum(memoryview(chunk).cast("Q")[::4]) for chunk in self._chunks)
 
     def _map(self, chunk: int) -> mmap.mmap:
         size = _CHUNK * COUNTER.size
@@ -468,6 +483,11 @@ class JournalWriter:
         """The memory of a graph's counter, and its offset there."""
         with self.lock:
             return self._counters.counter(number + 1)
+
+    def replays(self) -> int:
+        """How many replays of all graphs were counted."""
+        with self.lock:
+            return self._counters.total() - self._lost
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The counter of the replays that ``Noted`` records."""

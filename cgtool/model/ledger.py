@@ -231,6 +231,18 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
     times: Count = 1
 
 
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A moment that the program has marked (``cgtool.event``)."""
+
+    process: ProcessIndex
+    name: str
+    time_ns: DurationNs
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that lead to it, innermost first."""
+    replays: Count = 0
+    """Replays of its process before it."""
+
+
 class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An op of one line, which ran outside graphs."""
 
@@ -265,6 +277,8 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()
+    events: tuple[Event, ...] = ()
+    """In order of time."""
     watched_ops: bool = False
     """The ops outside graphs were watched."""
     breaks: tuple[EagerBreak, ...] = ()

@@ -1,14 +1,17 @@
-"""``cgtool.note``: what a program says about its next capture or replay."""
+"""``cgtool.note`` and ``cgtool.event``: what a program says about its next capture or replay, and
+about this moment."""
 
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Callable
 
 from cgtool.model.program import PADDED
 
 pending: dict[int, dict[str, float]] = {}
 """By thread: what was noted since its last replay. Empty where nothing is recorded."""
-_is_recorded = False
+_record_event: Callable[[str], None] | None = None
+"""None where nothing is recorded."""
 
 
 def note(**values: float) -> None:
@@ -28,7 +31,7 @@ def note(**values: float) -> None:
     Does nothing where nothing is recorded, so it can stay in a program. Do not pass tensors:
     reading one would wait for the GPU.
     """
-    if _is_recorded:
+    if _record_event is not None:
         thread = get_ident()
         noted = pending.get(thread)
         if noted is None:
@@ -39,7 +42,7 @@ def note(**values: float) -> None:
 
 def note_alone(values: dict[str, float]) -> None:
     """``note``, and nothing that was noted before."""
-    if _is_recorded:
+    if _record_event is not None:
         pending[get_ident()] = values
 
 
@@ -52,8 +55,28 @@ def key_of(values: dict[str, float]) -> str:
     )
 
 
-def listen(is_recorded: bool) -> None:
-    """Keep what is noted from now on, or no longer."""
-    global _is_recorded
-    _is_recorded = is_recorded
+def event(name: str) -> None:
+    """Mark this moment of the program::
+
+        engine.warm_up()
+        cgtool.event("ready")
+
+    The ledger of a recording shows what happened between two events, and ``cgtool gate`` limits
+    what may happen after one: ``--max-captures-after ready=0``. Any name works, as often as the
+    program likes. It may be called in a capture and on any thread.
+
+    Does nothing where nothing is recorded, so it can stay in a program. Raises TypeError if the
+    name is not a text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"cgtool.event takes the name of the event, not {type(name).__name__}")
+    if _record_event is not None:
+        _record_event(name)
+
+
+def listen(record_event: Callable[[str], None] | None) -> None:
+    """Keep what is noted from now on, and call this with the name of each event; None: no
+    longer."""
+    global _record_event
+    _record_event = record_event
     pending.clear()

@@ -31,6 +31,7 @@ from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replayin
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
+from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
@@ -84,8 +85,9 @@ class Recorder(Subscriber[_Graph]):
         )
         for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
             patches.wrap(os, name, self._leave)
-        patches.callback(notes.listen, False)
-        notes.listen(True)
+        self._events = Events(self.journal)
+        patches.callback(notes.listen, None)
+        notes.listen(self._events.add)
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
 
@@ -135,6 +137,7 @@ class Recorder(Subscriber[_Graph]):
         self.journal.renew(name)
         self._captures.renew()
         self._notes.renew()
+        self._events.renew()
         self._numbers = itertools.count()
         self._is_fork = True
         if self._breaks is not None:

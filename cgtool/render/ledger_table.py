@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cgtool.analysis.eager_breaks import EagerRow
+from cgtool.analysis.ledger_events import EventRow
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
 from cgtool.analysis.pools import ProgramPoolRow
@@ -224,6 +225,21 @@ NOTES: Sequence[Column[_NotedRow]] = (
 )
 
 
+EVENTS: Sequence[Column[EventRow]] = (
+    Column("moment", "time_ns", explanation="from the start of the command"),
+    Column("process", optional=True, priority=1),
+    Column(
+        "event",
+        lambda row: "(end)" if row.name is None else row.name,
+        wrap="cut",
+        explanation="a name passed to `cgtool.event`; (end): of the process",
+    ),
+    Column("line", priority=2),
+    Column("captures", explanation="since the event before, in the process; failed ones included"),
+    Column("replays", explanation="since the event before, in the process"),
+)
+
+
 def _spent(heading: str, field: str, explanation: str, priority: int = 0) -> Column[LedgerRow]:
     return Column(
         heading,
@@ -396,20 +412,25 @@ def render(
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
+    screen.table("Events", EVENTS, report.events[: rows or None])
+    _left_out(screen, len(report.events), rows, "event")
     if report.breaks is not None:
         title = "Outside graphs, from one replay to the next"
         screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")
         screen.line(_breaks(report), "dim")
-    findings = report.findings[: rows or None]
-    screen.add(Findings(findings))
-    if more := len(report.findings) - len(findings):
-        screen.line(f"{count_text(more, 'more finding')}: --rows 0 shows all", "dim")
+    screen.add(Findings(report.findings[: rows or None]))
+    _left_out(screen, len(report.findings), rows, "finding")
     if report.failures:
         screen.parts.append("")
     failures = report.failures[: rows or None]
     screen.labeled((("capture failed", failure) for failure in failures), BAD)
     _notes(screen, report)
     return screen
+
+
+def _left_out(screen: Screen, count: int, rows: int, noun: str) -> None:
+    if 0 < rows < count:
+        screen.line(f"{count_text(count - rows, f'more {noun}')}: --rows 0 shows all", "dim")
 
 
 def _unread(pools: int) -> Sequence[str]:

@@ -547,6 +547,22 @@ def test_what_is_noted_outside_a_recording_is_not_kept(tmp_path: Path, patches: 
     assert only.notes == ()
 
 
+def test_events_are_kept_of_a_killed_process_and_not_without_end(recorded: Recorded) -> None:
+    graph = captured()
+    graph.replay()
+    for step in range(10_005):
+        cgtool.event("step" if step else "first")
+    graph.replay()
+    cgtool.event("\ud800 last")
+    run = recorded.ledger(killed=True)
+    assert len(run.events) == 10_001
+    first, *_, last = run.events
+    assert (first.name, first.replays) == ("first", 1)
+    assert (last.name, last.replays) == ("\\ud800 last", 2)
+    assert recorded.frames[first.frames[0]].file == __file__
+    assert run.lost == ("process 1: events after the first 10,000",)
+
+
 def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
     graph = captured()
     for _ in range(3):

@@ -98,8 +98,19 @@ class Device:
         nodes = tuple(map(moved, self._graph.nodes))
         return lambda _: (nodes, self._graph.edges)
 
+    def storages(self) -> tuple[()]:
+        return ()
+
+    def uses(self) -> tuple[()]:
+        return ()
+
     def with_cause(self, finding: Finding) -> Finding:
         return finding
+
+    def follow(self, *_arguments: Any) -> Any: ...
+
+    def addresses_of(self, _pools: Any) -> tuple[()]:
+        return ()
 
     def stop(self) -> None: ...
 

@@ -6,10 +6,11 @@ import hashlib
 import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -49,10 +50,13 @@ from cgtool.model.journal import (
     Journal,
     Lost,
     Machine,
+    MemoryGone,
+    MemoryUsed,
     NodeFailed,
     Noted,
     Pools,
     Replayed,
+    ReplayedStale,
     Skipped,
     Stepped,
     Tables,
@@ -68,13 +72,16 @@ from cgtool.model.ledger import (
     Event,
     Ledger,
     LedgerGraph,
+    LedgerMemory,
     LedgerPool,
+    MemoryUse,
     NotedReplays,
     PoolStream,
     Process,
     ReplayMoment,
     ReplayPlace,
     Skip,
+    StaleReplay,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -130,6 +137,8 @@ class _ProcessLedger:
     skips: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
+    memory: dict[int, LedgerMemory] = field(default_factory=dict)
+    """By the number that the process gave it, as in the graphs."""
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
     """Captures may be among what was lost."""
@@ -176,6 +185,25 @@ class _ProcessLedger:
                     self._captured(record)
                 case GraphRead():
                     self._read_graph(record)
+                case MemoryUsed():
+                    self.memory[record.number] = LedgerMemory(
+                        self.number, record.address, record.bytes, record.name, record.kind
+                    )
+                case MemoryGone() if record.number in self.memory:
+                    self.memory[record.number] = msgspec.structs.replace(
+                        self.memory[record.number],
+                        gone_ns=self._since(record.time_ns),
+                        how=record.how,
+                        frames=self.tables.frame_indices(record.frames),
+                    )
+                case ReplayedStale() if (entry := self.graphs.get(record.number)) is not None:
+                    stale = StaleReplay(
+                        record.memory,
+                        self._since(record.time_ns),
+                        record.replay,
+                        self.tables.frame_indices(record.frames),
+                    )
+                    self._change(record.number, stale=(*entry.stale, stale))
                 case Unseen():
                     self.graphs[record.number] = LedgerGraph(
                         self.number, record.number, UNSEEN, began_ns=self._since(record.time_ns)
@@ -271,7 +299,8 @@ class _ProcessLedger:
             tuple(map(self._renumbered, record.nodes)), record.edges
         )
         if (entry := self.graphs.get(record.number)) is not None:
-            self._change(record.number, cgtool_ns=entry.cgtool_ns + record.cgtool_ns)
+            spent = entry.cgtool_ns + record.cgtool_ns
+            self._change(record.number, cgtool_ns=spent, memory=record.uses)
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
@@ -424,7 +453,10 @@ def merge(
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
     breaks: list[EagerBreak] = []
+    memory: list[LedgerMemory] = []
     for process in processes:
+        at = {number: len(memory) + index for index, number in enumerate(process.memory)}
+        memory += process.memory.values()
         places = dict(zip(sorted(process.graphs), itertools.count(len(entries)), strict=False))
         breaks += (
             msgspec.structs.replace(way, before=places[way.before], after=places[way.after])
@@ -435,6 +467,11 @@ def merge(
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
             captured = process.captured.get(number)
+            entry = msgspec.structs.replace(
+                entry,
+                memory=tuple(_at(each, at) for each in entry.memory if each.memory in at),
+                stale=tuple(_at(each, at) for each in entry.stale if each.memory in at),
+            )
             if contents is not None and captured is not None:
                 if entry.owner == CALLABLES and not entry.key:
                     key = _phase(contents[0], origins)
@@ -489,11 +526,20 @@ def merge(
             watched_ops=any(each.between is not None for each in processes),
             breaks=tuple(breaks),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
+            memory=tuple(memory),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
+
+
+_OfMemory = TypeVar("_OfMemory", MemoryUse, StaleReplay)
+
+
+def _at(entry: _OfMemory, places: Mapping[int, int]) -> _OfMemory:
+    """The entry with the place of its memory in the ledger, by the number of its process."""
+    return msgspec.structs.replace(entry, memory=places[entry.memory])
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

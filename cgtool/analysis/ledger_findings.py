@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cgtool.analysis.ledger_costs import cost_findings, numbers_of
+from cgtool.analysis.ledger_memory import stale_findings
 from cgtool.analysis.ledger_notes import (
     Padded,
     better_size,
@@ -175,7 +176,7 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
             if not ledger.stepped:
                 findings += cost_findings(line.entries, line.frames)
             findings += _of_one_topology(capture, line, alike)
-    findings = [*node_faults(capture), *findings, *_skipped(ledger.skips)]
+    findings = [*node_faults(capture), *stale_findings(capture), *findings, *_skipped(ledger.skips)]
     return quoted(findings, capture.sources)
 
 

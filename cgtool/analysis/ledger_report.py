@@ -20,6 +20,7 @@ from cgtool.analysis.ledger_findings import (
     ledger_findings,
     reserved_text,
 )
+from cgtool.analysis.ledger_memory import MemoryRow, memory_rows
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
@@ -124,6 +125,8 @@ class LedgerReport:
     """Ops outside graphs between replays; None if ops were not watched."""
     breaks_ns: int
     """Host time between replays."""
+    memory: tuple[MemoryRow, ...]
+    """The memory outside their pools that graphs use."""
     pools: tuple[ProgramPoolRow, ...]
     unread_pools: int
     """Pools whose memory was not read."""
@@ -167,6 +170,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
         events=event_rows(capture, ledger),
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
+        memory=memory_rows(capture, ledger),
         pools=program_pools(capture, ledger),
         unread_pools=unread_pools(capture, ledger),
         findings=findings,

@@ -28,7 +28,7 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import NodeFailure
+from cgtool.model.ledger import MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
 BREAKS = ".breaks"
@@ -145,6 +145,37 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     edges: tuple[Edge, ...]
     cgtool_ns: int
     """How long it took after the capture."""
+    uses: tuple[MemoryUse, ...] = ()
+    """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
+
+
+class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
+    """Memory outside their pools, which graphs use."""
+
+    number: int
+    address: int
+    bytes: int
+    name: str
+    kind: str
+
+
+class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
+    """It was given back, as ``LedgerMemory.how`` says."""
+
+    number: int
+    time_ns: int
+    how: str
+    frames: tuple[Frame, ...]
+
+
+class ReplayedStale(msgspec.Struct, tag="replayed-stale", array_like=True):
+    """A graph was replayed for the first time since memory that it uses was given back."""
+
+    number: int
+    memory: int
+    time_ns: int
+    replay: int
+    frames: tuple[Frame, ...]
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -267,6 +298,9 @@ Record = (
     | Tables
     | Captured
     | GraphRead
+    | MemoryUsed
+    | MemoryGone
+    | ReplayedStale
     | Pools
     | Unseen
     | Noted

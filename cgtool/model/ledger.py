@@ -17,6 +17,7 @@ from cgtool.model.schema import (
     FrameIndex,
     GraphIndex,
     LedgerGraphIndex,
+    LedgerMemoryIndex,
     Noted,
     PoolIndex,
     ProcessIndex,
@@ -101,6 +102,45 @@ class NodeFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Its kernel and launch, and where its pointers led at that moment."""
 
 
+class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory outside their pools that graphs use: the storage of some tensors."""
+
+    process: ProcessIndex
+    address: Address
+    bytes: Bytes
+    name: str = ""
+    """What the program calls a tensor there: ``self.model.layers.0.weight``; empty if no name leads
+    to it."""
+    kind: str = ""
+    """``parameter`` (also a buffer), ``optimizer state``, ``variable``; empty without a name."""
+    gone_ns: DurationNs | None = None
+    """When it was given back while a graph that uses it could be replayed; None if it was not."""
+    how: str = ""
+    """``freed``; ``collected``, if Python's garbage collector has freed it; ``resized``."""
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that gave it back, innermost first."""
+
+
+class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a graph does with memory outside its pool."""
+
+    memory: LedgerMemoryIndex
+    reads: tuple[Count, ...]
+    """The nodes of the ops that read it."""
+    writes: tuple[Count, ...]
+
+
+class StaleReplay(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first replay of a graph after memory that it uses was given back."""
+
+    memory: LedgerMemoryIndex
+    time_ns: DurationNs
+    replay: Count
+    """Its number among the replays of the graph, from 1."""
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to it, innermost first."""
+
+
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph, from its capture to its end."""
 
@@ -178,6 +218,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
     """Numbers that the program noted for its replays."""
+    memory: tuple[MemoryUse, ...] = ()
+    """The memory outside its pool that its ops use."""
+    stale: tuple[StaleReplay, ...] = ()
+    """Replays that used memory which had been given back: the first for each."""
     stepped: bool = False
     """Its replays ran node by node (``--step``)."""
     whole: str | None = None
@@ -283,6 +327,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ops outside graphs were watched."""
     breaks: tuple[EagerBreak, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
+    memory: tuple[LedgerMemory, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""
     incomplete: bool = False

@@ -30,7 +30,7 @@ from cgtool.model.journal import (
     NeedsRecorder,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE
+from cgtool.model.ledger import CALLABLES, COMPILE, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,
@@ -54,6 +54,7 @@ _BEGINS = 5_000_000_000
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.storages import StorageRef
 
 
 class Start(NamedTuple):
@@ -91,6 +92,8 @@ class Capture:
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
         """Reads the part of its contents that must be read before its end."""
+        self.memory: Sequence[int | None] = ()
+        """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
         self.collector_ns = 0
@@ -120,6 +123,18 @@ class Capture:
 
     def read(self) -> None:
         self.contents = self._watch.read()
+
+    def storages(self) -> Sequence[StorageRef]:
+        """See ``Watch.storages``."""
+        return self._watch.storages() if self.contents is not None else ()
+
+    def uses(self) -> tuple[MemoryUse, ...]:
+        """What it does with the memory of these."""
+        return tuple(
+            MemoryUse(number, *nodes)
+            for number, nodes in zip(self.memory, self._watch.uses(), strict=True)
+            if number is not None and any(nodes)
+        )
 
     def with_cause(self, finding: Finding) -> Finding:
         """See ``Watch.with_cause``."""
@@ -416,7 +431,7 @@ class Captures:
 
     def _write_later(self, capture: Capture) -> None:
         if capture.contents is not None:
-            self._later.put(partial(self._write_contents, capture.number, capture.contents))
+            self._later.put(partial(self._write_contents, capture, capture.contents))
             if _is_daemonic():
                 self._later.do_all()
 
@@ -430,7 +445,7 @@ class Captures:
         with self._journal.protected():
             self._journal.append(Machine(environment()))
 
-    def _write_contents(self, number: int, contents: Callable[[GiveWay], Contents]) -> None:
+    def _write_contents(self, capture: Capture, contents: Callable[[GiveWay], Contents]) -> None:
         with self._journal.protected():
             start = _now()
             nodes, edges = contents(self._later.give_way)
@@ -438,7 +453,8 @@ class Captures:
             written = self._written
             frames, origins = self._table.after(*written[:2])
             functions = self._device.functions()[written[2] :]
-            read = GraphRead(number, nodes, edges, _now() - start)
+            uses = capture.uses() if capture.memory else ()
+            read = GraphRead(capture.number, nodes, edges, _now() - start, uses)
             if self._journal.append(Tables(frames, origins, functions), read):
                 new = map(len, (frames, origins, functions))
                 self._written = [before + more for before, more in zip(written, new, strict=True)]

@@ -12,6 +12,8 @@ pending: dict[int, dict[str, float]] = {}
 """By thread: what was noted since its last replay. Empty where nothing is recorded."""
 _record_event: Callable[[str], None] | None = None
 """None where nothing is recorded."""
+LOOK = 0
+"""A key of ``pending`` that is no thread's: the recorder looks at all replays while it is there."""
 
 
 def note(**values: float) -> None:

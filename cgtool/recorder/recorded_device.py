@@ -3,7 +3,7 @@ implement them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.frames import Chain
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.storages import StorageRef
 
 
 GiveWay = Callable[[], object]
@@ -31,12 +32,26 @@ class Watch(Protocol):
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
 
+    def storages(self) -> Sequence[StorageRef]:
+        """The storages from outside that the captured ops used. After ``read``."""
+
+    def uses(self) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """For each of them, the nodes that read it and those that write it. Any thread may ask,
+        after it has the contents."""
+
     def with_cause(self, finding: Finding) -> Finding:
         """The finding with the op that ended the capture, or the last one before that; ``finding``
         itself if neither is known. After ``read``."""
 
     def stop(self) -> None:
         """The capture is over."""
+
+
+class MemoryLife(Protocol):
+    """Memory that graphs use, while it is followed."""
+
+    def look(self) -> None:
+        """Look whether it is still there."""
 
 
 class ReplayTimes(Protocol):
@@ -89,6 +104,11 @@ class RecordedDevice(Protocol):
         """To follow the next capture of this thread, which the calls of ``chain`` begin. ``table``
         takes the origins of its nodes. ``compiled``: Inductor captures code that it generated."""
 
+    def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> MemoryLife:
+        """Follow the memory of a storage, as long as what this returns is kept. ``gone`` is called
+        once it was given back, or when ``look`` sees that: how (``LedgerMemory.how``), the calls
+        that did it, and when by the system clock (ns)."""
+
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""
 
@@ -100,6 +120,9 @@ class RecordedDevice(Protocol):
 
     def stream(self) -> int | None:
         """The handle of the current stream."""
+
+    def addresses_of(self, pools: Container[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Where the memory of these pools begins and ends."""
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         """Memory that these pools have reserved on the device."""

@@ -30,6 +30,7 @@ from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
+from cgtool.recorder.addresses import Addresses
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
 from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
@@ -77,6 +78,7 @@ class Recorder(Subscriber[_Graph]):
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
+        self._addresses = Addresses(device, self.journal, patches)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
         self._replaying_class = replaying_class(device.graph_class)
@@ -138,6 +140,7 @@ class Recorder(Subscriber[_Graph]):
         self._captures.renew()
         self._notes.renew()
         self._events.renew()
+        self._addresses.renew()
         self._numbers = itertools.count()
         self._is_fork = True
         if self._breaks is not None:
@@ -149,6 +152,7 @@ class Recorder(Subscriber[_Graph]):
 
     def finish(self) -> None:
         """The process ends normally: whatever is freed from now on lived until its end."""
+        self._addresses.is_over = True
         self._captures.finish()
         if self._times is not None:
             with self.protected():
@@ -229,7 +233,12 @@ class Recorder(Subscriber[_Graph]):
     def captured(self, graph: _Graph, cuda_graph: Any) -> None:
         over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
-        self._captures.captured(_taken(graph), graph.pool, over_ns)
+        capture = _taken(graph)
+        with self.protected():
+            capture.memory = self._addresses.captured(
+                graph, capture.storages(), sys._getframe(1), self._pools
+            )
+        self._captures.captured(capture, graph.pool, over_ns)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -263,6 +272,7 @@ class Recorder(Subscriber[_Graph]):
             graphs,
             self._unseen,
             self._first_replay,
+            self._addresses,
             self.journal,
             self._notes,
             op_watch.load(),
@@ -270,6 +280,7 @@ class Recorder(Subscriber[_Graph]):
 
     def gone(self, graph: _Graph, end: str) -> None:
         graph.stop_stepping()
+        self._addresses.ended(graph)
         if self._finished:
             return
         if graph.handled is None:

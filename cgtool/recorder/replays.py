@@ -39,7 +39,7 @@ LOOKED_UP = LookedUp()
 class GraphReplays:
     """The replays of one graph."""
 
-    __slots__ = ("cells", "notes", "number", "places", "stepped")
+    __slots__ = ("cells", "memory", "notes", "number", "places", "stale", "stepped")
 
     cells: memoryview[int]
     """The four numbers of ``COUNTER`` in the journal."""
@@ -49,6 +49,10 @@ class GraphReplays:
         self.places: dict[tuple[SiteKey, ...], tuple[Chain, int]] = {}
         """How often each chain was seen, by its keys: to hash a code object takes its bytecode."""
         self.notes: GraphNotes = {}
+        self.memory: list[Memory] = []
+        """Outside its pool, that it uses."""
+        self.stale: list[Memory] = []
+        """What was given back of it since its last replay."""
         self.stepped: SteppedGraph | str | None = None
         """With ``--step``, once it was replayed: its nodes, or why it runs whole."""
 
@@ -64,6 +68,10 @@ class GraphReplays:
             stepped.close()
 
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.recorder.addresses import Addresses, Memory
+
 Graph = TypeVar("Graph", bound=GraphReplays)
 
 
@@ -72,6 +80,7 @@ def counted_replay(
     graphs: dict[int, Graph],
     unseen: Callable[[Any], Graph | None],
     is_first: Callable[[Graph, Any, int], None],
+    addresses: Addresses,
     journal: JournalWriter,
     note_counters: NoteCounters,
     native: Any = None,
@@ -79,7 +88,8 @@ def counted_replay(
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
-    return it. ``is_first`` is called after the first replay of each, with its host time.
+    return it. ``is_first`` is called after the first replay of each, with its host time;
+    ``addresses`` follows the memory that they use.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
     now_ns = clock.perf_counter_ns
@@ -93,10 +103,14 @@ def counted_replay(
     def looked_up(live: Graph, graph: Any, _now: int, spent_ns: int) -> None:
         if live.cells[0] == 1:
             is_first(live, graph, spent_ns)
+        addresses.look(live)
         # A captured backward is replayed on a thread of autograd's.
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 
     def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
+        if notes.LOOK in noted:
+            with journal.protected():
+                addresses.replayed(live, now, sys._getframe(outwards))
         if values := take_noted():
             note_counters.add(live.number, live.notes, values, now, spent_ns)
 

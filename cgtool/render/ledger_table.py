@@ -8,6 +8,7 @@ from typing import Any
 
 from cgtool.analysis.eager_breaks import EagerRow
 from cgtool.analysis.ledger_events import EventRow
+from cgtool.analysis.ledger_memory import MemoryRow
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
 from cgtool.analysis.pools import ProgramPoolRow
@@ -290,6 +291,7 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
+_OUTSIDE = "Memory outside the pools, which graphs use"
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
     Column("process", zero=False, optional=True, priority=2),
@@ -317,6 +319,44 @@ POOLS: Sequence[Column[ProgramPoolRow]] = (
 )
 
 
+ADDRESSES: Sequence[Column[MemoryRow]] = (
+    Column(
+        "memory",
+        "kind",
+        explanation="what leads to it when the graph was captured: parameter (also a buffer), "
+        "optimizer state, variable; unknown: no name",
+    ),
+    Column(
+        "name",
+        lambda row: row.names[0] if row.names else "",
+        wrap="cut",
+        optional=True,
+        priority=1,
+        explanation="the first of them",
+    ),
+    Column("storages", "count"),
+    Column("bytes"),
+    Column("graphs", explanation="that use some of it"),
+    Column("readers", priority=2, explanation="nodes of ops that read some of it"),
+    Column("writers", priority=2, zero=False, explanation="nodes of ops that write some of it"),
+    Column(
+        "given back",
+        lambda row: row.gone_at or "",
+        wrap="cut",
+        optional=True,
+        explanation="while a graph that uses it could be replayed",
+    ),
+    Column(
+        "replays since",
+        "stale_replays",
+        zero=False,
+        optional=True,
+        style=BAD,
+        explanation="of graphs that use it",
+    ),
+)
+
+
 def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     """The memory pools of a program's graphs."""
     screen = Screen(simulated=report.simulated, explain=explain)
@@ -333,6 +373,7 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     )
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
+    screen.table(_OUTSIDE, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen
 
@@ -414,6 +455,8 @@ def render(
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     screen.table("Events", EVENTS, report.events[: rows or None])
     _left_out(screen, len(report.events), rows, "event")
+    gone = [row for row in report.memory if row.gone_at is not None]
+    screen.table(_OUTSIDE, ADDRESSES, gone[: rows or None], name="addresses")
     if report.breaks is not None:
         title = "Outside graphs, from one replay to the next"
         screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")

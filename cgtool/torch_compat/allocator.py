@@ -22,9 +22,26 @@ def lists_memory() -> bool:
     return bool(torch.cuda.memory.get_allocator_backend() == "native")
 
 
+@functools.cache
+def _without_traces() -> dict[str, Any]:
+    """The argument that leaves out the traces of a program that records its memory (PyTorch 2.11),
+    which may be long."""
+    parameters = inspect.signature(torch.cuda.memory_snapshot).parameters
+    return {"include_traces": False} if "include_traces" in parameters else {}
+
+
 def memory_segments() -> list[dict[str, Any]]:
     """``torch.cuda.memory_snapshot()``; nothing where that raises."""
-    return list(torch.cuda.memory_snapshot()) if lists_memory() else []
+    return list(torch.cuda.memory_snapshot(**_without_traces())) if lists_memory() else []
+
+
+def addresses_of(pools: Container[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where the segments of these pools begin and end."""
+    return [
+        (segment["address"], segment["address"] + segment["total_size"])
+        for segment in memory_segments()
+        if tuple(segment["segment_pool_id"]) in pools
+    ]
 
 
 @functools.cache

@@ -23,6 +23,7 @@
 #include <structmember.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -80,6 +81,18 @@ struct Call {
   uint64_t next_sequence;                     // Of autograd, on this thread, before the op.
   std::optional<uint64_t> next_sequence_end;  // And after it; none if the op failed.
   int start = 0, end = 0;                     // Numbers of positions.
+  size_t first_use = 0, end_of_uses = 0;      // Of `uses_`.
+};
+
+// The memory of some tensors, which is not kept alive.
+struct Storage {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // No other one gets its address.
+  bool is_outside;  // The allocator's, and there before the first op that was seen to use it.
+};
+
+struct Use {
+  int storage;
+  bool is_written;
 };
 
 // What is the same for all logs.
@@ -147,6 +160,62 @@ class Log {
 
   bool launches(int op) const { return ops_[op].launches; }
 
+  // The storages that a call is given, or makes (`is_made`).
+  template <typename Values>
+  void use(Call* call, const Values& each, bool is_made) {
+    std::lock_guard lock(mutex_);
+    size_t first = uses_.size();
+    try {
+      each([&](const at::Tensor& tensor, bool is_written) { use(tensor, is_written, is_made); });
+    } catch (const std::exception&) {  // Of a tensor that answers for itself.
+    }
+    if (is_made) return;
+    call->first_use = first;
+    call->end_of_uses = uses_.size();
+  }
+
+  void use(const at::Tensor& tensor, bool is_written, bool is_made) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (tensor.device().type() != (guard_ == nullptr ? DeviceType::CPU : DeviceType::CUDA)) return;
+    auto [known, is_new] = storage_numbers_.try_emplace(
+        tensor.storage().unsafeGetStorageImpl(), static_cast<int>(storages_.size()));
+    if (is_new) {
+      auto& made = storages_.emplace_back(Storage{tensor.storage().getWeakStorageImpl(), false});
+      // What another library has allocated can outlive its storage.
+      auto deleter = c10::GetAllocator(tensor.device().type())->raw_deleter();
+      made.is_outside = !is_made && deleter != nullptr &&
+          tensor.storage().data_ptr().get_deleter() == deleter;
+    }
+    if (!is_made) uses_.push_back({known->second, is_written});
+  }
+
+  // By number, the addresses of the `StorageImpl` of storages outside that live.
+  std::vector<std::pair<int, uintptr_t>> outside() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<int, uintptr_t>> result;
+    for (size_t number = 0; number < storages_.size(); ++number) {
+      const Storage& known = storages_[number];
+      if (known.is_outside && !known.storage.expired()) {
+        auto address = reinterpret_cast<uintptr_t>(known.storage._unsafe_get_target());
+        result.emplace_back(static_cast<int>(number), address);
+      }
+    }
+    return result;
+  }
+
+  // By call: the storages that it uses, and whether it writes them.
+  std::vector<std::vector<std::pair<int, bool>>> uses() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::vector<std::pair<int, bool>>> result;
+    for (const Call& call : calls_) {
+      auto& of_call = result.emplace_back();
+      for (size_t at = call.first_use; at < call.end_of_uses; ++at) {
+        of_call.emplace_back(uses_[at].storage, uses_[at].is_written);
+      }
+    }
+    return result;
+  }
+
   int op_of(const c10::OperatorHandle& op) {
     auto [known, is_new] = op_numbers_.try_emplace(&op.schema(), ops_.size());
     if (is_new) {
@@ -195,6 +264,12 @@ class Log {
       PyObject* original, PyObject* const* args, size_t count, PyObject* names) {
     if (launch_ < 0) launch_ = op_named("");
     auto [call, stream] = begin(launch_);
+    size_t given = PyVectorcall_NARGS(count) + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    use(call, [&](auto&& add) {
+      for (size_t at = 0; at < given; ++at) {
+        if (THPVariable_Check(args[at])) add(THPVariable_Unpack(args[at]), false);
+      }
+    }, false);
     int start = note_released(stream);
     PyObject* result = PyObject_Vectorcall(original, args, count, names);
     py::error_scope error;  // What it raises, while the driver is asked.
@@ -413,6 +488,9 @@ class Log {
   // With the mutex, and never the GIL after it.
   std::mutex mutex_;
   std::deque<Call> calls_;
+  std::deque<Storage> storages_;
+  std::unordered_map<const c10::StorageImpl*, int> storage_numbers_;
+  std::vector<Use> uses_;
   std::vector<uint64_t> nodes_;
   std::vector<size_t> ends_{0};  // Number 0 is that of calls that launch nothing.
 };
@@ -438,6 +516,33 @@ class Watched {
     if (launches_) start_ = log_->note(stream_);
   }
 
+  // Before the call.
+  void given(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (!launches_) return;
+    const auto& arguments = op.schema().arguments();
+    log_->use(call_, [&](auto&& add) {
+      for (size_t at = 0; at < arguments.size(); ++at) {
+        const auto* alias = arguments[at].alias_info();
+        bool is_written = alias != nullptr && alias->isWrite();
+        const c10::IValue& value = torch::jit::peek(stack, at, arguments.size());
+        each_tensor(value, [&](const at::Tensor& tensor) { add(tensor, is_written); });
+      }
+    }, false);
+  }
+
+  void returned(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (launches_) {
+      size_t count = op.schema().returns().size();
+      log_->use(call_, [&](auto&& add) {
+        for (size_t at = 0; at < count; ++at) {
+          const c10::IValue& value = torch::jit::peek(stack, at, count);
+          each_tensor(value, [&](const at::Tensor& tensor) { add(tensor, true); });
+        }
+      }, true);
+    }
+    returned();
+  }
+
   void returned() { next_sequence_ = at::sequence_number::peek(); }
 
   ~Watched() {
@@ -446,6 +551,17 @@ class Watched {
   }
 
  private:
+  template <typename Add>
+  static void each_tensor(const c10::IValue& value, const Add& add) {
+    if (value.isTensor()) {
+      add(value.toTensor());
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) add(item.toTensor());
+      }
+    }
+  }
+
   std::shared_ptr<Log> log_;
   Call* call_ = nullptr;
   void* stream_ = nullptr;
@@ -480,8 +596,9 @@ void kernel(
     // op. The kernel for all ops cannot follow it: what it calls belongs to the op.
     c10::impl::ExcludeDispatchKeyGuard inside(watched_key);
     Watched watched([&op](Log& log) { return log.op_of(op); });
+    watched.given(op, *stack);
     op.redispatchBoxed(below, stack);
-    watched.returned();
+    watched.returned(op, *stack);
   }
 }
 
@@ -1124,6 +1241,8 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)
       .def("autograd_nodes", &Log::autograd_nodes)
+      .def("outside", &Log::outside)
+      .def("uses", &Log::uses)
       .def("positions", &Log::positions);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -29,15 +31,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from cgtool.devices.cuda import driver, nodes, recording
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader
+from cgtool.devices.cuda.recorded_device import StorageLife
 from cgtool.model.capture import Edge, Function
 from cgtool.model.journal import COUNTER
 from cgtool.observe import frames
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
+from cgtool.observe.ops import UNKNOWN, OpRecorder
 from cgtool.recorder import notes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import StorageRef
 
 STREAM = 7
 
@@ -291,6 +298,91 @@ def test_both_ways_make_the_same_record(native, position, unchanged, program):
         assert noted == expected
     assert len(in_cpp) == len(python)
     assert any(fact[-1] for fact in python)
+
+
+def known_storages():
+    """The tensors that are there before a program, by the address of their memory."""
+    tensors = [X]
+    for module in (MODEL, ENCODER, LSTM, CONVOLUTION):
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensors += tensor.data, *([] if tensor.grad is None else [tensor.grad])
+    return {tensor.data_ptr(): tensor for tensor in tensors}
+
+
+@pytest.mark.parametrize("program", [training, layers], ids=lambda each: each.__name__)
+def test_both_ways_know_the_memory_from_outside(native, position, unchanged, program):
+    """In Python by the arguments that `AccessLog` sees, of the same ops."""
+    unchanged()
+    program()
+    unchanged()
+    known = known_storages()
+    log = AccessLog()
+    recorder = OpRecorder({}, Annotations(), itertools.count().__next__, accesses=log)
+    with op_key.watch(recorder.observe):
+        program()
+    reads, writes = Counter(), Counter()
+    addresses = {log.number_of(tensor): address for address, tensor in known.items()}
+    for call in recorder.record.calls:
+        launches = call.name not in recording._LAUNCH_NOTHING
+        access = (launches and call.access) or UNKNOWN
+        reads += Counter(addresses[number] for number in access.reads if number in addresses)
+        writes += Counter(addresses[number] for number in access.writes if number in addresses)
+
+    unchanged()
+    recorder = recording._NativeRecorder(Chains(), native)
+    with recorded(recorder):
+        program()
+    outside = {number: StorageRef.by_key(key) for number, key in recorder.outside().items()}
+    assert {ref.address for ref in outside.values()} >= {*reads, *writes}
+    place = {number: ref.address for number, ref in outside.items() if ref.address in known}
+    seen_reads, seen_writes = Counter(), Counter()
+    for _, read, written in recorder.finish(int).uses:
+        seen_reads += Counter({place[number] for number in read if number in place})
+        seen_writes += Counter({place[number] for number in written if number in place})
+    assert seen_reads == reads
+    # Batch norm writes its statistics, which no schema says.
+    norm = CONVOLUTION[1]
+    statistics = {norm.running_mean.data_ptr(), norm.running_var.data_ptr()}
+    assert seen_writes == Counter({at: n for at, n in writes.items() if at not in statistics})
+
+
+def test_memory_of_temporaries_is_not_from_outside(native):
+    kept = torch.randn(4)
+    recorder = recording._NativeRecorder(Chains(), native)
+    with recorded(recorder):
+        result = (kept.sin() + 1).cos()
+        numpy = torch.from_numpy(np.ones(4)).cos()
+    outside = [StorageRef.by_key(key).address for key in recorder.outside().values()]
+    # NumPy's memory may outlive the storage.
+    assert outside == [kept.data_ptr()]
+    assert result.numel() == numpy.numel()
+
+
+def test_the_line_that_frees_memory():
+    seen = []
+    weight = torch.nn.Parameter(torch.randn(4))
+    lives = [StorageLife(StorageRef(weight), lambda *gone: seen.append(gone))]
+    weight.data = torch.zeros(4)
+    line = sys._getframe().f_lineno - 1
+    (how, chain, time_ns) = seen.pop()
+    assert (how, frames_of(chain)[0].line) == ("freed", line)
+    assert time.time_ns() - time_ns < 1e9
+
+    view = torch.randn(4, 4)[1:]
+    lives.append(StorageLife(StorageRef(view), lambda *gone: seen.append(gone)))
+    row = view[0]
+    del view
+    assert not seen
+    del row
+    assert len(seen) == 1
+
+    buffer = torch.randn(64)
+    lives.append(StorageLife(StorageRef(buffer), lambda *gone: seen.append(gone)))
+    lives[-1].look()
+    assert len(seen) == 1
+    buffer.untyped_storage().resize_(0)
+    lives[-1].look()
+    assert seen[-1][0] == "resized"
 
 
 def test_both_ways_know_the_op_that_ended_the_capture(native, position):
@@ -700,8 +792,16 @@ def test_replays_are_counted_alike(request, in_cpp):
 
     original = CudaGraph.replay
     counters = SimpleNamespace(add=lambda *values: noted.append(values))
+    addresses = SimpleNamespace(look=lambda _graph: None)
     CudaGraph.replay = counted_replay(
-        original, graphs, unseen, lambda *args: first.append(args), journal, counters, module
+        original,
+        graphs,
+        unseen,
+        lambda *args: first.append(args),
+        addresses,
+        journal,
+        counters,
+        module,
     )
     graph, unknown = CudaGraph(), CudaGraph()
     before = time.time_ns()

@@ -29,9 +29,12 @@ from cgtool.model.ledger import (
     Event,
     Ledger,
     LedgerGraph,
+    LedgerMemory,
+    MemoryUse,
     Process,
     ReplayPlace,
     Skip,
+    StaleReplay,
 )
 from cgtool.model.measurements import GraphTimes, Profile, Samples
 from cgtool.model.schema import Field, fields
@@ -132,7 +135,17 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 1,
                 0,
                 processes=(Process(2, 1, (), 0),),
-                graphs=(LedgerGraph(0, 0, "f", replayed_at=(ReplayPlace((), 1),)),),
+                graphs=(
+                    LedgerGraph(
+                        0,
+                        0,
+                        "f",
+                        replayed_at=(ReplayPlace((), 1),),
+                        memory=(MemoryUse(0, (0,), ()),),
+                        stale=(StaleReplay(0, 1, 1, (0,)),),
+                    ),
+                ),
+                memory=(LedgerMemory(0, 1, 1),),
                 events=(Event(0, "ready", 1, (0,)),),
                 skips=(Skip(0, "mutated inputs"),),
                 breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),

@@ -69,6 +69,9 @@ class Watch:
     def read(self) -> Callable[[Any], Contents]:
         return lambda _: ((), ())
 
+    def storages(self) -> tuple[()]:
+        return ()
+
     def stop(self) -> None: ...
 
 

@@ -6,15 +6,18 @@ The program waits for what is imported here. What a capture needs is imported be
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Container
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 
+from cgtool.model import clock
 from cgtool.model.capture import Environment, Function
 from cgtool.observe.frames import Chain
 from cgtool.observe.generated import GeneratedCode
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_watch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import MissingPrivateName, current_raw_stream, when_initialized
@@ -26,6 +29,24 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.steps import CudaSteppedGraph
     from cgtool.model.journal import JournalWriter, PoolSizes
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.storages import StorageRef
+
+
+class StorageLife:
+    """The memory of a storage that graphs use."""
+
+    def __init__(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> None:
+        self._ref, self._gone = ref, gone
+        self._freeing = ref.when_freed(self._freed)
+        if self._freeing is None:
+            self._freed()
+
+    def _freed(self) -> None:
+        self._gone("freed", chain_or_waiting(sys._getframe()), clock.time_ns())
+
+    def look(self) -> None:
+        if self._ref.is_emptied():
+            self._gone("resized", (), clock.time_ns())
 
 
 class CudaRecordedDevice:
@@ -86,6 +107,14 @@ class CudaRecordedDevice:
 
     def stream(self) -> int | None:
         return current_raw_stream(torch.cuda.current_device())
+
+    def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
+        return StorageLife(ref, gone)
+
+    def addresses_of(self, pools: Container[tuple[int, int]]) -> list[tuple[int, int]]:
+        from cgtool.torch_compat.allocator import addresses_of
+
+        return addresses_of(pools)
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         from cgtool.torch_compat.allocator import pool_sizes

@@ -109,9 +109,6 @@ class Device:
 
     def follow(self, *_arguments: Any) -> Any: ...
 
-    def addresses_of(self, _pools: Any) -> tuple[()]:
-        return ()
-
     def stop(self) -> None: ...
 
     def when_used(self, call: Callable[[], None]) -> None: ...
@@ -127,7 +124,7 @@ class Device:
     def functions(self) -> Any:
         return self._functions
 
-    def pool_sizes(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pools: Any) -> tuple[()]:
         return ()
 
     def reserved_bytes(self) -> None: ...

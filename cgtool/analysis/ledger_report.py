@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
+from cgtool.analysis.graph_memory import GraphMemoryRow, estimates, graph_memory
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
 from cgtool.analysis.ledger_events import EventRow, event_rows
 from cgtool.analysis.ledger_findings import (
@@ -127,6 +128,10 @@ class LedgerReport:
     """Host time between replays."""
     memory: tuple[MemoryRow, ...]
     """The memory outside their pools that graphs use."""
+    graph_memory: tuple[GraphMemoryRow, ...]
+    """In order of their capture."""
+    size_estimates: tuple[str, ...]
+    """What one more size would add, by line."""
     pools: tuple[ProgramPoolRow, ...]
     unread_pools: int
     """Pools whose memory was not read."""
@@ -154,6 +159,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
                 row = _row(capture, group.owner, line, [entry], findings, replaying)
                 size = sizes.get(-1 if entry.graph is None else entry.graph)
                 graphs.append((entry, replace(row, size=size)))
+    memory = graph_memory(capture, ledger)
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
     return LedgerReport(
         command=shlex.join(ledger.command),
@@ -171,6 +177,8 @@ def ledger_report(capture: Capture) -> LedgerReport:
         breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
         breaks_ns=sum(way.host_ns for way in ledger.breaks),
         memory=memory_rows(capture, ledger),
+        graph_memory=memory,
+        size_estimates=estimates(memory),
         pools=program_pools(capture, ledger),
         unread_pools=unread_pools(capture, ledger),
         findings=findings,

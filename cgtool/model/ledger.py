@@ -186,6 +186,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time that cgtool took to read the graph, which is not part of ``capture_ns``."""
     reserved_bytes: Bytes | None = None
     """Bytes that PyTorch's allocator reserved from the device during the capture."""
+    pool_bytes: Bytes | None = None
+    """Bytes that its pool had reserved when it was captured; None if that is not known."""
     overlaps: bool = False
     """Another capture of the process was in progress meanwhile: ``reserved_bytes`` has what both
     reserved."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,7 @@ from cgtool.torch_compat.private import storage_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
 
 _NAMING_NS = 2_000_000_000
@@ -49,6 +51,12 @@ class Memory:
         self.graphs: set[GraphReplays] = set()
         """Those that use it and can be replayed."""
         self.is_gone = False
+
+
+def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
+    """``segments``: their addresses and bytes, in order."""
+    before = bisect_right(segments, (address, sys.maxsize)) - 1
+    return before >= 0 and address < sum(segments[before])
 
 
 class Addresses:
@@ -76,16 +84,16 @@ class Addresses:
         graph: GraphReplays,
         storages: Sequence[StorageRef],
         frame: FrameType,
-        pools: Container[tuple[int, int]],
+        segments: Sequence[PoolSegment],
     ) -> list[int | None]:
         """A graph uses these storages; ``frame`` has captured it. Their numbers: None for memory in
-        one of ``pools``, those of graphs, which keep it."""
-        unknown = [ref for ref in storages if ref.key not in self._known]
-        kept = self._device.addresses_of(pools) if unknown else ()
+        ``segments``, those of the pools of graphs, which keep it."""
+        # The addresses of simulated segments are not those of memory.
+        kept = [] if self._device.simulated else sorted(each[3:5] for each in segments)
         new = [
             Memory(next(self._numbers), ref)
-            for ref in unknown
-            if not any(begin <= ref.address < end for begin, end in kept)
+            for ref in storages
+            if not (ref.key in self._known or _lies_in(kept, ref.address))
         ]
         names = dict(self._names({memory.ref.key for memory in new}, frame)) if new else {}
         for memory in new:

@@ -54,6 +54,7 @@ _BEGINS = 5_000_000_000
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
 
 
@@ -92,6 +93,8 @@ class Capture:
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
         """Reads the part of its contents that must be read before its end."""
+        self.segments: Sequence[PoolSegment] = ()
+        """Those of the pools of all graphs, after it."""
         self.memory: Sequence[int | None] = ()
         """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
@@ -422,6 +425,7 @@ class Captures:
             self._frames.frames_of(capture.captures),
             capture.overlaps,
             self._device.notes_ops_in_python(),
+            sum(each.bytes for each in capture.segments if each.pool == pool) or None,
         )
         self._journal.append(captured)
         with self._lock:

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import JournalWriter, PoolSizes
+from cgtool.model.journal import JournalWriter
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.frames import Chain
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
 
 
@@ -121,10 +122,7 @@ class RecordedDevice(Protocol):
     def stream(self) -> int | None:
         """The handle of the current stream."""
 
-    def addresses_of(self, pools: Container[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Where the memory of these pools begins and ends."""
-
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
         """Memory that these pools have reserved on the device."""
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], SteppedGraph]:

@@ -235,8 +235,9 @@ class Recorder(Subscriber[_Graph]):
         self._can_be_replayed(graph, cuda_graph)
         capture = _taken(graph)
         with self.protected():
+            capture.segments = self._device.pool_segments(self._pools)
             capture.memory = self._addresses.captured(
-                graph, capture.storages(), sys._getframe(1), self._pools
+                graph, capture.storages(), sys._getframe(1), capture.segments
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._new_executable(graph, cuda_graph)
@@ -335,7 +336,10 @@ class Recorder(Subscriber[_Graph]):
 
     def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
         if pools:
-            self.journal.append(Pools(clock.time_ns(), self._device.pool_sizes(pools)))
+            from cgtool.torch_compat.allocator import pool_sizes
+
+            sizes = pool_sizes(self._device.pool_segments(pools))
+            self.journal.append(Pools(clock.time_ns(), sizes))
 
 
 def _with_note(beginning: Beginning) -> Beginning:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cgtool.analysis.eager_breaks import EagerRow
+from cgtool.analysis.graph_memory import GraphMemoryRow
 from cgtool.analysis.ledger_events import EventRow
 from cgtool.analysis.ledger_memory import MemoryRow
 from cgtool.analysis.ledger_notes import Note
@@ -357,6 +358,31 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
 )
 
 
+GRAPH_MEMORY: Sequence[Column[GraphMemoryRow]] = (
+    Column("graph", "number", explanation="its number for `cgtool dump --graph`"),
+    Column("line", priority=1),
+    Column(
+        "key",
+        wrap="cut",
+        optional=True,
+        explanation="its name, or a size in which it differs from others of the line",
+    ),
+    Column("pool"),
+    Column(
+        "pool grew",
+        "grown_bytes",
+        explanation="what its capture added to the memory that the pool has reserved",
+    ),
+    Column(
+        "driver",
+        "exec_bytes",
+        optional=True,
+        explanation="memory of the driver for the executable graph",
+    ),
+    Column("added", "total_bytes", explanation="to the pool and in the driver"),
+)
+
+
 def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     """The memory pools of a program's graphs."""
     screen = Screen(simulated=report.simulated, explain=explain)
@@ -373,6 +399,9 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     )
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
+    screen.table("Graphs, in order of capture", GRAPH_MEMORY, report.graph_memory, name="graphs")
+    for estimate in report.size_estimates:
+        screen.line(estimate, "dim")
     screen.table(_OUTSIDE, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen

@@ -77,6 +77,7 @@ class Watch:
 
 class Device:
     graph_class = Graph
+    simulated = False
     in_python = False
 
     def notes_ops_in_python(self) -> bool:
@@ -103,7 +104,7 @@ class Device:
     def stream(self) -> int | None:
         return None
 
-    def pool_sizes(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pools: Any) -> tuple[()]:
         return ()
 
     def time_replays(self, *_args: Any) -> None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
-    from cgtool.model.journal import JournalWriter, PoolSizes
+    from cgtool.model.journal import JournalWriter
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
 
 
@@ -111,15 +112,10 @@ class CudaRecordedDevice:
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
 
-    def addresses_of(self, pools: Container[tuple[int, int]]) -> list[tuple[int, int]]:
-        from cgtool.torch_compat.allocator import addresses_of
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+        from cgtool.torch_compat.allocator import pool_segments
 
-        return addresses_of(pools)
-
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-        from cgtool.torch_compat.allocator import pool_sizes
-
-        return pool_sizes(pools)
+        return pool_segments(pools)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], CudaSteppedGraph]:
         from cgtool.devices.cuda.steps import step_graphs

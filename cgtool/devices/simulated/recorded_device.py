@@ -20,7 +20,6 @@ from cgtool.devices.simulated.stepping import SimulatedStepper
 from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import PoolSizes
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain
@@ -29,7 +28,7 @@ from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import key_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key
-from cgtool.torch_compat.allocator import pool_sizes
+from cgtool.torch_compat.allocator import PoolSegment, pool_segments
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import no_torch_function
@@ -206,11 +205,8 @@ class SimulatedRecordedDevice:
     def stream(self) -> int | None:
         return None
 
-    def addresses_of(self, pools: Container[tuple[int, int]]) -> tuple[()]:
-        return ()
-
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-        return pool_sizes(pools)
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+        return pool_segments(pools)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], _SteppedGraph]:
         return _SteppedGraph

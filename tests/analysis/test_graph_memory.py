@@ -23,7 +23,7 @@ def test_sizes_on_a_line_are_estimated_exactly() -> None:
 
 
 def test_the_error_is_that_of_sizes_left_out() -> None:
-    # Without 2: from 1 to 4 by a third is 3, and it has 4. Without 4: from 2 to 8 by a third is 5.67.
+    # Without 2, a third of the way from 1 to 4: 3, and it has 4. Without 4, from 2 to 8: 5.67.
     (text,) = estimates(rows({1: 2, 2: 4, 4: 5, 8: 9}))
     assert text.endswith("off by 853 KiB in the median, 1.0 MiB at most")
 

@@ -245,6 +245,13 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: Byte = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
 
+    @property
+    def kind(self) -> str:
+        """``full``, ``programmatic``, or ``launch order``: after all blocks of the source began."""
+        if self.type == 0 and self.from_port == 0:
+            return "full"
+        return "launch order" if self.from_port == 2 else "programmatic"
+
 
 Contents = tuple[tuple[Node, ...], tuple[Edge, ...]]
 """A graph as it is read."""

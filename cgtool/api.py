@@ -20,13 +20,13 @@ import msgspec
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
-from cgtool.loaded_graph import (
-    SHOWN,
-    LoadedGraph,
-    NodeRow,
-    Rows,
-    node_row,
-)
+from cgtool.loaded_graph import SHOWN, node_row
+from cgtool.loaded_graph import EdgeRow as EdgeRow
+from cgtool.loaded_graph import LoadedGraph as LoadedGraph
+from cgtool.loaded_graph import NodeRow as NodeRow
+from cgtool.loaded_graph import Relation as Relation
+from cgtool.loaded_graph import Rows as Rows
+from cgtool.loaded_graph import Selection as Selection
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage

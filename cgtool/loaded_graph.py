@@ -7,7 +7,7 @@ pytest shows where an ``assert`` fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -34,8 +34,8 @@ __tracebackhide__ = True
 Row = TypeVar("Row", bound=msgspec.Struct)
 SHOWN = 20
 """Rows of a table in a notebook."""
-_LINE = 230
-"""Characters of a text that pytest shows whole, in one line."""
+_CUT, _LINE = 230, 215
+"""Characters of a text that pytest shows whole, and those that are filled with nodes."""
 _NAME = 40
 """Characters of a kernel's name there."""
 
@@ -204,7 +204,14 @@ class Selection(Rows[NodeRow]):
         CgtoolError for a field that does not exist."""
         terms = (*expressions, *(f"{name}={value}" for name, value in fields.items()))
         kept = self._graph.matching(terms)
-        places = [place for place in self._places if kept[place]]
+        return self._kept([kept[place] for place in self._places], *terms)
+
+    def where(self, holds: Callable[[NodeRow], bool], terms: str = "a function") -> Selection:
+        """The nodes for which a function returns true. ``terms``: its name in messages."""
+        return self._kept(list(map(holds, self)), terms)
+
+    def _kept(self, kept: Sequence[bool], *terms: str) -> Selection:
+        places = [place for place, keep in zip(self._places, kept, strict=True) if keep]
         return Selection(self._graph, places, ",".join(filter(None, (self._terms, *terms))))
 
     @overload
@@ -305,9 +312,10 @@ def _listed(head: str, items: Sequence[str]) -> str:
     for number, item in enumerate(items):
         longer = f"{text}{', ' if number else ': '}{item}"
         if len(longer) > _LINE and number:
-            return f"{text}, and {len(items) - number} more"
+            text = f"{text}, and {len(items) - number} more"
+            break
         text = longer
-    return text
+    return text if len(text) <= _CUT else f"{text[:_CUT]}..."
 
 
 class LoadedGraph:
@@ -372,7 +380,7 @@ class LoadedGraph:
         found = self._launched({"type": "memcpy", **fields})
         if host is None:
             return found
-        return found(f"type{'=' if host else '!='}{_HOST}")
+        return found.where(lambda row: (row.name in _HOST_COPIES) is host, f"host={host}")
 
     def memsets(self, **fields: str | int) -> Selection:
         """The memsets."""
@@ -439,8 +447,7 @@ class LoadedGraph:
         return _listed(f"no node{selection._with}; the graph has", list(map(visible, names)))
 
 
-_HOST = "htod|dtoh|htoh"
-"""Kinds of copies from or to the host."""
+_HOST_COPIES = ("memcpy htod", "memcpy dtoh", "memcpy htoh")
 
 
 def node_row(graph: Graph, node: Node, describer: NodeDescriber) -> NodeRow:

@@ -150,7 +150,9 @@ def test_rows_of_nodes():
     (graph,) = capture.graphs
     assert len(graph.nodes) == len(capture.nodes) == 55
     assert capture.graph("step") is graph
-    with pytest.raises(KeyError, match="0 graphs named 'forward': 'step'"):
+    with pytest.raises(
+        KeyError, match="0 graphs with name='forward'; there are:\n  'step', 55 nodes"
+    ):
         capture.graph("forward")
     assert repr(capture.nodes[10:12]) == "<2 nodes>"
     backward = [row for row in capture.nodes if row.forward_line is not None]

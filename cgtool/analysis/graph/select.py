@@ -15,9 +15,9 @@ from cgtool.model.failure import usage
 
 GRAMMAR = """FIELD=PATTERN or FIELD!=PATTERN. PATTERN may contain * ? [abc], and | between
 alternatives. Separate several with commas, or repeat the option; a node must match all of them.
-Fields: module (a module and everything in it), op (aten::add.Tensor or add), type (kernel, memset,
-memcpy or its kind: htod, ...), kernel (short, demangled or mangled name), file, line (model.py:42
-or model.py:40-60, anywhere in the call chain), stream, phase, graph, annotation, node (12 or 3-7).
+Fields: module (a module and everything in it), op (aten::add.Tensor or add), type (kernel, memcpy,
+memset, ...), kernel (short, demangled or mangled name), file, line (model.py:42 or
+model.py:40-60, anywhere in the call chain), stream, phase, graph, annotation, node (12 or 3-7).
 Examples: 'module=layers.0.*,type=kernel', 'op=mm|addmm'."""
 
 _TERM = re.compile(r"\s*([A-Za-z_]+)\s*(!?=)\s*(.*?)\s*", re.DOTALL)
@@ -26,7 +26,7 @@ _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?")
 
 FIELDS: dict[str, Callable[[Node], Hashable]] = {
     **dict.fromkeys(("module", "op", "file", "line", "annotation"), lambda node: node.origin),
-    "type": lambda node: (node.type, node.copy and node.copy.kind),
+    "type": lambda node: node.type,
     "kernel": lambda node: None if node.kernel is None else node.kernel.function,
     "stream": lambda node: node.stream,
     "node": lambda node: node.id,
@@ -167,7 +167,7 @@ def _texts(capture: Capture, graph: Graph, places: Places, field: str, node: Nod
             op = places.of(node).op
             return () if op is None else (op, op.partition(".")[0], short_op(op))
         case "type":
-            return (node.type,) if node.copy is None else (node.type, node.copy.kind)
+            return (node.type,)
         case "kernel":
             if node.kernel is None:
                 return ()

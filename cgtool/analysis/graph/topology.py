@@ -69,7 +69,7 @@ def _label(describer: NodeDescriber, node: Node) -> str:
     bodies = [topology(describer, body) for body in node.body]
     inside = (
         f"\n  body {number}" + "".join(f"\n    {line}" for line in body.split("\n"))
-        for number, body in enumerate(bodies)
+        for number, body in enumerate(bodies, 1)
     )
     return " ".join(words) + "".join(inside)
 

@@ -360,7 +360,8 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A stream that took part in a capture. The first is the capturing stream."""
+    """A stream that took part in a capture. The first is the capturing stream. Of a program, these
+    are the streams of a graph by their number in it: two graphs may mean different ones."""
 
     handle: Address
     name: str

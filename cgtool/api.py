@@ -20,7 +20,7 @@ import msgspec
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
-from cgtool.loaded_graph import SHOWN, node_row
+from cgtool.loaded_graph import SHOWN, node_row, visible_lines
 from cgtool.loaded_graph import EdgeRow as EdgeRow
 from cgtool.loaded_graph import LoadedGraph as LoadedGraph
 from cgtool.loaded_graph import NodeRow as NodeRow
@@ -75,25 +75,24 @@ class LoadedCapture:
         return tuple(graphs)
 
     def graph(
-        self,
-        name: str | None = None,
-        *,
-        line: str | None = None,
-        owner: str | None = None,
-        key: str | None = None,
-        number: int | None = None,
-        **notes: float,
+        self, name: str | None = None, *, line: str | None = None, **facts: str | float
     ) -> LoadedGraph:
         """The graph of this name: ``forward``. Of a recorded program also by the ``line`` that
-        captured it or called what did (``engine.py:88``), its ``owner`` and ``key`` as in the
-        ledger, its ``number`` in its process, and what the program noted: ``batch=8``. Raises
-        KeyError with the candidates if none or several match, CgtoolError for a bad line."""
-        from cgtool.analysis.graph_choice import Choice
+        captured it, or called what did (``engine.py:88``), by its ``owner`` and ``key`` in the
+        ledger, its ``number`` in its process, and numbers that the program noted: ``batch=8``.
+        Raises KeyError with the candidates if none or several match, CgtoolError for a bad line."""
+        from cgtool.analysis.graph_choice import chosen, listed
 
-        choice = Choice(self.capture, name, line, owner, key, number, notes)
-        if len(choice.found) != 1:
-            raise GraphNotFoundError(choice.problem)
-        return self.graphs[choice.found[0]]
+        given = facts if name is None else {"name": name, **facts}
+        found, every = chosen(self.capture, line, given)
+        if len(found) == 1 and (index := found[0].graph) is not None:
+            return self.graphs[index]
+        shown = given if line is None else {"line": line, **given}
+        terms = ", ".join(f"{term}={value!r}" for term, value in shown.items())
+        head = f"{count_text(len(found), 'graph')}{' with ' if terms else ''}{terms}"
+        there = ":" if found else "; there are:" if every else "; there is none"
+        text = f"{head}{there}{listed(self.capture, found or every)}"
+        raise GraphNotFoundError(visible_lines(text))
 
     @cached_property
     def nodes(self) -> Rows[NodeRow]:

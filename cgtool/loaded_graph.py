@@ -7,7 +7,7 @@ pytest shows where an ``assert`` fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -193,10 +193,12 @@ class Relation:
 class Selection(Rows[NodeRow]):
     """Some nodes of a graph; false if there are none."""
 
-    def __init__(self, graph: LoadedGraph, places: Sequence[int], terms: str = "") -> None:
-        """``places``: as of ``Reach``. ``terms``: how they were selected."""
-        super().__init__([graph.rows[place] for place in places], NodeRow, "node")
-        self._graph, self._places, self._terms = graph, places, terms
+    def __init__(self, graph: LoadedGraph, rows: Sequence[NodeRow], terms: str = "") -> None:
+        """``terms``: how they were selected."""
+        super().__init__(rows, NodeRow, "node")
+        self._graph, self._terms = graph, terms
+        self._ids = [row.id for row in rows]
+        self._with = f" with {terms}" if terms else ""
 
     def __call__(self, *expressions: str, **fields: str | int) -> Selection:
         """The nodes that match all of these, which are terms of ``cgtool dump --select``:
@@ -204,15 +206,12 @@ class Selection(Rows[NodeRow]):
         CgtoolError for a field that does not exist."""
         terms = (*expressions, *(f"{name}={value}" for name, value in fields.items()))
         kept = self._graph.matching(terms)
-        return self._kept([kept[place] for place in self._places], *terms)
+        return self.where(lambda row: kept[row.id], ",".join(terms))
 
     def where(self, holds: Callable[[NodeRow], bool], terms: str = "a function") -> Selection:
-        """The nodes for which a function returns true. ``terms``: its name in messages."""
-        return self._kept(list(map(holds, self)), terms)
-
-    def _kept(self, kept: Sequence[bool], *terms: str) -> Selection:
-        places = [place for place, keep in zip(self._places, kept, strict=True) if keep]
-        return Selection(self._graph, places, ",".join(filter(None, (self._terms, *terms))))
+        """The nodes for which a function returns true. ``terms`` is its name in messages."""
+        terms = ",".join(filter(None, (self._terms, terms)))
+        return Selection(self._graph, list(filter(holds, self)), terms)
 
     @overload
     def __getitem__(self, at: int) -> NodeRow: ...
@@ -220,14 +219,14 @@ class Selection(Rows[NodeRow]):
     def __getitem__(self, at: slice) -> Selection: ...
     def __getitem__(self, at: int | slice) -> NodeRow | Selection:
         if isinstance(at, slice):
-            return Selection(self._graph, self._places[at], self._terms)
+            return Selection(self._graph, self._rows[at], self._terms)
         return self._rows[at]
 
     def __repr__(self) -> str:
         if not self._terms:
             return super().__repr__()
         head = f"{count_text(len(self), 'node')}{self._with}"
-        return f"<{_listed(head, list(map(self._graph.text, self._places)))}>"
+        return f"<{_listed(head, list(map(self._graph.text, self._ids)))}>"
 
     @property
     def count(self) -> int:  # type: ignore[override]
@@ -239,51 +238,49 @@ class Selection(Rows[NodeRow]):
         """The streams that they were captured on, as far as that is known: ``capture stream``,
         ``stream 1``."""
         known = {row.stream for row in self if row.stream is not None}
-        return tuple(self._graph.stream_name(each) for each in sorted(known))
+        return tuple(map(self._graph.stream_name, sorted(known)))
 
     def before(self, other: Selection, *, every: bool = False) -> Relation:
         """Whether each node of ``other`` runs after at least one of these, by a path of edges; with
         ``every``, after all of these. False if there are none here or there."""
-        return self._ordered("before", self, other, every)
+        return self._ordered("before", other, every)
 
     def after(self, other: Selection, *, every: bool = False) -> Relation:
         """Whether each of these runs after at least one node of ``other``, or after all."""
-        return self._ordered("after", other, self, every)
+        return other._ordered("after", self, every)
 
-    def _ordered(self, name: str, earlier: Selection, later: Selection, every: bool) -> Relation:
-        answers = self._graph.reach.waits(later._places, earlier._places, every=every)
-        from_ = f"no path from {'every' if every else 'any'} node{earlier._with} to "
-        return later._relation(name, earlier, answers, from_)
+    def _ordered(self, name: str, later: Selection, every: bool) -> Relation:
+        answers = self._graph.reach.waits(later._ids, self._ids, every=every)
+        problem = f"no path from {'every' if every else 'any'} node{self._with} to "
+        return later._relation(name, self, answers, problem)
 
     def parallel_to(self, other: Selection) -> Relation:
         """Whether each of these can run at the same time as at least one node of ``other``: there
         is no path from one to the other. False if there are none here or there."""
-        answers = self._graph.reach.may_overlap(self._places, other._places)
-        return self._relation(
-            "parallel", other, answers, f"a path between every node{other._with} and "
-        )
+        answers = self._graph.reach.may_overlap(self._ids, other._ids)
+        problem = f"a path between every node{other._with} and "
+        return self._relation("parallel", other, answers, problem)
 
     def in_sequence(self) -> Relation:
-        """Whether they run one after the other: none can run at the same time as another."""
-        gaps = self._graph.reach.gaps(self._places)
+        """Whether no two of them can run at the same time."""
+        gaps = self._graph.reach.gaps(self._ids)
+        if not gaps:
+            return self._relation("in sequence", self, [True] * len(self), "")
         pairs = [" and ".join(map(self._graph.text, pair)) for pair in gaps]
-        problem = "" if self else self._graph.absent(self)
-        if gaps:
-            problem = f"no path between {count_text(len(gaps), 'pair')} of nodes{self._with}"
+        problem = f"no path between {count_text(len(gaps), 'pair')} of nodes{self._with}"
         return Relation("in sequence", problem, pairs)
 
     def on_stream(self, stream: str | int) -> Relation:
         """Whether all were captured on this stream: its name or number."""
         kept = self._graph.matching((f"stream={stream}",))
-        answers = [kept[place] for place in self._places]
-        return self._relation(f"on stream {stream}", self, answers, "")
+        return self._relation(f"on stream {stream}", self, [kept[at] for at in self._ids], "")
 
     def edges_to(self, other: Selection) -> Rows[EdgeRow]:
         """The edges that lead from one of these straight to a node of ``other``."""
-        rows, sources, targets = self._graph.rows, set(self._places), set(other._places)
+        sources, targets = ({row.id: row for row in nodes} for nodes in (self, other))
         edges = [
-            EdgeRow(rows[edge.source], rows[edge.target], edge.kind)
-            for edge in self._graph.reach.edges
+            EdgeRow(sources[edge.source], targets[edge.target], edge.kind)
+            for edge in self._graph.graph.edges
             if edge.source in sources and edge.target in targets
         ]
         return Rows(edges, EdgeRow, "edge")
@@ -292,18 +289,19 @@ class Selection(Rows[NodeRow]):
         self, name: str, other: Selection, answers: Sequence[bool], problem: str
     ) -> Relation:
         """``answers``: of each of these nodes. ``problem``: what those have that say no."""
-        for selection in (self, other):
-            if not selection:
-                return Relation(name, self._graph.absent(selection))
-        failed = [place for place, answer in zip(self._places, answers, strict=True) if not answer]
+        for empty in (each for each in (self, other) if not each):
+            names = list(dict.fromkeys(visible(row.name) for row in self._graph.nodes))
+            return Relation(name, _listed(f"no node{empty._with}; the graph has", names))
+        failed = [node for node, answer in zip(self._ids, answers, strict=True) if not answer]
         if not failed:
             return Relation(name)
         problem += f"{len(failed)} of {count_text(len(self), 'node')}{self._with}"
         return Relation(name, problem, list(map(self._graph.text, failed)))
 
-    @property
-    def _with(self) -> str:
-        return f" with {self._terms}" if self._terms else ""
+
+def visible_lines(text: str) -> str:
+    """Text of several lines without other control characters."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def _listed(head: str, items: Sequence[str]) -> str:
@@ -322,114 +320,87 @@ class LoadedGraph:
     """One graph of a capture."""
 
     def __init__(
-        self,
-        capture: Capture,
-        index: int,
-        nodes: Sequence[NodeRow],
-        all_graphs: Sequence[LoadedGraph],
+        self, capture: Capture, index: int, rows: Sequence[NodeRow], graphs: Sequence[LoadedGraph]
     ) -> None:
-        """``nodes``: its own. ``all_graphs``: of the capture, by index, when it is used."""
-        self._capture, self._index, self._own, self._all = capture, index, nodes, all_graphs
-        self._graph = capture.graphs[index]
-        self.name = self._graph.name
-
-    @cached_property
-    def nodes(self) -> Selection:
-        """Its own nodes, by id. Called, those that match: ``nodes(module="layers.0")``."""
-        return Selection(self, range(len(self._own)))
+        """``rows``: its nodes. ``graphs``: all of the capture, by the time that it is used."""
+        self._capture, self._index, self._graphs = capture, index, graphs
+        self.graph = capture.graphs[index]
+        """Everything in the file: ``cgtool.model.capture.Graph``."""
+        self.name = self.graph.name
+        self.nodes = Selection(self, rows)
+        """All its nodes, by id. Called, those that match: ``nodes(module="layers.0", stream=1)``.
+        """
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
         """Pairs of node ids: the second node waits for the first."""
-        return tuple((edge.source, edge.target) for edge in self._graph.edges)
+        return tuple((edge.source, edge.target) for edge in self.graph.edges)
 
     @property
     def nodes_ns(self) -> int | None:
         """GPU time of all nodes, one replay; None if it was not measured."""
         return total_of(row.duration_ns for row in self.nodes)
 
+    @cached_property
+    def reach(self) -> Reach:
+        """Its paths of edges."""
+        return Reach(self.graph)
+
     @property
     def depth(self) -> int:
-        """Nodes on the longest path, without empty ones; a body counts behind its node."""
+        """Nodes on the longest path, without empty ones."""
         return self.reach.depth
 
     @property
     def bodies(self) -> tuple[LoadedGraph, ...]:
         """The graphs inside its child and conditional nodes, in order."""
-        return tuple(self._all[body] for node in self._graph.nodes for body in node.body)
-
-    def topology(self) -> str:
-        """Text that is equal for graphs that do the same, in whatever order their nodes were
-        created: docs/api.md."""
-        text = topology(NodeDescriber(self._capture), self._index)
-        return "\n".join(map(visible, text.split("\n")))
-
-    # --- selections: of its nodes and those of its bodies
+        return tuple(self._graphs[body] for node in self.graph.nodes for body in node.body)
 
     def kernels(self, pattern: str = "*", **fields: str | int) -> Selection:
         """The kernels with this name: short, demangled or mangled."""
         named = {"type": "kernel"} if pattern == "*" else {"kernel": pattern}
-        return self._launched(named | fields)
+        return self.nodes(**named, **fields)
 
     def ops(self, pattern: str = "*", **fields: str | int) -> Selection:
         """The nodes that ops with this name launched: ``mm``, ``aten::add.Tensor``."""
-        return self._everything(op=pattern, **fields)
+        return self.nodes(op=pattern, **fields)
 
     def copies(self, *, host: bool | None = None, **fields: str | int) -> Selection:
         """The copies; with ``host``, those from or to the host, or only the others."""
-        found = self._launched({"type": "memcpy", **fields})
+        copies = self.nodes(type="memcpy", **fields)
         if host is None:
-            return found
-        return found.where(lambda row: (row.name in _HOST_COPIES) is host, f"host={host}")
+            return copies
+        return copies.where(lambda row: (row.name in _HOST_COPIES) is host, f"host={host}")
 
     def memsets(self, **fields: str | int) -> Selection:
         """The memsets."""
-        return self._launched({"type": "memset", **fields})
+        return self.nodes(type="memset", **fields)
 
-    def _launched(self, fields: Mapping[str, str | int]) -> Selection:
-        """Raises CgtoolError for a simulated capture: that it has none would prove nothing."""
-        if self._capture.environment.simulated:
+    def topology(self) -> str:
+        """Text that is equal for graphs that do the same, in whatever order their nodes were
+        created: docs/api.md."""
+        return visible_lines(topology(NodeDescriber(self._capture), self._index))
+
+    def matching(self, terms: Sequence[str]) -> list[bool]:
+        """By id, whether a node matches. Raises CgtoolError, for kernels, copies and memsets of a
+        simulated capture too: that it has none would prove nothing."""
+        selection = parse(terms, where="")
+        launches = {each for term in selection if term.field == "type" for each in term.patterns}
+        launches |= {"kernel" for term in selection if term.field == "kernel"}
+        if self._capture.environment.simulated and launches & {"kernel", "memcpy", "memset"}:
             raise machine(
                 "the nodes of the simulated device are ops: it has no kernels, copies or memsets",
                 fix="ops(...) selects ops on every device",
             )
-        return self._everything(**fields)
-
-    @property
-    def _everything(self) -> Selection:
-        return Selection(self, range(len(self.rows)))
-
-    def __repr__(self) -> str:
-        edges = count_text(len(self._graph.edges), "edge")
-        return f"<graph {self.name}: {count_text(len(self._own), 'node')}, {edges}>"
-
-    # --- for selections; nodes are known by their place, as of ``Reach``
-
-    @cached_property
-    def reach(self) -> Reach:
-        """The paths of edges."""
-        return Reach(self._capture, self._index)
-
-    @cached_property
-    def rows(self) -> Sequence[NodeRow]:
-        """All nodes by place."""
-        if not any(node.body for node in self._graph.nodes):
-            return self._own
-        return [row for index in self.reach.graphs for row in self._all[index]._own]
-
-    def matching(self, terms: Sequence[str]) -> list[bool]:
-        """By place, whether a node matches. Raises CgtoolError."""
-        capture, parsed = self._capture, parse(terms, where="")
-        graphs = self.reach.graphs
-        return [each for at in graphs for each in selected(capture, capture.graphs[at], parsed)]
+        return selected(self._capture, self.graph, selection)
 
     def stream_name(self, stream: int) -> str:
-        """``stream 1``."""
+        """``stream 1``, by its number."""
         return self._capture.streams[stream].name
 
-    def text(self, place: int) -> str:
-        """One node in a few words: its number, op or type, kernel, line and stream."""
-        row = self.rows[place]
+    def text(self, node: int) -> str:
+        """A node in a few words: its number, op or type, kernel, line and stream."""
+        row = self.nodes[node]
         words = [str(row.id), row.op or row.type]
         if row.type != "op" and row.name != row.type:
             words.append(row.name if len(row.name) <= _NAME else f"{row.name[:_NAME]}...")
@@ -437,14 +408,11 @@ class LoadedGraph:
             words.append(f"{Path(row.file).name}:{row.line}")
         if row.stream is not None and len(self._capture.streams) > 1:
             words.append(f"on {self.stream_name(row.stream)}")
-        if row.graph != self.name:
-            words.append(f"in {row.graph}")
         return visible(" ".join(words))
 
-    def absent(self, selection: Selection) -> str:
-        """Why a selection without nodes proves nothing."""
-        names = dict.fromkeys(row.name for row in self.rows)
-        return _listed(f"no node{selection._with}; the graph has", list(map(visible, names)))
+    def __repr__(self) -> str:
+        edges = count_text(len(self.graph.edges), "edge")
+        return f"<graph {self.name}: {count_text(len(self.nodes), 'node')}, {edges}>"
 
 
 _HOST_COPIES = ("memcpy htod", "memcpy dtoh", "memcpy htoh")

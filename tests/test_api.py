@@ -151,7 +151,7 @@ def test_rows_of_nodes():
     assert len(graph.nodes) == len(capture.nodes) == 55
     assert capture.graph("step") is graph
     with pytest.raises(
-        KeyError, match="0 graphs with name='forward'; there are:\n  'step', 55 nodes"
+        KeyError, match="0 graphs with name='forward'; there are:\n  name='step', 55 nodes"
     ):
         capture.graph("forward")
     assert repr(capture.nodes[10:12]) == "<2 nodes>"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 import cgtool
 from cgtool.api import LoadedCapture, LoadedGraph
 from cgtool.model.capture import Copy, Edge, Fill, Graph, KernelLaunch, Node
+from cgtool.model.ledger import COMPILE, UNSEEN
 from tests import builders
 from tests.analysis.test_topology import bodies, capture_of
 from tests.strategies import captures
@@ -87,15 +88,11 @@ def test_nothing_holds_without_nodes():
         assert "no node with kernel=nix; the graph has: " in repr(relation)
 
 
-def test_bodies_are_selected_from_and_ordered():
+def test_bodies_are_graphs_of_their_own():
     outer, *inner = loaded(capture_of(*bodies())).graphs
     assert list(outer.bodies) == inner
-    assert (outer.nodes.count, outer.kernels().count, outer.depth) == (4, 6, 5)
-    inside = outer.kernels("*").where(lambda node: node.graph != "g")
-    assert outer.kernels("c")[:1].after(inside, every=True)
-    assert "in g/node 1" in repr(inside)
-    assert outer.nodes("type=kernel")[:1].before(inside)
-    assert outer.kernels("b")[:1].parallel_to(inside)
+    assert (outer.kernels().count, outer.depth) == (3, 3)
+    assert [body.kernels().count for body in outer.bodies] == [2, 1]
 
 
 def test_all_nodes_are_in_the_text_and_some_in_the_line():
@@ -123,9 +120,30 @@ def test_a_simulated_capture_has_no_kernels_to_assert_on():
             select()
 
 
-def test_graphs_of_a_program_before_the_recording_are_named():
+def test_a_graph_of_a_program_is_chosen_by_what_the_ledger_knows():
+    serving = builders.serving()
+    engine, *_, late = serving.ledger.graphs
+    late = replace(late, owner=UNSEEN, failure=None, frames=())
+    noted = replace(engine, key="batch 8, layers 2")
+    ledger = replace(serving.ledger, graphs=(noted, *serving.ledger.graphs[1:], late))
+    run = loaded(replace(serving, ledger=ledger))
+    for facts in ({"number": 0}, {"rows": 17}, {"batch": 8}, {"layers": 2, "rows": 5}):
+        assert run.graph(line="model.py:13", **facts) is run.graphs[0]
+    assert run.graph(owner=COMPILE, key="0/1 inference") is run.graphs[6]
+    with pytest.raises(KeyError, match="2 graphs with key='0/0 inference':") as raised:
+        run.graph(key="0/0 inference")
+    assert str(raised.value).count("\n") == 2
+    with pytest.raises(KeyError, match="0 graphs with batch=16; there are:") as raised:
+        run.graph(batch=16)
+    *_, failed, unseen = str(raised.value).split("\n")
+    assert "number=9, AcceleratorError: CUDA error: " in failed
+    assert unseen == "  owner='unknown', number=9, captured before the recording"
+    assert "rows=5 or 17, padded_rows=32, 7 nodes, captured at model.py:13" in str(raised.value)
+
+
+def test_the_candidates_are_named():
     capture = cgtool.load(SAMPLES / "mlp.cgt")
-    with pytest.raises(KeyError, match="2 graphs:\n  'forward', 12 nodes\n  'backward', 13 nodes"):
+    with pytest.raises(KeyError, match="2 graphs:\n  name='forward', 12 nodes\n  name='b"):
         capture.graph()
     with pytest.raises(KeyError, match=r"0 graphs with line='mlp\.py:3', batch=8; "):
         capture.graph(line="mlp.py:3", batch=8)

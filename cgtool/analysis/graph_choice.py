@@ -2,112 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.graph.select import in_lines
 from cgtool.analysis.units import count_text
-from cgtool.model.capture import Capture, Frame
+from cgtool.model.capture import Capture
 from cgtool.model.ledger import UNSEEN, LedgerGraph
 
+Fact = str | float
 _LISTED = 20
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The graphs that match all that is given. Raises CgtoolError for a line that is not
-    FILE:LINE."""
+class Candidate(NamedTuple):
+    """A graph, or a capture of a run without nodes."""
 
-    capture: Capture
-    name: str | None = None
-    line: str | None = None
-    owner: str | None = None
-    key: str | None = None
-    number: int | None = None
-    notes: Mapping[str, float] = field(default_factory=dict)
+    graph: int | None
+    """Its index."""
+    entry: LedgerGraph | None
+    facts: Mapping[str, list[Fact]]
+    """What it can be chosen by, without its line."""
 
-    @cached_property
-    def found(self) -> list[int]:
-        """Indices of the graphs whose nodes are known."""
-        entries = self._entries
-        return [
-            index
-            for index, graph in enumerate(self.capture.graphs)
-            if self.name in (None, graph.name) and self._matches(entries.get(index))
-        ]
 
-    @property
-    def problem(self) -> str:
-        """Why there is not one, with the candidates."""
-        given = {each: getattr(self, each) for each in ("name", "line", "owner", "key", "number")}
-        given.update(self.notes)
-        words = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-        found = count_text(len(self.found), "graph")
-        lines = list(self._candidates())
-        if len(lines) > _LISTED:
-            lines[_LISTED:] = [f"and {len(lines) - _LISTED} more"]
-        head = f"{found} with {', '.join(words)}" if words else found
-        return "\n  ".join((f"{head}{':' if self.found else '; there are:'}", *lines))
+def candidates(capture: Capture) -> list[Candidate]:
+    """All graphs, and the captures without nodes."""
+    entries = () if capture.ledger is None else capture.ledger.graphs
+    of_graph = {entry.graph: entry for entry in entries}
+    known = [(index, of_graph.get(index)) for index in range(len(capture.graphs))]
+    return [
+        Candidate(index, entry, _facts(capture, index, entry))
+        for index, entry in (*known, *((None, each) for each in entries if each.graph is None))
+    ]
 
-    def _candidates(self) -> Iterator[str]:
-        for index in self.found or range(len(self.capture.graphs)):
-            words = [repr(self.capture.graphs[index].name)]
-            words.append(count_text(len(self.capture.graphs[index].nodes), "node"))
-            if (entry := self._entries.get(index)) is not None:
-                words += self._facts(entry)
-            yield ", ".join(words)
-        ledger = self.capture.ledger
-        for entry in () if ledger is None or self.found else ledger.graphs:
-            if entry.graph is None:
-                why = entry.failure or "its nodes were not recorded"
-                if entry.owner == UNSEEN:
-                    why = "captured before the recording began"
-                yield ", ".join((f"graph without nodes: {why}", *self._facts(entry)))
 
-    @cached_property
-    def _entries(self) -> dict[int, LedgerGraph]:
-        ledger = self.capture.ledger
-        entries = () if ledger is None else ledger.graphs
-        return {entry.graph: entry for entry in entries if entry.graph is not None}
+def _facts(capture: Capture, index: int | None, entry: LedgerGraph | None) -> dict[str, list[Fact]]:
+    facts: dict[str, list[Fact]] = defaultdict(list)
+    if index is not None:
+        facts["name"] = [capture.graphs[index].name]
+    if entry is not None:
+        facts |= {"owner": [entry.owner], "number": [entry.number]}
+        facts |= {"key": [entry.key]} if entry.key else {}
+        for noted in entry.notes:
+            for name, value in zip(noted.names, noted.values, strict=True):
+                facts[name] += [] if value in facts[name] else [value]
+    return facts
 
-    def _matches(self, entry: LedgerGraph | None) -> bool:
-        wanted = (self.line, self.owner, self.key, self.number)
-        if entry is None:
-            return not self.notes and all(each is None for each in wanted)
-        return (
-            (self.line is None or any(map(in_lines(self.line), self._frames(entry))))
-            and (self.owner is None or _is_like(entry.owner, self.owner))
-            and (self.key is None or _is_like(entry.key, self.key))
-            and self.number in (None, entry.number)
-            and all(_noted(entry, *note) for note in self.notes.items())
+
+def chosen(
+    capture: Capture, line: str | None, facts: Mapping[str, Fact]
+) -> tuple[list[Candidate], list[Candidate]]:
+    """The graphs with these facts that the line captured, or called what did; and all candidates.
+    Raises CgtoolError for a line that is not FILE:LINE."""
+    every = candidates(capture)
+    is_there = None if line is None else in_lines(line)
+
+    def is_meant(each: Candidate) -> bool:
+        frames = () if each.entry is None else each.entry.frames
+        # What was noted before a capture is its key.
+        noted = each.entry.key.split(", ") if each.entry else ()
+        return (is_there is None or any(is_there(capture.frames[at]) for at in frames)) and all(
+            value in each.facts.get(name, ()) or f"{name} {value}" in noted
+            for name, value in facts.items()
         )
 
-    def _facts(self, entry: LedgerGraph) -> Iterator[str]:
-        frames = list(self._frames(entry))
-        yield f"captured{f' at {file_line(frames[0])}' if frames else ''} by {entry.owner}"
-        if entry.key:
-            yield f"key {entry.key!r}"
-        noted = {
-            f"{name}={value:g}"
-            for each in entry.notes
-            for name, value in zip(each.names, each.values, strict=True)
-        }
-        if noted:
-            yield f"replayed with {' '.join(sorted(noted))}"
-
-    def _frames(self, entry: LedgerGraph) -> Iterator[Frame]:
-        return (self.capture.frames[frame] for frame in entry.frames)
+    return [each for each in every if each.graph is not None and is_meant(each)], every
 
 
-def _is_like(text: str, pattern: str) -> bool:
-    return text == pattern or fnmatchcase(text, pattern)
+def listed(capture: Capture, which: list[Candidate]) -> str:
+    """A line for each of them."""
+    lines = [_text(capture, each) for each in which]
+    if len(lines) > _LISTED:
+        lines[_LISTED:] = [f"and {len(lines) - _LISTED} more"]
+    return "".join(f"\n  {line}" for line in lines)
 
 
-def _noted(entry: LedgerGraph, name: str, value: float) -> bool:
-    """Before its capture, or before any of its replays."""
-    return f"{name} {value}" in entry.key.split(", ") or any(
-        (name, value) in zip(each.names, each.values, strict=True) for each in entry.notes
-    )
+def _text(capture: Capture, each: Candidate) -> str:
+    words = []
+    for name, values in each.facts.items():
+        shown = (f"{value:g}" if isinstance(value, float) else repr(value) for value in values)
+        words.append(f"{name}={' or '.join(shown)}")
+    entry = each.entry
+    if each.graph is not None:
+        words.append(count_text(len(capture.graphs[each.graph].nodes), "node"))
+    elif entry is not None:
+        is_old = entry.owner == UNSEEN
+        words.append(
+            "captured before the recording" if is_old else entry.failure or "without nodes"
+        )
+    if entry is not None and entry.frames:
+        words.append(f"captured at {file_line(capture.frames[entry.frames[0]])}")
+    return ", ".join(words)

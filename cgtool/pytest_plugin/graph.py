@@ -27,7 +27,7 @@ from cgtool.analysis.reports import (
 )
 from cgtool.api import GraphNotFoundError, LoadedCapture
 from cgtool.findings import codes, page
-from cgtool.loaded_graph import LoadedGraph, Selection
+from cgtool.loaded_graph import LoadedGraph
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_MACHINE, EXIT_OK, CgtoolError, machine, usage
@@ -142,12 +142,8 @@ class _TestedGraph(LoadedGraph):
 
     @translated
     def matching(self, terms: Sequence[str]) -> list[bool]:
-        return super().matching(terms)
-
-    @translated
-    def _launched(self, fields: Mapping[str, str | int]) -> Selection:
         try:
-            return super()._launched(fields)
+            return super().matching(terms)
         except CgtoolError as error:
             if error.failure.exit_code == EXIT_MACHINE:
                 pytest.skip(failure_text(error.failure))
@@ -161,10 +157,12 @@ class TestedCapture(LoadedCapture):
     _graph_type = _TestedGraph
 
     @translated
-    def graph(self, name: str | None = None, **facts: Any) -> LoadedGraph:
+    def graph(
+        self, name: str | None = None, *, line: str | None = None, **facts: str | float
+    ) -> LoadedGraph:
         """As of ``LoadedCapture.graph``. Raises AssertionError with the candidates."""
         try:
-            return super().graph(name, **facts)
+            return super().graph(name, line=line, **facts)
         except GraphNotFoundError as error:
             raise Unexpected(str(error)) from None
 
@@ -180,9 +178,6 @@ class RecordedRun(TestedCapture):
         if name in ("path", "capture"):
             raise pytest.fail.Exception("the graphs are known when the block has ended")
         raise AttributeError(f"a recorded run has no attribute {name!r}")
-
-    def __repr__(self) -> str:
-        return super().__repr__() if "capture" in vars(self) else "<recording in progress>"
 
 
 class Graph:

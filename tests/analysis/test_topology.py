@@ -178,22 +178,12 @@ def test_bodies_are_part_of_their_node():
     assert len({text(*bodies(*names)) for names in (("ab", "c"), ("ba", "c"), ("ab", "b"))}) == 3
 
 
-def test_what_waits_for_a_node_waits_for_its_bodies():
-    reach = Reach(capture_of(*bodies()), 0)
-    # Places: a, conditional, c, b; then the nodes of the bodies.
-    assert reach.graphs == [0, 1, 2]
-    assert reach.depth == 5
-    assert reach.waits([4, 5, 6, 2], [0], every=False) == [True] * 4
-    assert reach.waits([2], [4, 5, 6], every=True) == [True]
-    assert reach.may_overlap([4, 3, 2], [3]) == [True, False, True]
-
-
 @given(dags(10), st.data())
 def test_the_order_is_that_of_the_paths(graph, data):
     some = st.lists(st.integers(0, max(len(graph.nodes) - 1, 0)), unique=True)
     first, second = (data.draw(some) if graph.nodes else [] for _ in range(2))
     closure = networkx.transitive_closure(as_networkx(graph))
-    reach = Reach(capture_of(graph), 0)
+    reach = Reach(graph)
     path = closure.has_edge
     assert reach.waits(second, first, every=False) == [
         any(path(a, b) for a in first) for b in second
@@ -225,7 +215,7 @@ def test_a_large_graph_takes_less_than_seconds(edges):
     capture = capture_of(kernels("a" * 10_000, edges))
     began = time.process_time()
     topology(NodeDescriber(capture), 0)
-    reach, every = Reach(capture, 0), range(10_000)
+    reach, every = Reach(capture.graphs[0]), range(10_000)
     reach.waits(every[::2], every[1::2], every=True)
     reach.may_overlap(every[::2], every[1::2])
     reach.gaps(every)

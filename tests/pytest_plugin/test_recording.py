@@ -179,9 +179,9 @@ def test_another_device(cudagraph):
     result = run(pytester)
     result.assert_outcomes(failed=7)
     candidates = [
-        f"E*'Engine.decode float32[[]{batch},64]', 6 nodes, captured at model.py:25 by "
-        f"Engine.decode, replayed with batch={batch}"
-        for batch in (8, 16)
+        f"E*name='Engine.decode float32[[]{batch},64]', owner='Engine.decode', number={number}, "
+        f"batch={batch}, 6 nodes, captured at model.py:25"
+        for number, batch in enumerate((8, 16))
     ]
     result.stdout.fnmatch_lines(
         [

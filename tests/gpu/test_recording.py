@@ -60,7 +60,6 @@ def test_kernels_and_streams(captured):
     assert graph.copies().count == graph.copies(host=True).count == 1
     assert not graph.copies(host=False)
     assert graph.copies().after(graph.kernels(), every=True)
-    assert {edge.kind for edge in graph.nodes.edges_to(graph.nodes)} == {"full"}
 
 def test_topology(captured):
     first, second, larger = (captured(step_of(size)).topology() for size in (64, 64, 256))

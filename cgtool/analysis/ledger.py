@@ -33,6 +33,7 @@ from cgtool.model.capture import (
     Node,
     Origin,
     Pool,
+    Stream,
 )
 from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
@@ -502,6 +503,7 @@ def merge(
         frames=tuple(tables.frames),
         origins=tuple(tables.origins),
         functions=tuple(tables.functions),
+        streams=tuple(_streams(graphs)),
         memory=Memory(
             pools=tuple(Pool(id, f"pool {number}") for number, (_, id) in enumerate(tables.pools)),
             exact=False,
@@ -540,6 +542,13 @@ _OfMemory = TypeVar("_OfMemory", MemoryUse, StaleReplay)
 def _at(entry: _OfMemory, places: Mapping[int, int]) -> _OfMemory:
     """The entry with the place of its memory in the ledger, by the number of its process."""
     return msgspec.structs.replace(entry, memory=places[entry.memory])
+
+
+def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:
+    """By their number in a graph: those of two graphs need not be the same streams."""
+    known = (node.stream for graph in graphs for node in graph.nodes)
+    for number in range(1 + max((each for each in known if each is not None), default=-1)):
+        yield Stream(number, f"stream {number}" if number else "capture stream")
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

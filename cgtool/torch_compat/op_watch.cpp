@@ -249,6 +249,7 @@ class Log {
     std::lock_guard lock(mutex_);
     nodes_.insert(nodes_.end(), nodes, nodes + count);
     ends_.push_back(nodes_.size());
+    noted_.push_back(reinterpret_cast<uintptr_t>(stream));
     return static_cast<int>(ends_.size()) - 1;
   }
 
@@ -318,6 +319,12 @@ class Log {
 
   // The thread that is recorded, and the next sequence number there when the log began.
   std::pair<unsigned long, uint64_t> home() const { return {home_, next_sequence_}; }
+
+  // The handle of the stream of each position.
+  std::vector<uintptr_t> streams() {
+    std::lock_guard lock(mutex_);
+    return noted_;
+  }
 
   std::vector<std::vector<uint64_t>> positions() {
     std::lock_guard lock(mutex_);
@@ -493,6 +500,7 @@ class Log {
   std::vector<Use> uses_;
   std::vector<uint64_t> nodes_;
   std::vector<size_t> ends_{0};  // Number 0 is that of calls that launch nothing.
+  std::vector<uintptr_t> noted_{0};  // The handle of the stream of each position.
 };
 
 DispatchKey watched_key;
@@ -1243,7 +1251,8 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("autograd_nodes", &Log::autograd_nodes)
       .def("outside", &Log::outside)
       .def("uses", &Log::uses)
-      .def("positions", &Log::positions);
+      .def("positions", &Log::positions)
+      .def("streams", &Log::streams);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
   module.def("watched_launch", &watched_launch);

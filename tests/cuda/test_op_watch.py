@@ -121,6 +121,7 @@ def facts_of(recorder):
                 call.autograd_node,
                 forward and forward.index,
                 call.thread == threading.get_ident(),
+                recorder.positions.streams[end],
                 counts[end] - counts[start],
             )
         )

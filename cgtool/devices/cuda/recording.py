@@ -93,6 +93,8 @@ class _Positions:
         self._device = torch.cuda.current_device()
         self.seen: list[Position] = [()]
         """Number 0 is that of calls that launch nothing."""
+        self.streams = [0]
+        """The handle of the stream, for each."""
 
     @cached_property
     def _query(self) -> Callable[[int], Position]:
@@ -100,7 +102,9 @@ class _Positions:
 
     def note(self) -> int:
         """Note the position of the current stream; its number among those noted."""
-        self.seen.append(self._query(current_raw_stream(self._device)))
+        stream = current_raw_stream(self._device)
+        self.seen.append(self._query(stream))
+        self.streams.append(stream)
         return len(self.seen) - 1
 
     def counts(self, handles: Sequence[int]) -> list[int]:
@@ -254,6 +258,7 @@ class _NativeRecorder:
         """See ``_Recorder.finish``."""
         result = _Recorder(self._chains)
         result.positions.seen = list(map(tuple, self._log.positions()))
+        result.positions.streams = self._log.streams()
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
@@ -512,23 +517,30 @@ class _Watch:
                 self._nodes_that_read[number] |= dict.fromkeys(nodes)
             for number in writes:
                 self._nodes_that_write[number] |= dict.fromkeys(nodes)
+        numbers = {self._stream: 0}
+
+        def stream_at(position: int) -> int:
+            """The number of its stream in this graph."""
+            return numbers.setdefault(recorder.positions.streams[position], len(numbers))
+
         for kernel in recorder.kernels:
             give_way()
             start, end = (counts[position] for position in kernel.launches)
             if start < end:
                 origin = self._generated(kernel.site, None, kernel.chain)
-                origins[start:end] = [(origin, None, None)] * (end - start)
+                origins[start:end] = [(origin, None, stream_at(kernel.launches[1]))] * (end - start)
         for call in recorder.record.calls:
             give_way()
             start, end = call.launches
             start, end = counts[start], counts[end]
             if start < end:
+                stream = stream_at(call.launches[1])
                 site = recorder.generated.get(call.index)
                 if site is not None:
                     origin = self._generated(site, call.name, call.chain or self._chain)
                 else:
                     origin = self._table.add(call, recorder.record)
-                origins[start:end] = [(origin, call.index, None)] * (end - start)
+                origins[start:end] = [(origin, call.index, stream)] * (end - start)
         return origins
 
     def _generated(self, site: Site | None, op: str | None, chain: Sequence[Site]) -> int:

@@ -36,13 +36,16 @@ from cgtool.model.capture import (
 from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     NOT_WRITTEN,
+    Allocated,
     Began,
     Between,
     Captured,
     Capturing,
     Command,
+    Compiled,
     Counters,
     Finished,
+    FollowsAllocations,
     GraphEnded,
     GraphRead,
     Happened,
@@ -63,6 +66,8 @@ from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
     UNSEEN,
+    Compile,
+    DeviceAllocation,
     Diagnosis,
     EagerBreak,
     Event,
@@ -129,6 +134,9 @@ class _ProcessLedger:
     """Their graphs are those of this process, by number."""
     skips: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
+    compiles: list[Compile] = field(default_factory=list)
+    allocations: list[DeviceAllocation] = field(default_factory=list)
+    follows_allocations: bool = False
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
@@ -213,6 +221,30 @@ class _ProcessLedger:
                             self._since(record.time_ns),
                             self.tables.frame_indices(record.frames),
                             record.replays,
+                        )
+                    )
+                case Compiled():
+                    self.compiles.append(
+                        Compile(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.duration_ns,
+                            record.compiler,
+                            record.name,
+                            record.because,
+                            self.tables.frame_indices(record.frames),
+                        )
+                    )
+                case FollowsAllocations():
+                    self.follows_allocations = True
+                case Allocated():
+                    self.allocations.append(
+                        DeviceAllocation(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.bytes,
+                            record.device,
+                            self.tables.frame_indices(record.frames),
                         )
                     )
                 case Finished() if self.process is not None:
@@ -486,6 +518,10 @@ def merge(
                     key=lambda event: event.time_ns,
                 )
             ),
+            compiles=tuple(each for process in processes for each in process.compiles),
+            allocations=tuple(each for process in processes for each in process.allocations),
+            followed_allocations=bool(processes)
+            and all(each.follows_allocations for each in processes),
             watched_ops=any(each.between is not None for each in processes),
             breaks=tuple(breaks),
             pools=tuple(pool for each in processes for pool in each.pools.values()),

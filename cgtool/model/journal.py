@@ -253,6 +253,31 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
     """Replays of the process so far."""
 
 
+class Compiled(msgspec.Struct, tag="compiled", array_like=True):
+    """A function or a kernel was compiled."""
+
+    time_ns: int
+    """When that began."""
+    duration_ns: int
+    compiler: str
+    name: str
+    because: str | None
+    frames: tuple[Frame, ...]
+
+
+class FollowsAllocations(msgspec.Struct, tag="follows-allocations", array_like=True):
+    """Memory that is reserved on the device is noted."""
+
+
+class Allocated(msgspec.Struct, tag="allocated", array_like=True):
+    """PyTorch's allocator has reserved a segment of memory on the device (``cudaMalloc``)."""
+
+    time_ns: int
+    bytes: int
+    device: int
+    frames: tuple[Frame, ...]
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
@@ -279,6 +304,9 @@ Record = (
     | Skipped
     | Lost
     | Happened
+    | Compiled
+    | FollowsAllocations
+    | Allocated
     | Finished
 )
 

@@ -3,12 +3,12 @@ implement them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import JournalWriter, PoolSizes
+from cgtool.model.journal import Allocated, JournalWriter, PoolSizes
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
@@ -100,6 +100,10 @@ class RecordedDevice(Protocol):
 
     def stream(self) -> int | None:
         """The handle of the current stream."""
+
+    def new_allocations(self) -> Sequence[Allocated] | None:
+        """Memory that PyTorch's allocator has reserved on the device since the last call; None if
+        that is not followed. Any thread may call it, also during a capture."""
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         """Memory that these pools have reserved on the device."""

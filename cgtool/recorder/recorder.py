@@ -72,8 +72,15 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        self._events = Events(device, self.journal)
         self._captures = Captures(
-            device, self.journal, patches, self.refused_before, self.not_followed, self.expected
+            device,
+            self.journal,
+            patches,
+            self.refused_before,
+            self.not_followed,
+            self.expected,
+            self._events.compiled,
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
@@ -85,7 +92,6 @@ class Recorder(Subscriber[_Graph]):
         )
         for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
             patches.wrap(os, name, self._leave)
-        self._events = Events(self.journal)
         patches.callback(notes.listen, None)
         notes.listen(self._events.add)
         for adapter in ADAPTERS:
@@ -155,6 +161,7 @@ class Recorder(Subscriber[_Graph]):
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
+        self._events.note_allocations()
         self.journal.append(Finished(clock.time_ns()))
         self._finished = True
 
@@ -230,6 +237,7 @@ class Recorder(Subscriber[_Graph]):
         over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
         self._captures.captured(_taken(graph), graph.pool, over_ns)
+        self._events.note_allocations()
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -284,6 +292,7 @@ class Recorder(Subscriber[_Graph]):
         """Python ends without its exit handlers, or another program takes its place."""
         with self.protected():
             self._captures.finish()
+            self._events.note_allocations()
         # Another thread may hang in the allocator, and this one wants to end the process anyway.
         if not frames_of_other_threads():
             with self.protected():

@@ -6,7 +6,7 @@ The program waits for what is imported here. What a capture needs is imported be
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
-    from cgtool.model.journal import JournalWriter, PoolSizes
+    from cgtool.model.journal import Allocated, JournalWriter, PoolSizes
     from cgtool.observe.origins import OriginTable
 
 
@@ -86,6 +86,9 @@ class CudaRecordedDevice:
 
     def stream(self) -> int | None:
         return current_raw_stream(torch.cuda.current_device())
+
+    def new_allocations(self) -> Sequence[Allocated] | None:
+        return None
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         from cgtool.torch_compat.allocator import pool_sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -12,11 +13,12 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.devices.simulated.stepping import SimulatedStepper
+from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import PoolSizes
+from cgtool.model.journal import Allocated, PoolSizes
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Chain
+from cgtool.observe.frames import Chain, chain_of, frames_of
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
 from cgtool.torch_compat import op_key
@@ -92,7 +94,9 @@ class SimulatedRecordedDevice:
 
     def __init__(self, patches: Patches, because: str) -> None:
         self._because = because
+        self._allocations: list[Allocated] = []
         device = ScriptDevice()
+        device.reserved = self._allocated
         device.graph_class = type(
             "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
         )
@@ -128,6 +132,14 @@ class SimulatedRecordedDevice:
 
     def stream(self) -> int | None:
         return None
+
+    def new_allocations(self) -> list[Allocated]:
+        new, self._allocations = self._allocations, []
+        return new
+
+    def _allocated(self, size: int) -> None:
+        frames = frames_of(chain_of(sys._getframe(1)))
+        self._allocations.append(Allocated(clock.time_ns(), size, 0, frames))
 
     def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
         return pool_sizes(pools)

@@ -55,6 +55,7 @@ from cgtool.model.journal import (
     NodeFailed,
     Noted,
     Pools,
+    Ready,
     Replayed,
     Skipped,
     Stepped,
@@ -65,6 +66,7 @@ from cgtool.model.journal import (
 from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
+    READY,
     UNSEEN,
     Compile,
     DeviceAllocation,
@@ -424,10 +426,12 @@ def merge(
     status: int | None,
     created: str,
     moments: Moments | None = None,
+    ready: Ready | None = None,
 ) -> Capture:
     """The journals of a command's processes as one capture.
 
     ``lost``: why some processes left none. ``moments``: of their replays, if they were followed.
+    ``ready``: when the output of the program has matched ``--ready-output``.
     """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
@@ -514,7 +518,10 @@ def merge(
             ),
             events=tuple(
                 sorted(
-                    (event for process in processes for event in process.events),
+                    (
+                        *(event for process in processes for event in process.events),
+                        *_ready(ready, command, len(processes)),
+                    ),
                     key=lambda event: event.time_ns,
                 )
             ),
@@ -530,6 +537,13 @@ def merge(
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
+
+
+def _ready(ready: Ready | None, command: Command, processes: int) -> Iterator[Event]:
+    if ready is not None and processes:
+        time_ns = max(ready.time_ns - command.started_ns, 0)
+        process = 0 if processes == 1 else None
+        yield Event(process, READY, time_ns, replays=ready.replays, output=ready.output)
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

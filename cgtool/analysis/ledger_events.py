@@ -136,6 +136,7 @@ class EventRow:
     name: str | None
     """None: the end of the process, or of what is known of it."""
     line: str
+    """Or the line of the program's output that it was found by."""
     captures: int
     """Captures that began, failed ones included."""
     replays: int | None
@@ -181,7 +182,7 @@ def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[Eve
             process if len(ledger.processes) > 1 else None,
             event.time_ns if event else end_ns,
             event.name if event else None,
-            file_line(place_of(frames)),
+            file_line(place_of(frames)) or (event.output if event else ""),
             captures=len(captures[at]),
             replays=None if before is None or after is None else max(after - before, 0),
             compiles=len(compiles[at]),

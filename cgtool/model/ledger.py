@@ -32,6 +32,9 @@ RESET = "reset"
 UNSEEN = "unknown"
 """The owner of graphs whose capture was not seen."""
 
+READY = "ready"
+"""The event that ``cgtool run --ready-after`` and ``--ready-output`` mark."""
+
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Python process of the program that imported PyTorch."""

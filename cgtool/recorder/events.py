@@ -3,13 +3,16 @@ them: compilations, and memory reserved from the device."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 
 from cgtool.model import clock
 from cgtool.model.journal import Compiled, FollowsAllocations, Happened, JournalWriter
+from cgtool.model.ledger import READY
 from cgtool.observe.frames import frames_of
 from cgtool.observe.waiting import chain_or_waiting
+from cgtool.recorder import notes
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.torch_compat.inductor import CompiledFunction
 
@@ -23,6 +26,7 @@ class Events:
     def __init__(self, device: RecordedDevice, journal: JournalWriter) -> None:
         self._device = device
         self._journal = journal
+        self._ready_after: int | None = None
         self.renew()
 
     def renew(self) -> None:
@@ -31,6 +35,20 @@ class Events:
         self._events = self._compiles = 0
         if self._device.new_allocations() is not None:
             self._journal.append(FollowsAllocations())
+        self._replays = itertools.count(1)
+        if self._ready_after is not None:
+            notes.pending[notes.EVERY_REPLAY] = {}
+
+    def mark_ready(self, after: int) -> None:
+        """Mark the event ``ready`` after so many replays of the process."""
+        self._ready_after = after
+        notes.pending[notes.EVERY_REPLAY] = {}
+
+    def replayed(self) -> None:
+        """A graph was replayed, and ``ready`` is not marked yet."""
+        if next(self._replays) == self._ready_after:
+            notes.pending.pop(notes.EVERY_REPLAY, None)
+            self.add(READY)
 
     def add(self, name: str) -> None:
         """The program marks this moment."""

@@ -10,6 +10,8 @@ from cgtool.model.program import PADDED
 
 pending: dict[int, dict[str, float]] = {}
 """By thread: what was noted since its last replay. Empty where nothing is recorded."""
+EVERY_REPLAY = -1
+"""A key of ``pending`` that belongs to no thread: while it is there, every replay is looked at."""
 _record_event: Callable[[str], None] | None = None
 """None where nothing is recorded."""
 

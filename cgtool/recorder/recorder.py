@@ -97,6 +97,10 @@ class Recorder(Subscriber[_Graph]):
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
 
+    def mark_ready(self, after: int) -> None:
+        """Mark the event ``ready`` after so many replays."""
+        self._events.mark_ready(after)
+
     def time_replays(self) -> None:
         """Note how long the GPU takes for replays."""
         journal, owner = self.journal, self._device.graph_class
@@ -273,6 +277,7 @@ class Recorder(Subscriber[_Graph]):
             self._first_replay,
             self.journal,
             self._notes,
+            self._events.replayed,
             op_watch.load(),
         )
 

@@ -74,12 +74,14 @@ def counted_replay(
     is_first: Callable[[Graph, Any, int], None],
     journal: JournalWriter,
     note_counters: NoteCounters,
+    replayed: Callable[[], None] = lambda: None,
     native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
-    return it. ``is_first`` is called after the first replay of each, with its host time.
+    return it. ``is_first`` is called after the first replay of each, with its host time;
+    ``replayed`` after each replay, while ``EVERY_REPLAY`` is pending.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
     now_ns = clock.perf_counter_ns
@@ -97,7 +99,10 @@ def counted_replay(
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 
     def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
-        if values := take_noted():
+        is_every = notes.EVERY_REPLAY in noted
+        if is_every:
+            replayed()
+        if len(noted) > is_every and (values := take_noted()):
             note_counters.add(live.number, live.notes, values, now, spent_ns)
 
     if native is not None:

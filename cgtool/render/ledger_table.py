@@ -232,9 +232,10 @@ EVENTS: Sequence[Column[EventRow]] = (
         "event",
         lambda row: "(end)" if row.name is None else row.name,
         wrap="cut",
-        explanation="a name passed to `cgtool.event`; (end): of the process",
+        explanation="a name passed to `cgtool.event`, or `ready` of `--ready-after` and "
+        "`--ready-output`; (end): of the process",
     ),
-    Column("line", priority=2),
+    Column("line", wrap="cut", priority=2),
     Column("replays", explanation="this and the next: since the event before, in the process"),
     Column("captures", explanation="failed ones included"),
     Column(

@@ -184,6 +184,7 @@ def test_the_event_of_a_process_counts_for_those_that_it_starts(folder: Path) ->
     code, text = gate(folder, "--max-captures-after", "ready=0", file="changed.cgt")
     assert code == 1
     assert "1 over" in text
+    assert "captures-after.ready is not about 1 process without the event ready" in text
 
 
 def test_a_capture_of_an_entry_has_no_events(tmp_path: Path) -> None:

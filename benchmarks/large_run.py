@@ -121,6 +121,9 @@ class Device:
     def notes_ops_in_python(self) -> bool:
         return False
 
+    def new_allocations(self) -> Any:
+        return None
+
     def functions(self) -> Any:
         return self._functions
 

@@ -38,13 +38,16 @@ from cgtool.model.capture import (
 from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     NOT_WRITTEN,
+    Allocated,
     Began,
     Between,
     Captured,
     Capturing,
     Command,
+    Compiled,
     Counters,
     Finished,
+    FollowsAllocations,
     GraphEnded,
     GraphRead,
     Happened,
@@ -56,6 +59,7 @@ from cgtool.model.journal import (
     NodeFailed,
     Noted,
     Pools,
+    Ready,
     Replayed,
     ReplayedStale,
     Skipped,
@@ -67,7 +71,10 @@ from cgtool.model.journal import (
 from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
+    READY,
     UNSEEN,
+    Compile,
+    DeviceAllocation,
     Diagnosis,
     EagerBreak,
     Event,
@@ -137,6 +144,9 @@ class _ProcessLedger:
     """Their graphs are those of this process, by number."""
     skips: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
+    compiles: list[Compile] = field(default_factory=list)
+    allocations: list[DeviceAllocation] = field(default_factory=list)
+    follows_allocations: bool = False
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     memory: dict[int, LedgerMemory] = field(default_factory=dict)
     """By the number that the process gave it, as in the graphs."""
@@ -242,6 +252,30 @@ class _ProcessLedger:
                             self._since(record.time_ns),
                             self.tables.frame_indices(record.frames),
                             record.replays,
+                        )
+                    )
+                case Compiled():
+                    self.compiles.append(
+                        Compile(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.duration_ns,
+                            record.compiler,
+                            record.name,
+                            record.because,
+                            self.tables.frame_indices(record.frames),
+                        )
+                    )
+                case FollowsAllocations():
+                    self.follows_allocations = True
+                case Allocated():
+                    self.allocations.append(
+                        DeviceAllocation(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.bytes,
+                            record.device,
+                            self.tables.frame_indices(record.frames),
                         )
                     )
                 case Finished() if self.process is not None:
@@ -422,10 +456,12 @@ def merge(
     status: int | None,
     created: str,
     moments: Moments | None = None,
+    ready: Ready | None = None,
 ) -> Capture:
     """The journals of a command's processes as one capture.
 
     ``lost``: why some processes left none. ``moments``: of their replays, if they were followed.
+    ``ready``: when the output of the program has matched ``--ready-output``.
     """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
@@ -521,10 +557,17 @@ def merge(
             ),
             events=tuple(
                 sorted(
-                    (event for process in processes for event in process.events),
+                    (
+                        *(event for process in processes for event in process.events),
+                        *_ready(ready, command, len(processes)),
+                    ),
                     key=lambda event: event.time_ns,
                 )
             ),
+            compiles=tuple(each for process in processes for each in process.compiles),
+            allocations=tuple(each for process in processes for each in process.allocations),
+            followed_allocations=bool(processes)
+            and all(each.follows_allocations for each in processes),
             watched_ops=any(each.between is not None for each in processes),
             breaks=tuple(breaks),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
@@ -549,6 +592,13 @@ def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:
     known = (node.stream for graph in graphs for node in graph.nodes)
     for number in range(1 + max((each for each in known if each is not None), default=-1)):
         yield Stream(number, f"stream {number}" if number else "capture stream")
+
+
+def _ready(ready: Ready | None, command: Command, processes: int) -> Iterator[Event]:
+    if ready is not None and processes:
+        time_ns = max(ready.time_ns - command.started_ns, 0)
+        process = 0 if processes == 1 else None
+        yield Event(process, READY, time_ns, replays=ready.replays, output=ready.output)
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

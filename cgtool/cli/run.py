@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import sys
@@ -32,8 +33,9 @@ from cgtool.model.journal import (
     process_files,
     read_journals,
     read_lost,
+    read_ready,
 )
-from cgtool.model.ledger import Ledger
+from cgtool.model.ledger import Event, Ledger
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
@@ -82,6 +84,20 @@ def run(
             "--step", help="Run each replay node by node, and name the node that fails on a GPU."
         ),
     ] = False,
+    ready_after: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Mark the event `ready` at the N-th replay of a process."
+        ),
+    ] = None,
+    ready_output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Mark the event `ready` when the program prints a line that matches this regular "
+            "expression.",
+        ),
+    ] = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
     rows: Annotated[
         int,
@@ -102,8 +118,9 @@ def run(
     folder = Path(program[0])
     unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
     if is_saved or unfinished is not None:
-        given = {"--device": device, "--times": times, "--eager-breaks": eager_breaks}
-        given["--step"] = step
+        given: dict[str, object] = {"--device": device, "--times": times}
+        given |= {"--eager-breaks": eager_breaks, "--step": step}
+        given |= {"--ready-after": ready_after, "--ready-output": ready_output}
         if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
                 f"{option} applies to a program, not to a saved run: {program[0]}",
@@ -120,6 +137,13 @@ def run(
             why="nodes that run one at a time take longer than in a replay",
             fix="leave one of them out",
         )
+    if ready_after is not None and ready_output is not None:
+        raise usage(
+            "--ready-after and --ready-output exclude each other",
+            why="both mark the event `ready`",
+            fix="leave one of them out",
+        )
+    pattern = None if ready_output is None else _pattern(ready_output)
     if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
@@ -155,6 +179,8 @@ def run(
                 times=times,
                 eager_breaks=eager_breaks,
                 step=step,
+                ready_after=ready_after,
+                ready_output=pattern,
                 meanwhile=partial(_follow, progress),
             )
         except CgtoolError:
@@ -178,6 +204,7 @@ def run(
                 status=status,
                 created=created_now(),
                 moments=None if progress is None else progress.of,
+                ready=read_ready(folder),
             )
             # Its processes began later.
             capture = with_sources(capture, command.started_ns, command.folder)
@@ -193,6 +220,8 @@ def run(
                 sys.stderr.write(_WITHOUT_GRAPHS.format(file=file))
             else:
                 _save(capture, target, folder, len(running))
+            if ready_output is not None and not any(each.output for each in _events(capture)):
+                sys.stderr.write(f"no line of the output matched --ready-output {ready_output}\n")
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "
@@ -233,6 +262,10 @@ def _is_empty(ledger: Ledger | None) -> bool:
     )
 
 
+def _events(capture: Capture) -> tuple[Event, ...]:
+    return () if capture.ledger is None else capture.ledger.events
+
+
 def _show(capture: Capture, **options: Any) -> None:
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
@@ -257,6 +290,13 @@ def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise usage(f"--ready-output {text}: not a regular expression: {error}") from None
 
 
 def _file_for_cgtool(program: list[str]) -> str | None:

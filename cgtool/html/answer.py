@@ -200,11 +200,12 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
 
 def _tables(report: LedgerReport) -> list[dict[str, Any]]:
     """By line, by graph, and whatever else the screens have."""
-    by_line_, *notes = tables(ledger_table.render(report)) or [{}]
+    shown = tables(ledger_table.render(report))
+    if not report.graphs:
+        return shown
+    by_line_, *notes = shown
     graphs = ledger_table.render(report, graphs=True)
-    by_graph = tables(graphs)[:1]
-    if not by_graph:
-        return []
+    by_graph = tables(graphs)
     where = [part for part in graphs.parts if type(part) is Table and part.name == "where"]
     numbers = [-1 if row.number is None else row.number for row in report.graphs]
     return [

@@ -18,6 +18,7 @@ import signal
 import struct
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,8 @@ _NAME = re.compile(r"(\d+)-(\d+)")
 """Names of those files: the id of the process, and when it began."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
+READY_FILE = "ready.json"
+"""Its output has matched ``--ready-output``."""
 
 
 class Command(msgspec.Struct):
@@ -63,6 +66,34 @@ def new_folder(target: Path, command: Command) -> Path:
             raise unwritable(target, error.strerror or str(error)) from error
         on_failure.pop_all()
     return folder
+
+
+class Ready(msgspec.Struct):
+    """A line of the program's output has matched ``--ready-output``."""
+
+    time_ns: int
+    output: str
+    """The line."""
+    replays: int
+    """Replays of all processes so far."""
+
+
+def write_ready(folder: Path, output: str) -> None:
+    """Note that this line has come out now."""
+    now_ns = time.time_ns()
+    counters = [each.counters() for each in read_journals(folder)]
+    replays = sum(count for each in counters for count, *_ in each.graphs)
+    ready = folder / READY_FILE
+    ready.with_suffix(".new").write_bytes(encode_json(Ready(now_ns, output, replays)))
+    ready.with_suffix(".new").rename(ready)
+
+
+def read_ready(folder: Path) -> Ready | None:
+    """None if no line has matched, or none was looked for."""
+    try:
+        return msgspec.json.decode((folder / READY_FILE).read_bytes(), type=Ready)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 class Began(msgspec.Struct, tag="began", array_like=True):
@@ -285,6 +316,31 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
     """Replays of the process so far."""
 
 
+class Compiled(msgspec.Struct, tag="compiled", array_like=True):
+    """A function or a kernel was compiled."""
+
+    time_ns: int
+    """When that began."""
+    duration_ns: int
+    compiler: str
+    name: str
+    because: str | None
+    frames: tuple[Frame, ...]
+
+
+class FollowsAllocations(msgspec.Struct, tag="follows-allocations", array_like=True):
+    """Memory that is reserved on the device is noted."""
+
+
+class Allocated(msgspec.Struct, tag="allocated", array_like=True):
+    """PyTorch's allocator has reserved a segment of memory on the device (``cudaMalloc``)."""
+
+    time_ns: int
+    bytes: int
+    device: int
+    frames: tuple[Frame, ...]
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
@@ -314,6 +370,9 @@ Record = (
     | Skipped
     | Lost
     | Happened
+    | Compiled
+    | FollowsAllocations
+    | Allocated
     | Finished
 )
 

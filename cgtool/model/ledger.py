@@ -33,6 +33,9 @@ RESET = "reset"
 UNSEEN = "unknown"
 """The owner of graphs whose capture was not seen."""
 
+READY = "ready"
+"""The event that ``cgtool run --ready-after`` and ``--ready-output`` mark."""
+
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Python process of the program that imported PyTorch."""
@@ -278,15 +281,44 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A moment that the program has marked (``cgtool.event``)."""
+    """A moment that the program has marked (``cgtool.event``), or an option of ``cgtool run``."""
 
-    process: ProcessIndex
+    process: ProcessIndex | None
+    """None: of all processes, as it was found in the output of a program with several."""
     name: str
     time_ns: DurationNs
     frames: tuple[FrameIndex, ...] = ()
     """The calls that lead to it, innermost first."""
-    replays: Count = 0
-    """Replays of its process before it."""
+    replays: Count | None = 0
+    """Replays of its process before it; None if they are not known."""
+    output: str = ""
+    """The line of the program's output that it was found by."""
+
+
+class Compile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that ``torch.compile`` compiled, or a kernel that Triton compiled or tuned."""
+
+    process: ProcessIndex
+    began_ns: DurationNs
+    duration_ns: DurationNs
+    compiler: str
+    """``torch.compile`` or ``Triton``."""
+    name: str = ""
+    because: str | None = None
+    """Why ``torch.compile`` compiled it again."""
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that lead to it, innermost first."""
+
+
+class DeviceAllocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory that PyTorch's allocator reserved from the device at once (``cudaMalloc``)."""
+
+    process: ProcessIndex
+    time_ns: DurationNs
+    bytes: Bytes
+    device: Count = 0
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that lead to it, innermost first; empty if they are not known."""
 
 
 class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -325,6 +357,10 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     skips: tuple[Skip, ...] = ()
     events: tuple[Event, ...] = ()
     """In order of time."""
+    compiles: tuple[Compile, ...] = ()
+    allocations: tuple[DeviceAllocation, ...] = ()
+    followed_allocations: bool = False
+    """All processes noted their allocations."""
     watched_ops: bool = False
     """The ops outside graphs were watched."""
     breaks: tuple[EagerBreak, ...] = ()

@@ -45,6 +45,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
+from cgtool.torch_compat.inductor import CompiledFunction
 from cgtool.torch_compat.patches import Patches
 
 _now = clock.perf_counter_ns
@@ -167,11 +168,14 @@ class Captures:
         refused: Callable[[Any, Exception], None],
         not_followed: Callable[[Any], None],
         expected: Callable[[Any], None],
+        compiled: Callable[[Callable[[], CompiledFunction | None]], None],
     ) -> None:
-        """``refused``, ``not_followed`` and ``expected``: as of ``CaptureCosts``."""
+        """The functions: as of ``CaptureCosts``."""
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing, expected)
+        self._costs = CaptureCosts(
+            patches, refused, not_followed, self.is_capturing, expected, compiled
+        )
         self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
         self._frames = FrameTable()

@@ -10,10 +10,11 @@ from cgtool.model.program import PADDED
 
 pending: dict[int, dict[str, float]] = {}
 """By thread: what was noted since its last replay. Empty where nothing is recorded."""
+EVERY_REPLAY, LOOK = -1, 0
+"""Keys of ``pending`` that belong to no thread: while one is there, every replay is looked at, for
+``Events`` and for ``Addresses``."""
 _record_event: Callable[[str], None] | None = None
 """None where nothing is recorded."""
-LOOK = 0
-"""A key of ``pending`` that is no thread's: the recorder looks at all replays while it is there."""
 
 
 def note(**values: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import JournalWriter
+from cgtool.model.journal import Allocated, JournalWriter
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
@@ -121,6 +121,10 @@ class RecordedDevice(Protocol):
 
     def stream(self) -> int | None:
         """The handle of the current stream."""
+
+    def new_allocations(self) -> Sequence[Allocated] | None:
+        """Memory that PyTorch's allocator has reserved on the device since the last call; None if
+        that is not followed. Any thread may call it, also during a capture."""
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
         """Memory that these pools have reserved on the device."""

@@ -73,8 +73,15 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        self._events = Events(device, self.journal)
         self._captures = Captures(
-            device, self.journal, patches, self.refused_before, self.not_followed, self.expected
+            device,
+            self.journal,
+            patches,
+            self.refused_before,
+            self.not_followed,
+            self.expected,
+            self._events.compiled,
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
@@ -87,11 +94,14 @@ class Recorder(Subscriber[_Graph]):
         )
         for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
             patches.wrap(os, name, self._leave)
-        self._events = Events(self.journal)
         patches.callback(notes.listen, None)
         notes.listen(self._events.add)
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
+
+    def mark_ready(self, after: int) -> None:
+        """Mark the event ``ready`` after so many replays."""
+        self._events.mark_ready(after)
 
     def time_replays(self) -> None:
         """Note how long the GPU takes for replays."""
@@ -159,6 +169,7 @@ class Recorder(Subscriber[_Graph]):
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
+        self._events.note_allocations()
         self.journal.append(Finished(clock.time_ns()))
         self._finished = True
 
@@ -240,6 +251,7 @@ class Recorder(Subscriber[_Graph]):
                 graph, capture.storages(), sys._getframe(1), capture.segments
             )
         self._captures.captured(capture, graph.pool, over_ns)
+        self._events.note_allocations()
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -276,6 +288,7 @@ class Recorder(Subscriber[_Graph]):
             self._addresses,
             self.journal,
             self._notes,
+            {notes.LOOK: self._addresses.replayed, notes.EVERY_REPLAY: self._events.replayed},
             op_watch.load(),
         )
 
@@ -296,6 +309,7 @@ class Recorder(Subscriber[_Graph]):
         """Python ends without its exit handlers, or another program takes its place."""
         with self.protected():
             self._captures.finish()
+            self._events.note_allocations()
         # Another thread may hang in the allocator, and this one wants to end the process anyway.
         if not frames_of_other_threads():
             with self.protected():

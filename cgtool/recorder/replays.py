@@ -8,7 +8,9 @@ a tenth of a microsecond, up to one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model import clock
@@ -83,13 +85,15 @@ def counted_replay(
     addresses: Addresses,
     journal: JournalWriter,
     note_counters: NoteCounters,
+    every: Mapping[int, Callable[[Graph, int, FrameType], None]] = types.MappingProxyType({}),
     native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
     return it. ``is_first`` is called after the first replay of each, with its host time;
-    ``addresses`` follows the memory that they use.
+    ``addresses`` follows the memory that they use. ``every``: what is called after each replay
+    while a key of ``notes.pending`` is there, with the graph, the time and the calling frame.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
     now_ns = clock.perf_counter_ns
@@ -108,9 +112,10 @@ def counted_replay(
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 
     def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
-        if notes.LOOK in noted:
-            with journal.protected():
-                addresses.replayed(live, now, sys._getframe(outwards))
+        for key, call in every.items():
+            if key in noted:
+                with journal.protected():
+                    call(live, now, sys._getframe(outwards))
         if values := take_noted():
             note_counters.add(live.number, live.notes, values, now, spent_ns)
 

@@ -234,11 +234,26 @@ EVENTS: Sequence[Column[EventRow]] = (
         "event",
         lambda row: "(end)" if row.name is None else row.name,
         wrap="cut",
-        explanation="a name passed to `cgtool.event`; (end): of the process",
+        explanation="a name passed to `cgtool.event`, or `ready` of `--ready-after` and "
+        "`--ready-output`; (end): of the process",
     ),
-    Column("line", priority=2),
-    Column("captures", explanation="since the event before, in the process; failed ones included"),
-    Column("replays", explanation="since the event before, in the process"),
+    Column("line", wrap="cut", priority=2),
+    Column("replays", explanation="this and the next: since the event before, in the process"),
+    Column("captures", explanation="failed ones included"),
+    Column(
+        "compiles",
+        zero=False,
+        optional=True,
+        explanation="by torch.compile, and of kernels by Triton",
+    ),
+    Column(
+        "allocations",
+        zero=False,
+        optional=True,
+        priority=1,
+        explanation="how often PyTorch's allocator reserved memory from the device",
+    ),
+    Column("reserved", "allocated_bytes", zero=False, optional=True, priority=1),
 )
 
 

@@ -51,13 +51,13 @@ def test_events_divide_the_life_of_a_program(tmp_path: Path) -> None:
     assert "Events (simulated)" in done.stderr
     shown = run_cgtool("run", "engine-run.cgt", "--format", "csv", "--table", "events",
                        cwd=tmp_path)  # fmt: skip
-    rows = [list(row.values())[1:] for row in csv.DictReader(shown.stdout.splitlines())]
+    rows = [list(row.values())[1:6] for row in csv.DictReader(shown.stdout.splitlines())]
     assert [row for row in rows if row[0] == "0"] == [
         ["0", "begin", "engine.py:15", "0", "0"],
-        ["0", "inside", "engine.py:12", "3", "0"],
-        ["0", "ready", "engine.py:20", "0", "5"],
-        ["0", "thread", "engine.py:24", "1", "7"],
-        ["0", "(end)", "", "0", "1"],
+        ["0", "inside", "engine.py:12", "0", "3"],
+        ["0", "ready", "engine.py:20", "5", "0"],
+        ["0", "thread", "engine.py:24", "7", "1"],
+        ["0", "(end)", "", "1", "0"],
     ]
     assert [row for row in rows if row[0] == "1"] == [
         ["1", "child", "engine.py:28", "0", "0"],

@@ -24,6 +24,9 @@ from cgtool.model.capture import (
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.ledger import (
+    COMPILE,
+    Compile,
+    DeviceAllocation,
     EagerBreak,
     EagerOp,
     Event,
@@ -147,6 +150,8 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 ),
                 memory=(LedgerMemory(0, 1, 1),),
                 events=(Event(0, "ready", 1, (0,)),),
+                compiles=(Compile(0, 1, 1, COMPILE, frames=(0,)),),
+                allocations=(DeviceAllocation(0, 1, 1, frames=(0,)),),
                 skips=(Skip(0, "mutated inputs"),),
                 breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),
             ),

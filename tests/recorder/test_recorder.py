@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.utils import counters
 
 import cgtool
 from cgtool.analysis.ledger import merge
@@ -112,6 +114,9 @@ class Device:
 
     def reserved_bytes(self) -> int | None:
         return None
+
+    def new_allocations(self) -> None:
+        pass
 
 
 class Recorded:
@@ -503,6 +508,30 @@ def test_notes_of_a_killed_process_are_there(recorded: Recorded) -> None:
     assert values(first) == [((1,), 1), ((2,), 2)]
     assert values(second) == [((7,), 1)]
     assert first.replays == 6
+
+
+def test_what_torch_compile_compiles_is_recorded(recorded: Recorded) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).relu().sum()
+
+    torch.compiler.reset()
+    before = Counter(counters["frames"])["ok"]
+    compiled = torch.compile(loss)
+    begin = time.time_ns()
+    for size in (3, 3, 5, 7):
+        compiled(torch.ones(size))
+    compiled(torch.ones(5, requires_grad=True)).backward()
+    with pytest.raises(Unsupported):
+        torch.compile(lambda: print(), fullgraph=True)()  # nothing new can run
+    run = recorded.ledger()
+    assert len(run.compiles) == counters["frames"]["ok"] - before == 3
+    assert {(each.compiler, each.name) for each in run.compiles} == {(COMPILE, "loss")}
+    first, again, _ = run.compiles
+    assert begin < first.began_ns < first.began_ns + first.duration_ns <= again.began_ns
+    assert first.because is None
+    assert again.because is not None
+    assert "size mismatch" in again.because
+    assert recorded.frames[again.frames[0]].file == __file__
 
 
 def test_what_is_noted_before_a_capture_is_the_key_of_the_graph(recorded: Recorded) -> None:

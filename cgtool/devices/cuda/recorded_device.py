@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
-    from cgtool.model.journal import JournalWriter
+    from cgtool.model.journal import Allocated, JournalWriter
     from cgtool.observe.origins import OriginTable
     from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
@@ -111,6 +111,9 @@ class CudaRecordedDevice:
 
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
+
+    def new_allocations(self) -> Sequence[Allocated] | None:
+        return None
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
         from cgtool.torch_compat.allocator import pool_segments

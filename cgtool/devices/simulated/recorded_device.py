@@ -20,9 +20,10 @@ from cgtool.devices.simulated.stepping import SimulatedStepper
 from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
+from cgtool.model.journal import Allocated
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Chain
+from cgtool.observe.frames import Chain, chain_of, frames_of
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import key_of
@@ -164,7 +165,9 @@ class SimulatedRecordedDevice:
 
     def __init__(self, patches: Patches, because: str) -> None:
         self._because = because
+        self._allocations: list[Allocated] = []
         device = ScriptDevice()
+        device.reserved = self._allocated
         device.graph_class = type(
             "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
         )
@@ -204,6 +207,14 @@ class SimulatedRecordedDevice:
 
     def stream(self) -> int | None:
         return None
+
+    def new_allocations(self) -> list[Allocated]:
+        new, self._allocations = self._allocations, []
+        return new
+
+    def _allocated(self, size: int) -> None:
+        frames = frames_of(chain_of(sys._getframe(1)))
+        self._allocations.append(Allocated(clock.time_ns(), size, 0, frames))
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
         return pool_segments(pools)

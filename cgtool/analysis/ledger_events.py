@@ -145,6 +145,8 @@ class EventRow:
     allocations: int | None
     """How often memory was reserved on the device; None if that was not followed."""
     allocated_bytes: int | None
+    given_back: int
+    """Storages that graphs use, and that were freed or resized."""
 
 
 def event_rows(capture: Capture, ledger: Ledger) -> tuple[EventRow, ...]:
@@ -169,6 +171,11 @@ def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[Eve
 
     captures, compiles = between(captures_of(capture)), between(compiles_of(capture))
     allocations = between(allocations_of(capture))
+    given_back = between(
+        Happening(each.process, each.gone_ns, (), each.name)
+        for each in ledger.memory
+        if each.gone_ns is not None
+    )
     ended_ns = None if process is None else ledger.processes[process].ended_ns
     # One that was killed may have gone on after the command.
     end_ns = max(ledger.wall_ns if ended_ns is None else ended_ns, times[-1])
@@ -190,4 +197,5 @@ def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[Eve
             allocated_bytes=sum(each.bytes for each in allocations[at])
             if ledger.followed_allocations
             else None,
+            given_back=len(given_back[at]),
         )

@@ -164,4 +164,5 @@ def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, StaleReplay]]) -> 
                 )
     entry, stale = min(uses, key=lambda use: use[1].time_ns)
     place = place_of(tuple(capture.frames[frame] for frame in stale.frames))
-    yield f"the first such replay is replay {stale.replay:,} of a graph, at {file_line(place)}"
+    name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
+    yield f"the first replay since: number {stale.replay:,} of {name}, at {file_line(place)}"

@@ -8,7 +8,6 @@ a tenth of a microsecond, up to one.
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -85,7 +84,7 @@ def counted_replay(
     addresses: Addresses,
     journal: JournalWriter,
     note_counters: NoteCounters,
-    every: Mapping[int, Callable[[Graph, int, FrameType], None]] = types.MappingProxyType({}),
+    every: Mapping[int, Callable[[Graph, int, FrameType], None]],
     native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.

@@ -254,6 +254,13 @@ EVENTS: Sequence[Column[EventRow]] = (
         explanation="how often PyTorch's allocator reserved memory from the device",
     ),
     Column("reserved", "allocated_bytes", zero=False, optional=True, priority=1),
+    Column(
+        "given back",
+        zero=False,
+        optional=True,
+        style=WARNING,
+        explanation="storages outside the pools that graphs use, freed or resized",
+    ),
 )
 
 

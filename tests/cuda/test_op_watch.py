@@ -802,6 +802,7 @@ def test_replays_are_counted_alike(request, in_cpp):
         addresses,
         journal,
         counters,
+        {},
         module,
     )
     graph, unknown = CudaGraph(), CudaGraph()

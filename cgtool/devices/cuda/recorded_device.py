@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -59,6 +60,8 @@ class CudaRecordedDevice:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._code = GeneratedCode(patches)
+        self._reserved = defaultdict[int, tuple[int, int]](lambda: (0, 0))
+        """By device: how often the allocator has reserved memory, and how many bytes."""
 
     @cached_property
     def _captures(self) -> Captures:
@@ -112,8 +115,27 @@ class CudaRecordedDevice:
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
 
-    def new_allocations(self) -> Sequence[Allocated] | None:
-        return None
+    def new_allocations(self) -> Sequence[Allocated]:
+        # In a forked process, CUDA cannot be used.
+        if not torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork():
+            return ()
+        from cgtool.model.journal import Allocated
+
+        now_ns, new = clock.time_ns(), []
+        for device in range(torch.cuda.device_count()):
+            statistics: Any = torch.cuda.memory_stats_as_nested_dict(device)
+            if not statistics:
+                continue
+            # Sums over the life of the process: nothing is taken off when memory is given back.
+            now = statistics["num_device_alloc"], statistics["reserved_bytes"]["all"]["allocated"]
+            count, size = (a - b for a, b in zip(now, self._reserved[device], strict=True))
+            self._reserved[device] = now
+            # Expandable segments grow without being counted.
+            times = max(count, int(size > 0))
+            for number in range(times):
+                of_one = size // times + (size % times if number == 0 else 0)
+                new.append(Allocated(now_ns, of_one, device, ()))
+        return new
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
         from cgtool.torch_compat.allocator import pool_segments

@@ -4,7 +4,7 @@ replays that used it after it was given back."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from cgtool.analysis.graph.places import file_line
@@ -87,15 +87,16 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                     sum(reads[at] for at in numbers),
                     sum(writes[at] for at in numbers),
                     gone_at,
-                    sum(_replays_since(entry, of) for entry in graphs.values()),
+                    sum(stale_replays(entry, of) for entry in graphs.values()),
                 )
             )
     return tuple(sorted(rows, key=lambda row: (row.gone_at is None, -row.bytes)))
 
 
-def _replays_since(entry: LedgerGraph, memories: set[int]) -> int:
-    """The replays of a graph since it first used memory, of these, that had been given back."""
-    firsts = [stale.replay for stale in entry.stale if stale.memory in memories]
+def stale_replays(entry: LedgerGraph, memories: Container[int] | None = None) -> int:
+    """The replays of a graph since it first used memory, by default any, that had been given
+    back."""
+    firsts = [each.replay for each in entry.stale if memories is None or each.memory in memories]
     return entry.replays - min(firsts) + 1 if firsts else 0
 
 
@@ -116,7 +117,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
         numbers = dict.fromkeys(stale.memory for _, stale in uses)
         memories = [ledger.memory[at] for at in numbers]
         entries = list({id(entry): entry for entry, _ in uses}.values())
-        replays = sum(_replays_since(entry, set(numbers)) for entry in entries)
+        replays = sum(stale_replays(entry, set(numbers)) for entry in entries)
         frames = _frames(capture, memories[0])
         given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
         graphs = count_text(len(entries), "graph")

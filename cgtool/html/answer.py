@@ -207,13 +207,15 @@ def _tables(report: LedgerReport) -> list[dict[str, Any]]:
     graphs = ledger_table.render(report, graphs=True)
     by_graph = tables(graphs)
     where = [part for part in graphs.parts if type(part) is Table and part.name == "where"]
+    # The memory that was given back is part of the table of all.
+    others = {each["title"]: each for each in (*notes, *tables(ledger_table.render_pools(report)))}
     numbers = [-1 if row.number is None else row.number for row in report.graphs]
     return [
         {**by_line_, "title": "By line"},
         {**by_graph[0], "title": "By graph", "graphs": numbers},
         *({**page_table(table), "title": "Where", "graphs": numbers} for table in where),
         *tables(ledger_table.render_times(report)),
-        *notes,
+        *others.values(),
     ]
 
 

@@ -314,7 +314,7 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
-_OUTSIDE = "Memory outside the pools, which graphs use"
+_OUTSIDE = "Memory of graphs outside their pools"
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
     Column("process", zero=False, optional=True, priority=2),
@@ -421,7 +421,7 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     )
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
-    screen.table("Graphs, in order of capture", GRAPH_MEMORY, report.graph_memory, name="graphs")
+    screen.table("Memory by graph", GRAPH_MEMORY, report.graph_memory, name="graphs")
     for estimate in report.size_estimates:
         screen.line(estimate, "dim")
     screen.table(_OUTSIDE, ADDRESSES, report.memory, name="addresses")

@@ -47,7 +47,9 @@ class StorageLife:
         self._gone("freed", chain_or_waiting(sys._getframe()), clock.time_ns())
 
     def look(self) -> None:
-        if self._ref.is_emptied():
+        storage = None if self._freeing is None else self._freeing()
+        # An op may have resized it: `aten::resize_`.
+        if storage is not None and storage.data_ptr() != self._ref.address:
             self._gone("resized", (), clock.time_ns())
 
 

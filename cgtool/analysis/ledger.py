@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 import cgtool
-from cgtool.analysis.eager_breaks import breaks_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
@@ -37,7 +35,6 @@ from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     NOT_WRITTEN,
     Began,
-    Between,
     Captured,
     Capturing,
     Command,
@@ -56,14 +53,12 @@ from cgtool.model.journal import (
     Stepped,
     Tables,
     Unseen,
-    WatchesOps,
 )
 from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
     UNSEEN,
     Diagnosis,
-    EagerBreak,
     Ledger,
     LedgerGraph,
     LedgerPool,
@@ -121,10 +116,6 @@ class _ProcessLedger:
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
-    between: list[Between] | None = None
-    """None if no ops were watched."""
-    breaks: list[EagerBreak] = field(default_factory=list)
-    """Their graphs are those of this process, by number."""
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -179,10 +170,6 @@ class _ProcessLedger:
                     )
                 case Noted():
                     self.notes[record.number] = record
-                case WatchesOps():
-                    self.between = []
-                case Between() if self.between is not None:
-                    self.between.append(record)
                 case Pools():
                     self._read_pools(record)
                 case Replayed():
@@ -357,10 +344,6 @@ class _ProcessLedger:
                 noted[record.graph].append(NotedReplays(names, values, count))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
-        if self.between is not None:
-            if any(record.number >= len(counters.breaks) for record in self.between):
-                self.lost.append("some ops outside graphs could not be counted")
-            self.breaks = breaks_of(self.between, counters.breaks, self.tables.frame_indices)
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
@@ -410,14 +393,7 @@ def merge(
     origins = list(tables.origins)
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
-    breaks: list[EagerBreak] = []
     for process in processes:
-        places = dict(zip(sorted(process.graphs), itertools.count(len(entries)), strict=False))
-        breaks += (
-            msgspec.structs.replace(way, before=places[way.before], after=places[way.after])
-            for way in process.breaks
-            if way.before in places and way.after in places
-        )
         alike: dict[bytes, int] = {}
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
@@ -467,8 +443,6 @@ def merge(
                 for process in processes
                 for reason, times in process.skips.items()
             ),
-            watched_ops=any(each.between is not None for each in processes),
-            breaks=tuple(breaks),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,

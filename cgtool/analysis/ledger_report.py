@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cgtool.analysis.eager_breaks import EagerRow, eager_rows
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
 from cgtool.analysis.ledger_findings import (
@@ -116,10 +115,6 @@ class LedgerReport:
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """Rows for single graphs, in order of their capture."""
-    breaks: tuple[EagerRow, ...] | None
-    """Ops outside graphs between replays; None if ops were not watched."""
-    breaks_ns: int
-    """Host time between replays."""
     pools: tuple[ProgramPoolRow, ...]
     unread_pools: int
     """Pools whose memory was not read."""
@@ -160,8 +155,6 @@ def ledger_report(capture: Capture) -> LedgerReport:
         sentence=sentence_of(ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
-        breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
-        breaks_ns=sum(way.host_ns for way in ledger.breaks),
         pools=program_pools(capture, ledger),
         unread_pools=unread_pools(capture, ledger),
         findings=findings,

@@ -70,12 +70,6 @@ def run(
             "--times", help="Time replays on the GPU, and everything that runs outside graphs."
         ),
     ] = False,
-    eager_breaks: Annotated[
-        bool,
-        typer.Option(
-            "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
-        ),
-    ] = False,
     step: Annotated[
         bool,
         typer.Option(
@@ -102,8 +96,7 @@ def run(
     folder = Path(program[0])
     unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
     if is_saved or unfinished is not None:
-        given = {"--device": device, "--times": times, "--eager-breaks": eager_breaks}
-        given["--step"] = step
+        given = {"--device": device, "--times": times, "--step": step}
         if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
                 f"{option} applies to a program, not to a saved run: {program[0]}",
@@ -153,7 +146,6 @@ def run(
                 folder,
                 device or "",
                 times=times,
-                eager_breaks=eager_breaks,
                 step=step,
                 meanwhile=partial(_follow, progress),
             )
@@ -224,7 +216,7 @@ _WITHOUT_GRAPHS = (
 def _is_empty(ledger: Ledger | None) -> bool:
     """Whether it has nothing that a later command could show."""
     return ledger is None or not (
-        ledger.graphs or ledger.skips or ledger.breaks or ledger.gpu_ns or ledger.incomplete
+        ledger.graphs or ledger.skips or ledger.gpu_ns or ledger.incomplete
     )
 
 

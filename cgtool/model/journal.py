@@ -31,7 +31,6 @@ from cgtool.model.finding import Finding
 from cgtool.model.ledger import NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-BREAKS = ".breaks"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -182,23 +181,6 @@ class Noted(msgspec.Struct, tag="noted", array_like=True):
     values: dict[str, float]
 
 
-class WatchesOps(msgspec.Struct, tag="watches-ops", array_like=True):
-    """The ops between replays are watched."""
-
-
-class Between(msgspec.Struct, tag="between", array_like=True):
-    """From the replay of a graph to that of another, or an op that runs between them."""
-
-    number: int
-    """Number of the counter in the file ``BREAKS``."""
-    before: int
-    after: int
-    op: str
-    """Empty for ops that could not be counted separately."""
-    frames: tuple[Frame, ...]
-    is_op: bool
-
-
 class Stepped(msgspec.Struct, tag="stepped", array_like=True):
     """The replays of a graph run node by node, or whole, and why."""
 
@@ -260,8 +242,6 @@ Record = (
     | Pools
     | Unseen
     | Noted
-    | WatchesOps
-    | Between
     | Stepped
     | NodeFailed
     | Replayed
@@ -422,9 +402,8 @@ class JournalWriter:
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times, self._breaks = (
-            _CounterFile(self._path.with_suffix(suffix))
-            for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
+        self._counters, self._notes, self._times = (
+            _CounterFile(self._path.with_suffix(suffix)) for suffix in (COUNTERS, NOTES, TIMES)
         )
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
@@ -473,11 +452,6 @@ class JournalWriter:
         """The counter of the replays that ``Noted`` records."""
         with self.lock:
             return self._notes.counter(number)
-
-    def break_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of ``Between``: how often, in how many of the ways, 0, and the host time."""
-        with self.lock:
-            return self._breaks.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -545,7 +519,6 @@ class Journal(NamedTuple):
             entries[0][0] if entries else 0,
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
-            _entries(self.log.with_suffix(BREAKS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
         )
@@ -593,8 +566,6 @@ class Counters(NamedTuple):
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of a ``Noted``."""
-    breaks: tuple[tuple[int, int, int, int], ...]
-    """How often, in how many ways, 0, and host time, by number of a ``Between``."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

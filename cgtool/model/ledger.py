@@ -231,29 +231,6 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
     times: Count = 1
 
 
-class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op of one line, which ran outside graphs."""
-
-    op: str
-    """Empty for ops that could not be counted separately."""
-    frames: tuple[FrameIndex, ...]
-    """The calls that lead to it, innermost first."""
-    count: Count
-    host_ns: DurationNs
-
-
-class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ops that ran from the replay of one graph to that of another (``--eager-breaks``)."""
-
-    before: LedgerGraphIndex
-    after: LedgerGraphIndex
-    times: Count
-    """How often the program went from one to the other."""
-    host_ns: DurationNs
-    """Host time from the end of one replay call to the beginning of the next."""
-    ops: tuple[EagerOp, ...] = ()
-
-
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The graphs of a program."""
 
@@ -265,9 +242,6 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()
-    watched_ops: bool = False
-    """The ops outside graphs were watched."""
-    breaks: tuple[EagerBreak, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""

@@ -15,21 +15,17 @@ PADDED = "padded_"
 class Settings:
     """Where the tool and the journals of the processes are."""
 
-    def __init__(
-        self, home: str, folder: str, device: str, times: str, eager_breaks: str, step: str
-    ) -> None:
+    def __init__(self, home: str, folder: str, device: str, times: str, step: str) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their journals, ``device`` is ``--device``, and ``times``, ``eager_breaks`` and
-        ``step`` are not empty with ``--times``, ``--eager-breaks`` and ``--step``."""
+        leave their journals, ``device`` is ``--device``, and ``times`` and ``step`` are not
+        empty with ``--times`` and ``--step``."""
         self.home = home
         self.folder = folder
         self.device = device
         self.times = times
-        self.eager_breaks = eager_breaks
         self.step = step
 
     @property
     def text(self) -> str:
         """The value of ``VARIABLE``: one per line."""
-        flags = self.times, self.eager_breaks, self.step
-        return "\n".join((self.home, self.folder, self.device, *flags))
+        return "\n".join((self.home, self.folder, self.device, self.times, self.step))

@@ -1,7 +1,7 @@
 """Notes what a program does with its graphs: captures, replays, and their ends.
 
-No graph is kept alive. Outside captures only replays are followed, unless ``--times`` or
-``--eager-breaks`` asks for more.
+No graph is kept alive. Outside captures only replays are followed, unless ``--times`` asks for
+more.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ from cgtool.torch_compat.patches import Patches
 _POOLS_READ = 32
 """How many pools that end before the process are read: reading lists all of its memory."""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cgtool.recorder.eager_breaks import EagerBreaks
-
 
 class _Graph(GraphReplays):
     """A graph, from its capture on."""
@@ -77,7 +73,6 @@ class Recorder(Subscriber[_Graph]):
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
         self._times: ReplayTimes | None = None
-        self._breaks: EagerBreaks | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
@@ -103,28 +98,6 @@ class Recorder(Subscriber[_Graph]):
         owner, graphs = self._replaying_class, self._graphs.graphs
         Steps(self._device, owner, self.journal, self._captures, graphs, self._patches)
 
-    def watch_eager_breaks(self) -> None:
-        """Note which ops run between replays."""
-        from cgtool.recorder.eager_breaks import EagerBreaks
-        from cgtool.torch_compat import op_key
-
-        if not op_key.is_supported():
-            self.journal.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
-            return
-        graphs = self._graphs
-
-        def number_of(graph: Any) -> int | None:
-            live = graphs.graphs.get(id(graph))
-            return None if live is None else live.number
-
-        self._breaks = EagerBreaks(
-            self._replaying_class,
-            number_of,
-            self._captures.is_capturing,
-            self.journal,
-            self._patches,
-        )
-
     @property
     def forkable(self) -> AbstractContextManager[Any]:
         """To be entered while the process forks."""
@@ -137,8 +110,6 @@ class Recorder(Subscriber[_Graph]):
         self._notes.renew()
         self._numbers = itertools.count()
         self._is_fork = True
-        if self._breaks is not None:
-            self._breaks.forked()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from cgtool.analysis.eager_breaks import EagerRow
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
 from cgtool.analysis.pools import ProgramPoolRow
@@ -352,32 +351,6 @@ def _times(report: LedgerReport) -> str:
     )
 
 
-BREAKS: Sequence[Column[EagerRow]] = (
-    Column("line"),
-    Column("op", lambda row: row.op.removeprefix("aten::"), wrap="cut"),
-    Column(
-        "per step",
-        lambda row: round(row.per_step, 2),
-        number_text,
-        explanation="how often it runs from one replay to the next",
-    ),
-    Column("host time", "host_ns", explanation="of one step, while it is watched"),
-    Column("after graph", "before", wrap="cut", priority=1),
-    Column("before graph", "after", wrap="cut", priority=1),
-)
-
-
-def _breaks(report: LedgerReport) -> str:
-    rows = report.breaks or ()
-    if not rows:
-        return "no op ran outside graphs from one replay to the next"
-    inside_ns = sum(row.total_ns for row in rows)
-    return (
-        f"from one replay to the next: {time_text(report.breaks_ns)} of host time, "
-        f"{time_text(inside_ns)} of it in ops outside graphs; compiled code is not watched"
-    )
-
-
 def render(
     report: LedgerReport, *, graphs: bool = False, rows: int = 0, explain: bool = False
 ) -> Screen:
@@ -396,10 +369,6 @@ def render(
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
-    if report.breaks is not None:
-        title = "Outside graphs, from one replay to the next"
-        screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")
-        screen.line(_breaks(report), "dim")
     findings = report.findings[: rows or None]
     screen.add(Findings(findings))
     if more := len(report.findings) - len(findings):

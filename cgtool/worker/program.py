@@ -40,7 +40,6 @@ def run_program(
     device: str,
     *,
     times: bool,
-    eager_breaks: bool,
     step: bool,
     meanwhile: Callable[[], object],
 ) -> int:
@@ -52,7 +51,7 @@ def run_program(
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    flags = ("yes" if is_set else "" for is_set in (times, eager_breaks, step))
+    flags = ("yes" if is_set else "" for is_set in (times, step))
     settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -35,6 +35,7 @@ from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     NOT_WRITTEN,
     Began,
+    CallOfCode,
     Captured,
     Capturing,
     Command,
@@ -48,8 +49,10 @@ from cgtool.model.journal import (
     NodeFailed,
     Noted,
     Pools,
+    RanEagerly,
     Replayed,
     Skipped,
+    StepCaptured,
     Stepped,
     Tables,
     Unseen,
@@ -58,7 +61,9 @@ from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
     UNSEEN,
+    CodeCall,
     Diagnosis,
+    EagerRuns,
     Ledger,
     LedgerGraph,
     LedgerPool,
@@ -116,6 +121,8 @@ class _ProcessLedger:
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
+    eager: dict[int, RanEagerly] = field(default_factory=dict)
+    eager_runs: list[EagerRuns] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -170,6 +177,12 @@ class _ProcessLedger:
                     )
                 case Noted():
                     self.notes[record.number] = record
+                case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:
+                    calls = tuple(map(self._call, record.calls))
+                    key = entry.key or record.key
+                    self._change(record.number, step=record.step, calls=calls, key=key)
+                case RanEagerly():
+                    self.eager[record.number] = record
                 case Pools():
                     self._read_pools(record)
                 case Replayed():
@@ -204,6 +217,10 @@ class _ProcessLedger:
             between = tuple(each for each in moments if first < each.time_ns < last)
             if between:
                 self._change(number, moments=between)
+
+    def _call(self, call: CallOfCode) -> CodeCall:
+        (code,) = self.tables.frame_indices((call.code,))
+        return CodeCall(call.name, code, call.sizes)
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -344,6 +361,23 @@ class _ProcessLedger:
                 noted[record.graph].append(NotedReplays(names, values, count))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
+        if uncounted_runs := sum(number >= len(counters.steps) for number in self.eager):
+            self.lost.append(
+                f"{count_text(uncounted_runs, 'kind')} of eager steps could not be counted"
+            )
+        for number, run in self.eager.items():
+            if number < len(counters.steps) and (count := counters.steps[number][0]):
+                self.eager_runs.append(
+                    EagerRuns(
+                        self.number,
+                        run.step,
+                        self._call(run.call),
+                        self.tables.frame_indices(run.frames),
+                        count,
+                        tuple(run.values),
+                        tuple(run.values.values()),
+                    )
+                )
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
@@ -443,6 +477,7 @@ def merge(
                 for process in processes
                 for reason, times in process.skips.items()
             ),
+            eager_runs=tuple(runs for each in processes for runs in each.eager_runs),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from cgtool.analysis.eager_steps import EagerRow, eager_rows, sentence_of_steps
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
 from cgtool.analysis.ledger_findings import (
@@ -78,7 +79,7 @@ class LedgerRow:
     findings: tuple[str, ...]
     """The codes of the findings that are about these graphs."""
     notes: tuple[Note, ...]
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
     gpu_ns: int | None
     """Mean GPU time of a replay; None without ``--times``."""
     gpu_share: float | None
@@ -112,6 +113,10 @@ class LedgerReport:
     """GPU time inside graphs, and all of it; None without ``--times``."""
     gpu_ns: int | None
     sentence: str
+    steps: str | None
+    """How many steps ran in graphs, and why the others did not; None if all of those that were
+    followed did."""
+    eager: tuple[EagerRow, ...]
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """Rows for single graphs, in order of their capture."""
@@ -153,6 +158,8 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs_gpu_ns=ledger.graphs_gpu_ns,
         gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
+        steps=sentence_of_steps(ledger),
+        eager=eager_rows(capture, ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
         pools=program_pools(capture, ledger),

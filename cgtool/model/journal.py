@@ -28,9 +28,10 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import NodeFailure
+from cgtool.model.ledger import ArgumentSize, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
+STEPS = ".steps"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -172,13 +173,44 @@ class Unseen(msgspec.Struct, tag="unseen", array_like=True):
 
 
 class Noted(msgspec.Struct, tag="noted", array_like=True):
-    """A replay was noted with numbers that are new for the graph. Those that could not be kept
-    apart from others have none."""
+    """Something was noted for a replay that is new for the graph. What could not be kept apart from
+    others has no values."""
 
     number: int
     """Number of the counter in the file ``NOTES``."""
     graph: int
-    values: dict[str, float]
+    values: dict[str, float | str]
+
+
+class CallOfCode(msgspec.Struct, array_like=True):
+    """As ``ledger.CodeCall``."""
+
+    name: str
+    code: Frame
+    sizes: tuple[ArgumentSize, ...] | None
+
+
+class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
+    """The code that a graph captured."""
+
+    number: int
+    """Of the graph."""
+    step: int
+    calls: tuple[CallOfCode, ...]
+    key: str
+    """What the program noted for the warm-up, which was a run outside graphs until now."""
+
+
+class RanEagerly(msgspec.Struct, tag="ran-eagerly", array_like=True):
+    """Code that was captured has run outside graphs, from a line, with sizes or with notes that are
+    new. What could not be kept apart from others has neither."""
+
+    number: int
+    """Number of the counter in the file ``STEPS``."""
+    step: int
+    call: CallOfCode
+    frames: tuple[Frame, ...]
+    values: dict[str, float | str]
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True):
@@ -242,6 +274,8 @@ Record = (
     | Pools
     | Unseen
     | Noted
+    | StepCaptured
+    | RanEagerly
     | Stepped
     | NodeFailed
     | Replayed
@@ -402,8 +436,9 @@ class JournalWriter:
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times = (
-            _CounterFile(self._path.with_suffix(suffix)) for suffix in (COUNTERS, NOTES, TIMES)
+        self._counters, self._notes, self._times, self._steps = (
+            _CounterFile(self._path.with_suffix(suffix))
+            for suffix in (COUNTERS, NOTES, TIMES, STEPS)
         )
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
@@ -452,6 +487,11 @@ class JournalWriter:
         """The counter of the replays that ``Noted`` records."""
         with self.lock:
             return self._notes.counter(number)
+
+    def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
+        """The counter of the runs that ``RanEagerly`` records."""
+        with self.lock:
+            return self._steps.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -519,6 +559,7 @@ class Journal(NamedTuple):
             entries[0][0] if entries else 0,
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
+            _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
         )
@@ -566,6 +607,8 @@ class Counters(NamedTuple):
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of a ``Noted``."""
+    steps: tuple[tuple[int, int, int, int], ...]
+    """``COUNTER`` by number of a ``RanEagerly``, without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

@@ -63,12 +63,50 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The replays of a graph for which the program noted the same numbers (``cgtool.note``)."""
+    """The replays of a graph for which the program noted the same (``cgtool.note``)."""
 
     names: tuple[str, ...]
     values: tuple[Noted, ...]
     """One for each name. Without names: the graph had too many different notes to count each."""
     replays: Count
+
+
+class ArgumentSize(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The size of an argument."""
+
+    name: str
+    shape: tuple[Count, ...]
+    """Of a tensor."""
+    value: Count | None = None
+    """Of an integer."""
+
+
+class CodeCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of code that a graph captured: in the capture, or outside graphs."""
+
+    name: str
+    """``Decoder.forward``."""
+    code: FrameIndex
+    """The first line of the function."""
+    sizes: tuple[ArgumentSize, ...] | None
+    """Of its tensors, or if it gets none, of its integers. None if they are not known."""
+
+
+class EagerRuns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Calls of code that was captured before, outside graphs, from one line, with the same sizes,
+    for which the program noted the same. Those that a capture followed, as warm-up, are left
+    out."""
+
+    process: ProcessIndex
+    step: Count
+    """The number of the code: as ``LedgerGraph.step``."""
+    call: CodeCall
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to the first of them, innermost first."""
+    runs: Count
+    names: tuple[str, ...] = ()
+    values: tuple[Noted, ...] = ()
+    """What was noted: one value for each name."""
 
 
 class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -177,7 +215,12 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
+    step: Count | None = None
+    """The code that it captured, by a number in its process: the same for graphs that captured it
+    with other sizes. None if no call contained most of its ops."""
+    calls: tuple[CodeCall, ...] = ()
+    """The calls of that code in the capture, outermost first."""
     stepped: bool = False
     """Its replays ran node by node (``--step``)."""
     whole: str | None = None
@@ -242,6 +285,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()
+    eager_runs: tuple[EagerRuns, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cgtool.recorder.notes import note_alone
+from cgtool.recorder.notes import Values, note_alone
 from cgtool.torch_compat.patches import Patches
 
 
@@ -19,7 +19,7 @@ class Adapter(NamedTuple):
     module: str
     owner: str
     method: str
-    sizes: Callable[..., dict[str, float] | None]
+    sizes: Callable[..., Values | None]
     """Called with what the method returned, and with its arguments: what to note for the next
     capture or replay of the thread."""
 
@@ -54,12 +54,12 @@ _BATCHING = "transformers.generation.continuous_batching"
 
 def _padded(
     result: tuple[int, int], _runner: Any, num_q_tokens: int, max_kv_read: int, *_: Any, **__: Any
-) -> dict[str, float] | None:
+) -> Values | None:
     """Sizes from the result of ``maybe_pad_inputs``."""
     return _padded_sizes((num_q_tokens, max_kv_read), result)
 
 
-def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> dict[str, float] | None:
+def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> Values | None:
     """Sizes from ``get_model_kwargs(padded_q_size, padded_kv_cache_size)``, before there was
     ``maybe_pad_inputs``."""
     tokens = getattr(batch, "actual_query_length", None)
@@ -69,8 +69,8 @@ def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> dict[str, float] 
     return _padded_sizes((tokens, max(read)), args)
 
 
-def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> dict[str, float]:
-    sizes: dict[str, float] = {"tokens": needed[0], "padded_tokens": padded[0]}
+def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> Values:
+    sizes: Values = {"tokens": needed[0], "padded_tokens": padded[0]}
     if padded[1]:  # decoding reads the cache by its blocks, whatever their number
         sizes |= {"cache": needed[1], "padded_cache": padded[1]}
     return sizes

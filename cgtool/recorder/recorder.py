@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any
 
 from cgtool.model import clock
@@ -26,12 +27,14 @@ from cgtool.model.journal import (
     Unseen,
 )
 from cgtool.model.ledger import COMPILE
+from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
-from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
+from cgtool.recorder.eager_steps import EagerSteps
+from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat.patches import Patches
@@ -43,13 +46,17 @@ _POOLS_READ = 32
 class _Graph(GraphReplays):
     """A graph, from its capture on."""
 
-    __slots__ = ("capture", "handled", "pool")
+    __slots__ = ("calls", "capture", "handled", "outside", "pool")
 
     def __init__(self, number: int, capture: Capture | None) -> None:
         super().__init__(number)
         self.capture = capture
         """The capture in progress, if there is one."""
         self.pool: tuple[int, int] | None = None
+        self.outside: Sequence[CodeType] = ()
+        """The code that leads to its capture."""
+        self.calls: CapturedCalls | None = None
+        """The calls in the capture."""
         self.handled: Callable[[], None] | None = None
         """To be called when it is first replayed, although its code has raised."""
 
@@ -72,6 +79,7 @@ class Recorder(Subscriber[_Graph]):
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
+        self._steps = EagerSteps(self.journal, self._captures.is_capturing, self._notes, patches)
         self._times: ReplayTimes | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
@@ -114,6 +122,7 @@ class Recorder(Subscriber[_Graph]):
         for graph in self._graphs.forget():
             with self.protected():
                 _taken(graph).stop()
+        self._steps.renew()
 
     def finish(self) -> None:
         """The process ends normally: whatever is freed from now on lived until its end."""
@@ -160,6 +169,9 @@ class Recorder(Subscriber[_Graph]):
     ) -> _Graph:
         number, beginning = next(self._numbers), _with_note(beginning)
         graph = _Graph(number, self._captures.began(number, beginning, start, expected))
+        graph.outside = [code for code, _ in beginning.chain]
+        if beginning.owner != COMPILE:
+            graph.calls = self._steps.look_at(graph.outside)
         if any(beginning.pool or ()):  # without one, or with zeros, PyTorch makes a new one
             graph.pool = _pool_of(beginning.pool)
         return graph
@@ -198,6 +210,8 @@ class Recorder(Subscriber[_Graph]):
         over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
         self._captures.captured(_taken(graph), graph.pool, over_ns)
+        calls = () if graph.calls is None else graph.calls.around_most()
+        self._steps.captured(graph, graph.outside, calls)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -300,8 +314,7 @@ def _with_note(beginning: Beginning) -> Beginning:
     # A note before a capture of torch.compile is for the replay that follows.
     if beginning.owner == COMPILE or not (noted := take_noted()):
         return beginning
-    sizes = {name: size for name, size in noted.items() if is_number(size)}
-    return beginning._replace(key=notes.key_of(sizes))
+    return beginning._replace(key=notes.key_of(kept_of(noted)))
 
 
 def _pool_of(numbers: Any) -> tuple[int, int]:
@@ -311,6 +324,8 @@ def _pool_of(numbers: Any) -> tuple[int, int]:
 
 def _taken(graph: _Graph) -> Capture:
     """The capture of a graph, which is over."""
+    if graph.calls is not None:
+        graph.calls.stop()
     capture, graph.capture = graph.capture, None
     assert capture is not None
     return capture

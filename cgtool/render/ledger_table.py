@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from cgtool.analysis.eager_steps import EagerRow
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
 from cgtool.analysis.pools import ProgramPoolRow
@@ -223,6 +224,28 @@ NOTES: Sequence[Column[_NotedRow]] = (
 )
 
 
+EAGER: Sequence[Column[EagerRow]] = (
+    Column("code", explanation="captured code that was called outside graphs"),
+    Column("line", explanation="the line that called it"),
+    Column("runs", explanation="calls, without those that warmed up a capture"),
+    Column(
+        "sizes",
+        format=" to ".join,
+        optional=True,
+        priority=1,
+        explanation="the smallest and the largest of the argument that decides",
+    ),
+    Column("why", optional=True, zero=False),
+    Column(
+        "would fit",
+        "served_by",
+        optional=True,
+        explanation="the smallest captured size that would have served them",
+    ),
+    Column("noted", "notes", format=", ".join, optional=True, priority=2, wrap="cut"),
+)
+
+
 def _spent(heading: str, field: str, explanation: str, priority: int = 0) -> Column[LedgerRow]:
     return Column(
         heading,
@@ -358,6 +381,8 @@ def render(
     most so many rows and findings, 0 for all."""
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(f"{report.sentence}", "bold")
+    if report.steps is not None:
+        screen.line(report.steps, "bold")
     screen.line(_run(report), "dim")
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
@@ -367,6 +392,9 @@ def render(
         _places(screen, report, shown)
     elif any(row.graphs > 1 for row in shown):
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
+    eager = report.eager[: rows or None]
+    more_eager = [{"runs": sum(row.runs for row in report.eager[len(eager) :])}]
+    screen.table("Eager", EAGER, eager, more_eager if len(report.eager) > len(eager) else [])
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     findings = report.findings[: rows or None]

@@ -51,7 +51,8 @@ cgtool.model.journal cgtool.model.ledger cgtool.model.measurements cgtool.model.
 cgtool.model.schema
 cgtool.observe cgtool.observe.frames cgtool.observe.generated cgtool.observe.graphs
 cgtool.observe.waiting
-cgtool.recorder.adapters cgtool.recorder.captures cgtool.recorder.costs cgtool.recorder.later
+cgtool.recorder.adapters cgtool.recorder.captures cgtool.recorder.costs
+cgtool.recorder.eager_steps cgtool.recorder.later cgtool.observe.captured_calls
 cgtool.recorder.note_counters cgtool.recorder.notes cgtool.recorder.process
 cgtool.recorder.recorded_device cgtool.recorder.recorder cgtool.recorder.replays
 cgtool.torch_compat.inductor cgtool.torch_compat.op_watch cgtool.torch_compat.patches

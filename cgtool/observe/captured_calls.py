@@ -1,0 +1,311 @@
+"""The calls in which a capture runs its ops: of which code, on which objects, with which sizes.
+
+The calls of a thread are looked at at its first ops and then, the longer the capture, the more
+rarely: a call around more than half of the ops is on the stack at one of those that are looked at,
+wherever it begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+
+from cgtool.model.ledger import ArgumentSize
+from cgtool.model.schema import MAX_INT
+from cgtool.observe.frames import callers, is_internal, locals_of, package_part
+from cgtool.torch_compat.private import no_torch_function
+
+_EACH = 16
+"""All of the first ops are looked at, so that arguments are what they were at the call."""
+_DEEPEST = 8
+"""Calls that are looked at, from the capture inwards."""
+_MOST = 16
+"""Arguments of a call, and items of one of them, whose sizes are noted."""
+_NEVER = sys.maxsize
+
+_FUNCTIONS = FunctionType, MethodType
+
+Sizes = tuple[ArgumentSize, ...]
+"""Of the tensors that a call gets; if it gets none, of its integers."""
+
+
+class Objects:
+    """What a call works on: the ``self`` of a method, modules among its arguments, and what its
+    function has from outside. Calls of the same code on other objects are calls of something
+    else."""
+
+    __slots__ = ("_ids", "_references")
+
+    def __init__(self, objects: Sequence[object]) -> None:
+        self._ids = tuple(map(id, objects))
+        self._references: list[Callable[[], object]] = []
+        for each in objects:
+            try:
+                self._references.append(weakref.ref(each))
+            except TypeError:  # another object may get its id
+                continue
+
+    def are(self, objects: Sequence[object]) -> bool:
+        """Whether they are these."""
+        return self._have(tuple(map(id, objects)))
+
+    def are_those_of(self, other: Objects) -> bool:
+        """Whether they are those of another call."""
+        return self._have(other._ids)
+
+    def _have(self, ids: tuple[int, ...]) -> bool:
+        is_alive = all(reference() is not None for reference in self._references)
+        return self._ids == ids and is_alive
+
+
+class CodeCall(NamedTuple):
+    """A call inside a capture."""
+
+    code: CodeType
+    name: str
+    objects: Objects
+    sizes: Sizes | None
+    """None if they are not known."""
+
+
+class _Open:
+    """A call that has not returned when it was looked at last, and was not made again since."""
+
+    def __init__(self, call: CodeCall, first: int) -> None:
+        self.call = call
+        self.first = self.last = first
+
+
+class CapturedCalls:
+    """Looks at the calls of a capture, of the thread that makes this object."""
+
+    def __init__(
+        self, outside: Iterable[CodeType], follow: Callable[[CodeType, bool], None]
+    ) -> None:
+        """``outside``: the code that leads to the capture. ``follow`` is called with code whose
+        calls are to be passed to ``called``, and whether they still are."""
+        self._thread = get_ident()
+        self._follow = follow
+        self._followed: dict[int, CodeType] = {}
+        self._outside = {id(code) for code in outside}
+        self._open: list[_Open] = []
+        self._around: list[_Open] = []
+        """Those that have returned, or may have."""
+        self._ops = 0
+        _looking[self._thread] = self
+
+    def stop(self) -> None:
+        """The capture is over."""
+        _looking.pop(self._thread, None)
+        for code in self._followed.values():
+            self._follow(code, False)
+        self._followed.clear()
+
+    def called(self, code: CodeType, frame: FrameType) -> None:
+        """Code that is followed is called by this thread: if it is called again on the same
+        objects, a call that was open is over."""
+        for at, each in enumerate(self._open):
+            if each.call.code is code:
+                if each.call.objects.are(objects_of(code, locals_of(frame))):
+                    self._around += self._open[at:]
+                    del self._open[at:]
+                return
+
+    def around_most(self) -> tuple[CodeCall, ...]:
+        """The calls in which more than half of the ops ran, outermost first."""
+        calls = [*self._around, *self._open]
+        around = [each for each in calls if 2 * (each.last - each.first + 1) > self._ops]
+        return tuple(each.call for each in sorted(around, key=lambda each: each.first))
+
+    def look(self, number: int, frame: FrameType | None) -> int:
+        """An op is called by ``frame``; None: on another thread, which works for this one. Returns
+        the number of the next op that is to be looked at."""
+        self._ops = number + 1
+        running = [] if frame is None else list(itertools.islice(self._inside(frame), _DEEPEST))
+        depth = 0
+        for (each, _local, objects), known in zip(running, self._open, strict=False):
+            if known.call.code is not each.f_code or not known.call.objects.are(objects):
+                break
+            known.last = number
+            depth += 1
+        self._around += self._open[depth:]
+        del self._open[depth:]
+        for each, local, objects in running[depth:]:
+            code = each.f_code
+            sizes = sizes_of(code, local) if number < _EACH else None
+            call = CodeCall(code, name_of(code, objects), Objects(objects), sizes)
+            self._open.append(_Open(call, number))
+            if id(code) not in self._followed:
+                self._followed[id(code)] = code
+                self._follow(code, True)
+        return number + 1 if number < _EACH else number + 1 + number // 4
+
+    def _inside(self, frame: FrameType) -> Iterator[tuple[FrameType, dict[str, Any], list[Any]]]:
+        """The calls inside the capture, outermost first: locals and objects of each."""
+        frames = list(
+            itertools.takewhile(lambda each: id(each.f_code) not in self._outside, callers(frame))
+        )
+        for each in reversed(frames):
+            if _may_be_step(each.f_code):
+                local = locals_of(each)
+                yield each, local, objects_of(each.f_code, local)
+        frames.clear()
+
+
+_looking: dict[int, CapturedCalls] = {}
+"""By thread."""
+
+
+def of_thread(thread: int) -> CapturedCalls | None:
+    """The calls of the capture of a thread that are looked at."""
+    return _looking.get(thread)
+
+
+def look(thread: int, number: int, caller: FrameType | None = None) -> int:
+    """The op with this number, of those that are recorded for a thread, is about to run. Returns
+    the number of the next one for which this is to be called."""
+    calls = _looking.get(thread)
+    if calls is None:
+        return _NEVER
+    is_here = get_ident() == thread
+    return calls.look(number, (caller or sys._getframe(1)) if is_here else None)
+
+
+def _may_be_step(code: CodeType) -> bool:
+    """Whether it is the program's code, a module of PyTorch's, or what calls compiled code."""
+    if not is_internal(code):
+        return True
+    part = package_part(code.co_filename)
+    if part == "/torch/_dynamo/eval_frame.py":
+        return code.co_name == "compile_wrapper"
+    is_forward = code.co_name == "forward" and code.co_varnames[:1] == ("self",)
+    return is_forward and part.startswith("/torch/nn/")
+
+
+class _Signature(NamedTuple):
+    """What the names of a function say, each looked up once."""
+
+    code: CodeType
+    arguments: tuple[str, ...]
+    is_method: bool
+    args: str | None
+    """The names of ``*args`` and ``**kwargs``."""
+    kwargs: str | None
+
+
+_signatures: dict[int, _Signature] = {}
+"""By id of the code, which is kept."""
+
+
+def _signature(code: CodeType) -> _Signature:
+    known = _signatures.get(id(code))
+    if known is None:
+        names, count = code.co_varnames, code.co_argcount + code.co_kwonlyargcount
+        has_args = bool(code.co_flags & CO_VARARGS)
+        known = _signatures[id(code)] = _Signature(
+            code,
+            names[:count],
+            names[:1] == ("self",),
+            names[count] if has_args else None,
+            names[count + has_args] if code.co_flags & CO_VARKEYWORDS else None,
+        )
+    return known
+
+
+def _starred(
+    signature: _Signature, local: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``*args`` and ``**kwargs``."""
+    args = () if signature.args is None else local.get(signature.args)
+    kwargs = {} if signature.kwargs is None else local.get(signature.kwargs)
+    # The function may have given these names to something else.
+    return args if type(args) is tuple else (), kwargs if type(kwargs) is dict else {}
+
+
+def objects_of(code: CodeType, local: dict[str, Any]) -> list[Any]:
+    """What a call works on: see ``Objects``. ``local``: its local names."""
+    signature = _signature(code)
+    args, kwargs = _starred(signature, local)
+    objects: list[Any] = [local.get("self")] if signature.is_method else []
+    if code.co_freevars:
+        free = [local.get(name) for name in code.co_freevars]
+        functions: list[Any] = [
+            getattr(each, "__func__", each) for each in free if isinstance(each, _FUNCTIONS)
+        ]
+        if args and any(_is_method_of(args[0], each) for each in functions):
+            objects.append(args[0])
+        objects += (each.__self__ for each in free if isinstance(each, MethodType))
+        objects += functions
+        objects += (each for each in free if isinstance(each, torch.nn.Module))
+    for name in signature.arguments:
+        value = local.get(name)
+        if isinstance(value, torch.nn.Module):
+            objects.append(value)
+    if args or kwargs:
+        starred = (*args, *kwargs.values())
+        objects += (each for each in starred if isinstance(each, torch.nn.Module))
+    return objects
+
+
+def _is_method_of(owner: object, function: FunctionType) -> bool:
+    """Whether a wrapper of ``function`` was called as a method of ``owner``."""
+    return hasattr(type(owner), function.__name__)
+
+
+def sizes_of(code: CodeType, local: dict[str, Any]) -> Sizes | None:
+    """The sizes that a call gets; None if it is only traced, with tensors that have no memory.
+    ``local``: its local names."""
+    signature = _signature(code)
+    args, kwargs = _starred(signature, local)
+    named = [(name, local.get(name)) for name in signature.arguments]
+    if args or kwargs:
+        named += [(f"args[{at}]", value) for at, value in enumerate(args)]
+        named += kwargs.items()
+    sizes: list[ArgumentSize] = []
+    with no_torch_function():
+        for name, value in named:
+            items: Sequence[tuple[str, Any]]
+            if isinstance(value, torch.Tensor):
+                items = ((name, value),)
+            elif type(value) is tuple or type(value) is list:
+                items = [(f"{name}[{at}]", each) for at, each in enumerate(value[:_MOST])]
+            elif type(value) is dict:
+                items = [each for each in value.items() if type(each[0]) is str]
+            else:
+                continue
+            for item, tensor in items[:_MOST]:
+                if isinstance(tensor, torch.Tensor):
+                    if type(tensor) not in _PLAIN and hasattr(tensor, "fake_mode"):
+                        return None
+                    sizes.append(ArgumentSize(item, tuple(tensor.shape)))
+    if not sizes:
+        numbers = (ArgumentSize(name, (), value) for name, value in named if _is_size(value))
+        sizes += numbers
+    return tuple(sizes[:_MOST])
+
+
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INT
+
+
+def name_of(code: CodeType, objects: Sequence[Any]) -> str:
+    """``Decoder.forward``: what a reader calls it."""
+    first = objects[0] if objects else None
+    if code.co_varnames[:1] == ("self",):
+        return f"{type(first).__name__}.{code.co_name}"
+    if is_internal(code) and first is not None:
+        # What calls compiled code: its module, or its function.
+        is_function = isinstance(first, FunctionType)
+        return first.__qualname__ if is_function else f"{type(first).__name__}.forward"
+    return code.co_qualname

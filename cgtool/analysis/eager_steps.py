@@ -11,8 +11,8 @@ from math import prod
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
 from cgtool.analysis.units import number_text
-from cgtool.model.capture import Capture
-from cgtool.model.ledger import ArgumentSize, CodeCall, EagerRuns, Ledger
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.ledger import ArgumentSize, CodeCall, Ledger, LedgerGraph, StepRuns
 
 _LABELS = 3
 """How many reasons the sentence names."""
@@ -57,7 +57,7 @@ def eager_rows(capture: Capture, ledger: Ledger) -> tuple[EagerRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.runs))
 
 
-def sentence_of_steps(ledger: Ledger) -> str | None:
+def sentence_of_steps(capture: Capture, ledger: Ledger) -> str | None:
     """``4,003 of 4,120 steps ran in graphs; 117 ran eagerly: 112 with batch > 64, the largest that
     is captured``; None if none ran eagerly."""
     labels: Counter[str] = Counter()
@@ -66,12 +66,36 @@ def sentence_of_steps(ledger: Ledger) -> str | None:
     eager = sum(labels.values())
     if not eager:
         return None
-    replays = sum(each.replays for each in ledger.graphs if each.step is not None)
-    parts = [f"{count:,} {label}" for label, count in labels.most_common(_LABELS)]
+    replays = sum(each.replays for each in _whole_steps(capture, ledger))
+    replays += sum(each.runs for each in ledger.step_runs if each.in_pieces)
+    parts = [
+        f"{count:,} {label}" if count < eager else f"all {label}"
+        for label, count in labels.most_common(_LABELS)
+    ]
     if rest := sum(count for _, count in labels.most_common()[_LABELS:]):
         parts.append(f"{rest:,} for other reasons")
     steps = f"{replays:,} of {replays + eager:,} steps ran in graphs"
     return f"{steps}; {eager:,} ran eagerly: {', '.join(parts)}"
+
+
+def _whole_steps(capture: Capture, ledger: Ledger) -> Iterator[LedgerGraph]:
+    """The graphs that captured code, without those of pieces, which are captured inside code that
+    replays them."""
+    around: dict[int, set[tuple[int, tuple[str, str]]]] = defaultdict(set)
+    for runs in ledger.step_runs:
+        if runs.in_pieces:
+            around[runs.process].add((runs.step, _function(capture.frames[runs.call.code])))
+    for graph in ledger.graphs:
+        outside = {_function(capture.frames[frame]) for frame in graph.frames}
+        is_piece = any(
+            step != graph.step and function in outside for step, function in around[graph.process]
+        )
+        if graph.step is not None and not is_piece:
+            yield graph
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return frame.file, frame.function
 
 
 @dataclass(frozen=True)
@@ -89,7 +113,7 @@ class _Captured:
 class _Runs:
     """Runs with the same sizes, and the captured sizes of the same code."""
 
-    def __init__(self, runs: EagerRuns, captured: Sequence[_Captured]) -> None:
+    def __init__(self, runs: StepRuns, captured: Sequence[_Captured]) -> None:
         self.runs = runs
         self._dimensions = _dimensions(runs.call.sizes or ())
         self._captured = [
@@ -160,7 +184,9 @@ def _classified(ledger: Ledger) -> Iterator[_Runs]:
             if graph.step is not None and call.sizes is not None:
                 sizes = _Captured(call.sizes, _dimensions(call.sizes))
                 captured[graph.process, graph.step, *_code(call)].append(sizes)
-    for runs in ledger.eager_runs:
+    for runs in ledger.step_runs:
+        if runs.in_pieces:
+            continue
         yield _Runs(runs, captured[runs.process, runs.step, *_code(runs.call)])
 
 

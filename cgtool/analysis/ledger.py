@@ -49,11 +49,11 @@ from cgtool.model.journal import (
     NodeFailed,
     Noted,
     Pools,
-    RanEagerly,
     Replayed,
     Skipped,
     StepCaptured,
     Stepped,
+    StepRan,
     Tables,
     Unseen,
 )
@@ -63,7 +63,6 @@ from cgtool.model.ledger import (
     UNSEEN,
     CodeCall,
     Diagnosis,
-    EagerRuns,
     Ledger,
     LedgerGraph,
     LedgerPool,
@@ -73,6 +72,7 @@ from cgtool.model.ledger import (
     ReplayMoment,
     ReplayPlace,
     Skip,
+    StepRuns,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -121,8 +121,8 @@ class _ProcessLedger:
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
-    eager: dict[int, RanEagerly] = field(default_factory=dict)
-    eager_runs: list[EagerRuns] = field(default_factory=list)
+    eager: dict[int, StepRan] = field(default_factory=dict)
+    step_runs: list[StepRuns] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -181,7 +181,7 @@ class _ProcessLedger:
                     calls = tuple(map(self._call, record.calls))
                     key = entry.key or record.key
                     self._change(record.number, step=record.step, calls=calls, key=key)
-                case RanEagerly():
+                case StepRan():
                     self.eager[record.number] = record
                 case Pools():
                     self._read_pools(record)
@@ -367,8 +367,8 @@ class _ProcessLedger:
             )
         for number, run in self.eager.items():
             if number < len(counters.steps) and (count := counters.steps[number][0]):
-                self.eager_runs.append(
-                    EagerRuns(
+                self.step_runs.append(
+                    StepRuns(
                         self.number,
                         run.step,
                         self._call(run.call),
@@ -376,6 +376,7 @@ class _ProcessLedger:
                         count,
                         tuple(run.values),
                         tuple(run.values.values()),
+                        run.in_pieces,
                     )
                 )
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
@@ -477,7 +478,7 @@ def merge(
                 for process in processes
                 for reason, times in process.skips.items()
             ),
-            eager_runs=tuple(runs for each in processes for runs in each.eager_runs),
+            step_runs=tuple(runs for each in processes for runs in each.step_runs),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,

@@ -158,7 +158,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs_gpu_ns=ledger.graphs_gpu_ns,
         gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
-        steps=sentence_of_steps(ledger),
+        steps=sentence_of_steps(capture, ledger),
         eager=eager_rows(capture, ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),

@@ -201,9 +201,9 @@ class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
     """What the program noted for the warm-up, which was a run outside graphs until now."""
 
 
-class RanEagerly(msgspec.Struct, tag="ran-eagerly", array_like=True):
-    """Code that was captured has run outside graphs, from a line, with sizes or with notes that are
-    new. What could not be kept apart from others has neither."""
+class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
+    """Code that was captured has run, from a line, with sizes or with notes that are new. What
+    could not be kept apart from others has neither."""
 
     number: int
     """Number of the counter in the file ``STEPS``."""
@@ -211,6 +211,7 @@ class RanEagerly(msgspec.Struct, tag="ran-eagerly", array_like=True):
     call: CallOfCode
     frames: tuple[Frame, ...]
     values: dict[str, float | str]
+    in_pieces: bool
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True):
@@ -275,7 +276,7 @@ Record = (
     | Unseen
     | Noted
     | StepCaptured
-    | RanEagerly
+    | StepRan
     | Stepped
     | NodeFailed
     | Replayed
@@ -489,7 +490,7 @@ class JournalWriter:
             return self._notes.counter(number)
 
     def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of the runs that ``RanEagerly`` records."""
+        """The counter of the runs that ``StepRan`` records."""
         with self.lock:
             return self._steps.counter(number)
 
@@ -608,7 +609,7 @@ class Counters(NamedTuple):
     notes: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of a ``Noted``."""
     steps: tuple[tuple[int, int, int, int], ...]
-    """``COUNTER`` by number of a ``RanEagerly``, without host time."""
+    """``COUNTER`` by number of a ``StepRan``, without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

@@ -92,10 +92,10 @@ class CodeCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of its tensors, or if it gets none, of its integers. None if they are not known."""
 
 
-class EagerRuns(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Calls of code that was captured before, outside graphs, from one line, with the same sizes,
-    for which the program noted the same. Those that a capture followed, as warm-up, are left
-    out."""
+class StepRuns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Calls of code that was captured before, which no graph of that code replaced: from one line,
+    with the same sizes, for which the program noted the same. Those that a capture followed, as
+    warm-up, are left out."""
 
     process: ProcessIndex
     step: Count
@@ -107,6 +107,8 @@ class EagerRuns(msgspec.Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...] = ()
     values: tuple[Noted, ...] = ()
     """What was noted: one value for each name."""
+    in_pieces: bool = False
+    """Graphs of pieces of the code were replayed in them. Otherwise, they ran eagerly."""
 
 
 class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -285,7 +287,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     skips: tuple[Skip, ...] = ()
-    eager_runs: tuple[EagerRuns, ...] = ()
+    step_runs: tuple[StepRuns, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""

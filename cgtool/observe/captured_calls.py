@@ -11,7 +11,7 @@ import itertools
 import sys
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -87,15 +87,15 @@ class _Open:
 class CapturedCalls:
     """Looks at the calls of a capture, of the thread that makes this object."""
 
-    def __init__(
-        self, outside: Iterable[CodeType], follow: Callable[[CodeType, bool], None]
-    ) -> None:
-        """``outside``: the code that leads to the capture. ``follow`` is called with code whose
-        calls are to be passed to ``called``, and whether they still are."""
+    def __init__(self, frame: FrameType, follow: Callable[[CodeType, bool], None]) -> None:
+        """``frame`` begins the capture. ``follow`` is called with code whose calls are to be passed
+        to ``called``, and whether they still are."""
         self._thread = get_ident()
         self._follow = follow
         self._followed: dict[int, CodeType] = {}
-        self._outside = {id(code) for code in outside}
+        # Those of PyTorch and of cgtool are about to return, and others may get their ids.
+        outside = (each for each in callers(frame) if not is_internal(each.f_code))
+        self._outside = {id(each): each.f_code for each in outside}
         self._open: list[_Open] = []
         self._around: list[_Open] = []
         """Those that have returned, or may have."""
@@ -150,14 +150,15 @@ class CapturedCalls:
 
     def _inside(self, frame: FrameType) -> Iterator[tuple[FrameType, dict[str, Any], list[Any]]]:
         """The calls inside the capture, outermost first: locals and objects of each."""
-        frames = list(
-            itertools.takewhile(lambda each: id(each.f_code) not in self._outside, callers(frame))
-        )
+        frames = list(itertools.takewhile(self._is_inside, callers(frame)))
         for each in reversed(frames):
             if _may_be_step(each.f_code):
                 local = locals_of(each)
                 yield each, local, objects_of(each.f_code, local)
         frames.clear()
+
+    def _is_inside(self, frame: FrameType) -> bool:
+        return self._outside.get(id(frame)) is not frame.f_code
 
 
 _looking: dict[int, CapturedCalls] = {}

@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from cgtool.model import clock
-from cgtool.model.journal import CallOfCode, JournalWriter, RanEagerly, StepCaptured
+from cgtool.model.journal import CallOfCode, JournalWriter, StepCaptured, StepRan
 from cgtool.observe.captured_calls import (
     CapturedCalls,
     CodeCall,
@@ -125,6 +125,8 @@ class EagerSteps:
         """Code whose ids are in the keys of counters."""
         self._running: dict[int, _Run] = {}
         """By thread."""
+        self._captured_runs: dict[int, list[tuple[_Followed, Sizes | None]]] = {}
+        """By thread: the calls of code that is followed, in its last capture."""
 
     def _stop(self) -> None:
         if self._tool is not None:
@@ -134,10 +136,11 @@ class EagerSteps:
             self._tool = None
         self._followed.clear()
 
-    def look_at(self, outside: Iterable[CodeType]) -> CapturedCalls | None:
-        """Look at the calls of a capture that has begun on this thread. ``outside``: the code that
-        led to it. None if calls cannot be followed."""
-        return CapturedCalls(outside, self._set_events) if self._has_tool() else None
+    def look_at(self) -> CapturedCalls | None:
+        """Look at the calls of a capture that has begun on this thread; None if calls cannot be
+        followed."""
+        self._captured_runs[get_ident()] = []
+        return CapturedCalls(sys._getframe(1), self._set_events) if self._has_tool() else None
 
     def _has_tool(self) -> bool:
         if _monitoring is not None and self._tool is None:
@@ -165,6 +168,7 @@ class EagerSteps:
         # Code of the program's own, which is there as long as the program.
         codes = frozenset(map(id, outside))
         self._graphs.append((codes, graph))
+        noted = self._take_back_warm_up(self._captured_runs.pop(get_ident(), ()))
         for code in codes & self._followed.keys():
             for followed in self._followed[code][1]:
                 if graph not in followed.step.graphs:
@@ -175,31 +179,29 @@ class EagerSteps:
         if step is None:
             step = _Step(self._steps)
             self._steps += 1
-        key = notes.key_of(self._take_back_warm_up(step, calls))
         step.graphs.append(graph)
         for call in calls:
             if not self._known(call):
                 self._follow(_Followed(call, step))
         recorded = tuple(map(_recorded, calls))
-        self._journal.append(StepCaptured(graph.number, step.number, recorded, key))
+        self._journal.append(StepCaptured(graph.number, step.number, recorded, notes.key_of(noted)))
 
     def _known(self, call: CodeCall) -> list[_Followed]:
         _, followed = self._followed.get(id(call.code), (None, ()))
         return [each for each in followed if each.call.objects.are_those_of(call.objects)]
 
-    def _take_back_warm_up(self, step: _Step, calls: Sequence[CodeCall]) -> Values:
-        """The runs before a capture with the same sizes are none; returns what was noted for
-        them."""
-        last, step.last = step.last, None
-        if last is None or last.replays != step.replays():
-            return {}
-        for call in calls:
-            is_same = last.call.objects.are_those_of(call.objects)
-            if call.code is last.call.code and is_same and call.sizes in (last.sizes, None):
+    def _take_back_warm_up(self, runs: Iterable[tuple[_Followed, Sizes | None]]) -> Values:
+        """The last runs of code that a capture runs with the same sizes are no steps; returns what
+        was noted for them."""
+        noted: Values = {}
+        for (call, step), sizes in runs:
+            last = step.last
+            if last is not None and last[:3] == (call, sizes, step.replays()):
+                step.last = None
                 for counter in last.counters:
                     counter.take_back()
-                return last.noted
-        return {}
+                noted = noted or last.noted
+        return noted
 
     def _follow(self, followed: _Followed) -> None:
         code = followed.call.code
@@ -213,26 +215,34 @@ class EagerSteps:
         """Code that is followed is called."""
         thread = get_ident()
         calls, known = of_thread(thread), self._followed.get(id(code))
-        if calls is not None:
-            with self._journal.protected():
-                calls.called(code, sys._getframe(1))
-            return
-        if known is None or self._is_capturing(thread):
+        if calls is None and (known is None or self._is_capturing(thread)):
             return
         with self._journal.protected():
             frame = sys._getframe(1)
-            run = self._running.get(thread)
-            if run is not None and any(id(each) == run.frame for each in callers(frame.f_back)):
+            if calls is not None:
+                calls.called(code, frame)
+            if known is None or self._is_inside_run(thread, frame):
                 return
-            self._running.pop(thread, None)  # it has raised
             local = locals_of(frame)
             objects = objects_of(code, local)
             for followed in known[1]:
                 if followed.call.objects.are(objects):
                     sizes = sizes_of(code, local)
-                    if sizes is not None:
+                    if calls is not None:
+                        self._captured_runs[thread].append((followed, sizes))
+                    elif sizes is not None:
                         self._running[thread] = _Run(followed, frame, sizes)
                     return
+
+    def _is_inside_run(self, thread: int, frame: FrameType) -> bool:
+        """Whether a call of this thread's is in progress, around this one."""
+        run = self._running.get(thread)
+        if run is None:
+            return False
+        if any(id(each) == run.frame for each in callers(frame.f_back)):
+            return True
+        del self._running[thread]  # it has raised
+        return False
 
     def _returns(self, code: CodeType, _offset: int, _result: object) -> None:
         thread = get_ident()
@@ -248,33 +258,42 @@ class EagerSteps:
     def _ran(self, thread: int, run: _Run, frame: FrameType) -> None:
         (call, step), sizes, replays = run.followed, run.sizes, run.replays
         if step.replays() != replays:
+            self._counter(run, frame, None, {}, in_pieces=True).add(clock.time_ns(), 0)
             return
         # What was noted is about this run, and not about a replay.
         noted = self._notes.kept(notes.pending.pop(thread, {}))
-        counter = self._counter(run, noted, frame)
+        counter = self._counter(run, frame, sizes, noted)
         counter.add(clock.time_ns(), 0)
         if step.last is None or step.last[:3] != (call, sizes, replays):
             step.last = _Last(call, sizes, replays, deque(maxlen=_WARM_UP), noted)
         step.last.counters.append(counter)
 
-    def _counter(self, run: _Run, noted: Values, frame: FrameType) -> NoteCounter:
-        sizes: Sizes | None = run.sizes
+    def _counter(
+        self,
+        run: _Run,
+        frame: FrameType,
+        sizes: Sizes | None,
+        noted: Values,
+        *,
+        in_pieces: bool = False,
+    ) -> NoteCounter:
         caller = user_frame(frame.f_back)
         site = () if caller is None else (id(caller.f_code), caller.f_lasti)
-        key = (id(run.followed), site, sizes, *noted.items())
+        key = (id(run.followed), site, in_pieces, sizes, *noted.items())
         if len(self._counters) >= _MOST and key not in self._counters:
             sizes, noted = None, {}
-            key = (id(run.followed), site, sizes)
+            key = (id(run.followed), site, in_pieces, sizes)
         with self._journal.lock:
             counter = self._counters.get(key)
             if counter is None:
                 number = len(self._counters)
-                call = _recorded(run.followed.call)
+                call, step = _recorded(run.followed.call), run.followed.step.number
                 call.sizes = sizes
                 chain = chain_of(caller)
                 self._sites += (code for code, _ in chain[:1])
-                step = run.followed.step.number
-                self._journal.append(RanEagerly(number, step, call, frames_of(chain), noted))
+                self._journal.append(
+                    StepRan(number, step, call, frames_of(chain), noted, in_pieces)
+                )
                 counter = NoteCounter(*self._journal.step_counter(number))
                 self._counters[key] = counter
         return counter

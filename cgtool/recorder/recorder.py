@@ -171,7 +171,7 @@ class Recorder(Subscriber[_Graph]):
         graph = _Graph(number, self._captures.began(number, beginning, start, expected))
         graph.outside = [code for code, _ in beginning.chain]
         if beginning.owner != COMPILE:
-            graph.calls = self._steps.look_at(graph.outside)
+            graph.calls = self._steps.look_at()
         if any(beginning.pool or ()):  # without one, or with zeros, PyTorch makes a new one
             graph.pool = _pool_of(beginning.pool)
         return graph

@@ -157,7 +157,7 @@ def test_runs_before_the_first_capture_and_warm_ups_are_no_steps(tmp_path: Path)
     )
     # Three of 8 rows warmed up the second capture of 8, and one of 3 the last.
     assert report["steps"] == (
-        "2 of 4 steps ran in graphs; 2 ran eagerly: 2 that a captured size would have served"
+        "2 of 4 steps ran in graphs; 2 ran eagerly: all that a captured size would have served"
     )
 
 
@@ -272,6 +272,10 @@ def test_code_around_pieces_that_are_replayed_does_not_run_eagerly(tmp_path: Pat
         model(rows(4))
         """,
     )
+    assert report["steps"] == (
+        "10 of 12 steps ran in graphs; 2 ran eagerly: all with x.shape[0] > 2, the largest that is "
+        "captured"
+    )
     # Both inside a piece and around all of them: the outermost call counts.
     assert runs_of(report, "code", "why") == {("Model.forward", "x.shape[0] > 2"): 2}
 
@@ -313,6 +317,24 @@ def test_a_part_of_a_capture_is_no_step(tmp_path: Path) -> None:
         for _ in range(5):
             model(rows(4))  # evaluation: most of the graph is something else
             model.layers[0](rows(4))
+
+        def norm(x):
+            return x + x.mean()
+
+        def normed(x):
+            for _ in range(30):
+                x = norm(x)
+
+        def several():
+            for _ in range(4):
+                model(rows(4))
+
+        graphs = [captured(lambda: normed(rows(4))), captured(several)]
+        for graph in graphs:
+            graph.replay()
+        for _ in range(5):
+            norm(rows(4))  # in a loop of the capture
+            model(rows(4))  # four times in the capture
         """,
     )
     assert (report["eager"], report["steps"]) == ([], None)

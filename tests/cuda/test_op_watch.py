@@ -497,7 +497,7 @@ def test_the_calls_around_most_of_a_capture(native):
             recording._Recorder(Chains()),
             recording._NativeRecorder(Chains(), native),
         ):
-            calls = CapturedCalls([sys._getframe().f_code], lambda *_: None)
+            calls = CapturedCalls(sys._getframe(), lambda *_: None)
             with recorded(recorder):
                 for _ in range(before):
                     X.neg()

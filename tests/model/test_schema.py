@@ -23,7 +23,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
-from cgtool.model.ledger import CodeCall, EagerRuns, Ledger, LedgerGraph, Process, ReplayPlace, Skip
+from cgtool.model.ledger import CodeCall, Ledger, LedgerGraph, Process, ReplayPlace, Skip, StepRuns
 from cgtool.model.measurements import GraphTimes, Profile, Samples
 from cgtool.model.schema import Field, fields
 from cgtool.model.validation import inconsistency
@@ -124,7 +124,7 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 0,
                 processes=(Process(2, 1, (), 0),),
                 graphs=(LedgerGraph(0, 0, "f", replayed_at=(ReplayPlace((), 1),)),),
-                eager_runs=(EagerRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
+                step_runs=(StepRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
                 skips=(Skip(0, "mutated inputs"),),
             ),
         )

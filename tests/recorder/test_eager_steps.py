@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from cgtool.model.journal import JournalWriter, RanEagerly
+from cgtool.model.journal import JournalWriter, StepRan
 from cgtool.observe import captured_calls
 from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.note_counters import NoteCounters
@@ -43,7 +43,7 @@ class Recorded:
         graph = GraphReplays(self.graphs)
         graph.count_in(self.journal)
         code = sys._getframe().f_code
-        self.is_capturing, self.ops, calls = True, 0, self.steps.look_at([code])
+        self.is_capturing, self.ops, calls = True, 0, self.steps.look_at()
         assert calls is not None
         call()
         calls.stop()
@@ -54,7 +54,7 @@ class Recorded:
     def runs(self) -> dict[tuple[str, tuple[int, ...]], int]:
         counts, counters = Counter[Any](), self.journal.journal.counters().steps
         for record in self.journal.journal.records():
-            if isinstance(record, RanEagerly):
+            if isinstance(record, StepRan):
                 sizes = record.call.sizes or ()
                 key = record.call.name, sizes[0].shape if sizes else ()
                 counts[key] += counters[record.number][0]
@@ -140,7 +140,7 @@ def test_a_tool_of_the_program_goes_first(recorded: Recorded, patches: Patches) 
     for tool in (3, 4):
         monitoring.use_tool_id(tool, "theirs")
     try:
-        assert recorded.steps.look_at([]) is None
+        assert recorded.steps.look_at() is None
     finally:
         for tool in (3, 4):
             monitoring.free_tool_id(tool)

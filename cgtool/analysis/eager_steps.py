@@ -13,6 +13,7 @@ from cgtool.analysis.reports import place_of
 from cgtool.analysis.units import number_text
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.ledger import ArgumentSize, CodeCall, Ledger, LedgerGraph, StepRuns
+from cgtool.model.program import PADDED
 
 _LABELS = 3
 """How many reasons the sentence names."""
@@ -141,7 +142,7 @@ class _Runs:
         name, largest = self._larger
         value = self._dimensions[name]
         noted = (each for each, number in self.notes.items() if number == value)
-        return f"{next(noted, name)} > {largest:,}"
+        return f"{next(noted, name).removeprefix(PADDED)} > {largest:,}"
 
     @property
     def why(self) -> str:

@@ -226,11 +226,11 @@ NOTES: Sequence[Column[_NotedRow]] = (
 
 EAGER: Sequence[Column[EagerRow]] = (
     Column("code", explanation="captured code that was called outside graphs"),
-    Column("line", explanation="the line that called it"),
+    Column("called at", "line"),
     Column("runs", explanation="calls, without those that warmed up a capture"),
     Column(
         "sizes",
-        format=" to ".join,
+        lambda row: " to ".join(row.sizes) or None,
         optional=True,
         priority=1,
         explanation="the smallest and the largest of the argument that decides",
@@ -242,7 +242,9 @@ EAGER: Sequence[Column[EagerRow]] = (
         optional=True,
         explanation="the smallest captured size that would have served them",
     ),
-    Column("noted", "notes", format=", ".join, optional=True, priority=2, wrap="cut"),
+    Column(
+        "noted", lambda row: ", ".join(row.notes) or None, optional=True, priority=2, wrap="cut"
+    ),
 )
 
 
@@ -393,8 +395,9 @@ def render(
     elif any(row.graphs > 1 for row in shown):
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
     eager = report.eager[: rows or None]
-    more_eager = [{"runs": sum(row.runs for row in report.eager[len(eager) :])}]
-    screen.table("Eager", EAGER, eager, more_eager if len(report.eager) > len(eager) else [])
+    others = report.eager[len(eager) :]
+    total = {"code": f"{len(others):,} more", "runs": sum(row.runs for row in others)}
+    screen.table("Eager", EAGER, eager, [total] if others else [])
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     findings = report.findings[: rows or None]

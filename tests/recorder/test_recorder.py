@@ -500,6 +500,16 @@ def test_notes_of_a_killed_process_are_there(recorded: Recorded) -> None:
     assert first.replays == 6
 
 
+def test_a_text_is_noted_as_its_beginning(recorded: Recorded) -> None:
+    cgtool.note(mode="decode", rows=2.5)
+    graph = captured()
+    cgtool.note(mode="x" * 1000, batch=3)
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert only.key == "mode decode, rows 2.5"
+    assert values(only) == [(("x" * 100, 3.0), 1)]
+
+
 def test_what_is_noted_before_a_capture_is_the_key_of_the_graph(recorded: Recorded) -> None:
     cgtool.note(rows=13, padded_rows=16, cache=[], seed=10**400)
     graph = captured()

@@ -11,7 +11,7 @@ import itertools
 import sys
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -109,6 +109,12 @@ class CapturedCalls:
             self._follow(code, False)
         self._followed.clear()
 
+    def give_up(self) -> None:
+        """Nothing is known of the calls."""
+        self.stop()
+        self._open.clear()
+        self._around.clear()
+
     def called(self, code: CodeType, frame: FrameType) -> None:
         """Code that is followed is called by this thread: if it is called again on the same
         objects, a call that was open is over."""
@@ -177,7 +183,11 @@ def look(thread: int, number: int, caller: FrameType | None = None) -> int:
     if calls is None:
         return _NEVER
     is_here = get_ident() == thread
-    return calls.look(number, (caller or sys._getframe(1)) if is_here else None)
+    try:
+        return calls.look(number, (caller or sys._getframe(1)) if is_here else None)
+    except Exception:  # of methods of the program's objects: its capture must go on
+        calls.give_up()
+        return _NEVER
 
 
 def _may_be_step(code: CodeType) -> bool:
@@ -239,26 +249,30 @@ def objects_of(code: CodeType, local: dict[str, Any]) -> list[Any]:
     if code.co_freevars:
         free = [local.get(name) for name in code.co_freevars]
         functions: list[Any] = [
-            getattr(each, "__func__", each) for each in free if isinstance(each, _FUNCTIONS)
+            getattr(each, "__func__", each) for each in free if type(each) in _FUNCTIONS
         ]
         if args and any(_is_method_of(args[0], each) for each in functions):
             objects.append(args[0])
-        objects += (each.__self__ for each in free if isinstance(each, MethodType))
+        objects += (each.__self__ for each in free if type(each) is MethodType)
         objects += functions
-        objects += (each for each in free if isinstance(each, torch.nn.Module))
+        objects += (each for each in free if _is_module(each))
     for name in signature.arguments:
         value = local.get(name)
-        if isinstance(value, torch.nn.Module):
+        if _is_module(value):
             objects.append(value)
     if args or kwargs:
         starred = (*args, *kwargs.values())
-        objects += (each for each in starred if isinstance(each, torch.nn.Module))
+        objects += (each for each in starred if _is_module(each))
     return objects
+
+
+def _is_module(value: object) -> bool:
+    return issubclass(type(value), torch.nn.Module)  # `isinstance` may run the program's code
 
 
 def _is_method_of(owner: object, function: FunctionType) -> bool:
     """Whether a wrapper of ``function`` was called as a method of ``owner``."""
-    return hasattr(type(owner), function.__name__)
+    return hasattr(type(owner), getattr(function, "__name__", ""))
 
 
 def sizes_of(code: CodeType, local: dict[str, Any]) -> Sizes | None:
@@ -266,33 +280,37 @@ def sizes_of(code: CodeType, local: dict[str, Any]) -> Sizes | None:
     ``local``: its local names."""
     signature = _signature(code)
     args, kwargs = _starred(signature, local)
-    named = [(name, local.get(name)) for name in signature.arguments]
+    named: list[tuple[str, Any]] = [(name, local.get(name)) for name in signature.arguments]
     if args or kwargs:
         named += [(f"args[{at}]", value) for at, value in enumerate(args)]
         named += kwargs.items()
     sizes: list[ArgumentSize] = []
     with no_torch_function():
         for name, value in named:
-            items: Sequence[tuple[str, Any]]
-            if isinstance(value, torch.Tensor):
-                items = ((name, value),)
-            elif type(value) is tuple or type(value) is list:
-                items = [(f"{name}[{at}]", each) for at, each in enumerate(value[:_MOST])]
-            elif type(value) is dict:
-                items = [each for each in value.items() if type(each[0]) is str]
-            else:
-                continue
-            for item, tensor in items[:_MOST]:
-                if isinstance(tensor, torch.Tensor):
+            kind = type(value)
+            if kind in _PLAIN:
+                sizes.append(ArgumentSize(name, tuple(value.shape)))
+            elif kind not in _WITHOUT_SIZE:
+                for item, tensor in _items(name, value):
                     if type(tensor) not in _PLAIN and hasattr(tensor, "fake_mode"):
                         return None
                     sizes.append(ArgumentSize(item, tuple(tensor.shape)))
     if not sizes:
-        numbers = (ArgumentSize(name, (), value) for name, value in named if _is_size(value))
-        sizes += numbers
+        sizes += (ArgumentSize(name, (), value) for name, value in named if _is_size(value))
     return tuple(sizes[:_MOST])
 
 
+def _items(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in an argument: itself, or those in a list or a dict."""
+    items: Iterable[tuple[str, Any]] = ((name, value),)
+    if type(value) is tuple or type(value) is list:
+        items = ((f"{name}[{at}]", each) for at, each in enumerate(value[:_MOST]))
+    elif type(value) is dict:
+        items = ((key, each) for key, each in value.items() if type(key) is str)
+    return (each for each in items if issubclass(type(each[1]), torch.Tensor))
+
+
+_WITHOUT_SIZE = type(None), bool, int, float, str
 _PLAIN = torch.Tensor, torch.nn.Parameter
 
 
@@ -307,6 +325,6 @@ def name_of(code: CodeType, objects: Sequence[Any]) -> str:
         return f"{type(first).__name__}.{code.co_name}"
     if is_internal(code) and first is not None:
         # What calls compiled code: its module, or its function.
-        is_function = isinstance(first, FunctionType)
+        is_function = type(first) is FunctionType
         return first.__qualname__ if is_function else f"{type(first).__name__}.forward"
     return code.co_qualname

@@ -60,7 +60,10 @@ class _Step:
         self.last: _Last | None = None
 
     def replays(self) -> int:
-        return sum(graph.cells[0] for graph in self.graphs)
+        replays = 0
+        for graph in self.graphs:  # a generator takes longer
+            replays += graph.cells[0]
+        return replays
 
 
 class _Followed(NamedTuple):
@@ -217,22 +220,35 @@ class EagerSteps:
         calls, known = of_thread(thread), self._followed.get(id(code))
         if calls is None and (known is None or self._is_capturing(thread)):
             return
+        is_done = False
         with self._journal.protected():
             frame = sys._getframe(1)
             if calls is not None:
                 calls.called(code, frame)
-            if known is None or self._is_inside_run(thread, frame):
-                return
-            local = locals_of(frame)
-            objects = objects_of(code, local)
-            for followed in known[1]:
-                if followed.call.objects.are(objects):
-                    sizes = sizes_of(code, local)
-                    if calls is not None:
-                        self._captured_runs[thread].append((followed, sizes))
-                    elif sizes is not None:
-                        self._running[thread] = _Run(followed, frame, sizes)
-                    return
+            if known is not None and not self._is_inside_run(thread, frame):
+                self._started(thread, frame, known[1], is_captured=calls is not None)
+            is_done = True
+        if not is_done:
+            self._give_up(code)
+
+    def _started(
+        self, thread: int, frame: FrameType, known: Iterable[_Followed], *, is_captured: bool
+    ) -> None:
+        local = locals_of(frame)
+        objects = objects_of(frame.f_code, local)
+        followed = next((each for each in known if each.call.objects.are(objects)), None)
+        if followed is None:
+            return
+        sizes = sizes_of(frame.f_code, local)
+        if is_captured:
+            self._captured_runs[thread].append((followed, sizes))
+        elif sizes is not None:
+            self._running[thread] = _Run(followed, frame, sizes)
+
+    def _give_up(self, code: CodeType) -> None:
+        """What cannot be told of code is said once, and not for each of its calls."""
+        self._followed.pop(id(code), None)
+        self._set_events(code, False)
 
     def _is_inside_run(self, thread: int, frame: FrameType) -> bool:
         """Whether a call of this thread's is in progress, around this one."""
@@ -249,11 +265,15 @@ class EagerSteps:
         run = self._running.get(thread)
         if run is None or run.followed.call.code is not code:
             return
+        is_done = False
         with self._journal.protected():
             frame = sys._getframe(1)
             if run.frame == id(frame):
                 del self._running[thread]
                 self._ran(thread, run, frame)
+            is_done = True
+        if not is_done:
+            self._give_up(code)
 
     def _ran(self, thread: int, run: _Run, frame: FrameType) -> None:
         (call, step), sizes, replays = run.followed, run.sizes, run.replays

@@ -61,7 +61,7 @@ def report_of(
 def runs_of(report: dict[str, Any], *fields: str) -> dict[Any, int]:
     counts: Counter[Any] = Counter()
     for row in report["eager"]:
-        key = tuple(row[field] for field in fields)
+        key = tuple(" to ".join(row[field]) if field == "sizes" else row[field] for field in fields)
         counts[key[0] if len(key) == 1 else key] += row["runs"]
     return dict(counts)
 
@@ -399,3 +399,35 @@ def test_forks_threads_and_the_end_of_a_recording(tmp_path: Path) -> None:
         """,
     )
     assert runs_of(report, "why") == {"x.shape[0] > 4": 200, "x.shape[0] > 2": 3}
+
+
+def test_objects_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        """
+        class Odd:
+            __slots__ = ("model",)  # without weak references
+            def __getattribute__(self, name):
+                if name not in ("model", "run"):
+                    raise ValueError(name)
+                return super().__getattribute__(name)
+            def run(self, x, *args, **kwargs):
+                args, kwargs = 1, 2
+                return self.model(x)
+
+        class Sized:
+            shape = property(lambda self: 1 / 0)
+            def __len__(self):
+                raise ValueError
+            __hash__ = None
+
+        odd, sized = Odd(), Sized()
+        odd.model = Decoder().cuda()
+        graph = captured(lambda: odd.run(rows(2), sized, [sized, rows(3)], key=sized))
+        graph.replay()
+        for _ in range(3):
+            odd.run(rows(2), sized, [sized, rows(3)], key=sized)
+        """,
+    )
+    assert runs_of(report, "code", "sizes") == {("Odd.run", "x[2,4]"): 3}
+    assert report["lost"] == []

@@ -167,6 +167,10 @@ class _Runs:
             return f"with {self._too_large}, the largest that is captured"
         if self.served_by is not None:
             return "that a captured size would have served"
+        if self.runs.call.sizes is None:
+            return "with sizes that were too many to keep"
+        if not self._dimensions:
+            return "with no arguments that say why"
         return "with other arguments than those captured"
 
     @property

@@ -79,9 +79,13 @@ class CodeCall(NamedTuple):
 class _Open:
     """A call that has not returned when it was looked at last, and was not made again since."""
 
-    def __init__(self, call: CodeCall, first: int) -> None:
-        self.call = call
+    def __init__(self, frame: FrameType, first: int) -> None:
+        self.code = frame.f_code
+        self.frame = id(frame)
+        """Not the frame itself, which would keep what its function drops."""
         self.first = self.last = first
+        self.call: CodeCall | None = None
+        """Once it is known: a call that lasts is looked at more than once."""
 
 
 class CapturedCalls:
@@ -116,52 +120,59 @@ class CapturedCalls:
         self._around.clear()
 
     def called(self, code: CodeType, frame: FrameType) -> None:
-        """Code that is followed is called by this thread: if it is called again on the same
-        objects, a call that was open is over."""
+        """Code that is followed is called by this thread: another call of it that was open is over,
+        unless it is around this one."""
         for at, each in enumerate(self._open):
-            if each.call.code is code:
-                if each.call.objects.are(objects_of(code, locals_of(frame))):
-                    self._around += self._open[at:]
-                    del self._open[at:]
+            if each.code is code:
+                if all(id(outer) != each.frame for outer in callers(frame.f_back)):
+                    self._close(at)
                 return
+
+    def _close(self, depth: int) -> None:
+        self._around += self._open[depth:]
+        del self._open[depth:]
 
     def around_most(self) -> tuple[CodeCall, ...]:
         """The calls in which more than half of the ops ran, outermost first."""
         calls = [*self._around, *self._open]
         around = [each for each in calls if 2 * (each.last - each.first + 1) > self._ops]
-        return tuple(each.call for each in sorted(around, key=lambda each: each.first))
+        around.sort(key=lambda each: each.first)
+        return tuple(each.call for each in around if each.call is not None)
 
     def look(self, number: int, frame: FrameType | None) -> int:
         """An op is called by ``frame``; None: on another thread, which works for this one. Returns
         the number of the next op that is to be looked at."""
         self._ops = number + 1
-        running = [] if frame is None else list(itertools.islice(self._inside(frame), _DEEPEST))
+        running = [] if frame is None else self._inside(frame)
         depth = 0
-        for (each, _local, objects), known in zip(running, self._open, strict=False):
-            if known.call.code is not each.f_code or not known.call.objects.are(objects):
+        for each, known in zip(running, self._open, strict=False):
+            if known.code is not each.f_code or known.frame != id(each):
                 break
             known.last = number
+            if known.call is None:
+                known.call = _call_of(each, with_sizes=False)
             depth += 1
-        self._around += self._open[depth:]
-        del self._open[depth:]
-        for each, local, objects in running[depth:]:
+        self._close(depth)
+        is_early = number < _EACH
+        for each in running[depth:]:
+            opened = _Open(each, number)
+            if is_early:
+                opened.call = _call_of(each, with_sizes=True)
+            self._open.append(opened)
             code = each.f_code
-            sizes = sizes_of(code, local) if number < _EACH else None
-            call = CodeCall(code, name_of(code, objects), Objects(objects), sizes)
-            self._open.append(_Open(call, number))
             if id(code) not in self._followed:
                 self._followed[id(code)] = code
                 self._follow(code, True)
-        return number + 1 if number < _EACH else number + 1 + number // 4
+        return number + 1 if is_early else number + 1 + number // 4
 
-    def _inside(self, frame: FrameType) -> Iterator[tuple[FrameType, dict[str, Any], list[Any]]]:
-        """The calls inside the capture, outermost first: locals and objects of each."""
-        frames = list(itertools.takewhile(self._is_inside, callers(frame)))
-        for each in reversed(frames):
-            if _may_be_step(each.f_code):
-                local = locals_of(each)
-                yield each, local, objects_of(each.f_code, local)
-        frames.clear()
+    def _inside(self, frame: FrameType) -> list[FrameType]:
+        """The calls inside the capture, outermost first."""
+        frames = [
+            each
+            for each in itertools.takewhile(self._is_inside, callers(frame))
+            if _may_be_step(each.f_code)
+        ]
+        return frames[: -_DEEPEST - 1 : -1]
 
     def _is_inside(self, frame: FrameType) -> bool:
         return self._outside.get(id(frame)) is not frame.f_code
@@ -188,6 +199,13 @@ def look(thread: int, number: int, caller: FrameType | None = None) -> int:
     except Exception:  # of methods of the program's objects: its capture must go on
         calls.give_up()
         return _NEVER
+
+
+def _call_of(frame: FrameType, *, with_sizes: bool) -> CodeCall:
+    code, local = frame.f_code, locals_of(frame)
+    objects = objects_of(code, local)
+    sizes = sizes_of(code, local) if with_sizes else None
+    return CodeCall(code, name_of(code, objects), Objects(objects), sizes)
 
 
 def _may_be_step(code: CodeType) -> bool:

@@ -39,7 +39,8 @@ from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
 
 _MOST = 1000
-"""Counters of a process: beyond this many, runs are counted without their sizes and notes."""
+"""Counters of a process: beyond this many, new runs are counted without what was noted for them,
+and beyond twice as many, without their sizes."""
 _WARM_UP = 16
 """Runs that the warm-up of a capture has at most."""
 _TOOLS = 4, 3
@@ -301,8 +302,11 @@ class EagerSteps:
         site = () if caller is None else (id(caller.f_code), caller.f_lasti)
         key = (id(run.followed), site, in_pieces, sizes, *noted.items())
         if len(self._counters) >= _MOST and key not in self._counters:
-            sizes, noted = None, {}
-            key = (id(run.followed), site, in_pieces, sizes)
+            noted = {}
+            key = key[:4]
+        if len(self._counters) >= 2 * _MOST and key not in self._counters:
+            sizes = None
+            key = (*key[:3], None)
         with self._journal.lock:
             counter = self._counters.get(key)
             if counter is None:

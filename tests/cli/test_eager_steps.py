@@ -370,7 +370,7 @@ def test_numbers_flags_and_sizes_without_end(tmp_path: Path) -> None:
     assert report["steps"].startswith("1,500 of 3,003 steps ran in graphs; 1,503 ran eagerly: ")
     counts = runs_of(report, "why", "served_by")
     assert counts["batch > 4", None] == 1
-    assert counts["", "batch 4"] == 2
+    assert counts["", "batch 4"] == 504  # those whose notes are not kept, too
     assert sum(counts.values()) == 1503
     assert any("`tensor` is neither a number nor a text" in reason for reason in report["lost"])
 
@@ -431,3 +431,39 @@ def test_objects_that_cannot_be_looked_at(tmp_path: Path) -> None:
     )
     assert runs_of(report, "code", "sizes") == {("Odd.run", "x[2,4]"): 3}
     assert report["lost"] == []
+
+
+def test_more_sizes_than_can_be_kept(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        """
+        def fill(x, y):
+            return x + 1
+        two = rows(2)
+        graph = captured(lambda: fill(two, 0))
+        graph.replay()
+        for size in range(2100):
+            fill(torch.ones(size, 0, device="cuda"), 0)
+        """,
+    )
+    assert report["steps"].endswith(
+        "2,100 ran eagerly: 1,997 with x.shape[0] > 2, the largest that is captured, 100 with "
+        "sizes that were too many to keep, 3 that a captured size would have served"
+    )
+
+
+def test_code_without_arguments(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        """
+        model, static = Decoder().cuda(), rows(2)
+        def decode():
+            return model(static)
+        graph = captured(lambda: decode())
+        graph.replay()
+        decode()
+        """,
+    )
+    assert report["steps"] == (
+        "1 of 2 steps ran in graphs; 1 ran eagerly: all with no arguments that say why"
+    )

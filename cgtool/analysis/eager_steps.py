@@ -121,9 +121,7 @@ class _Runs:
             each for each in captured if each.dimensions.keys() == self._dimensions.keys()
         ]
         self.notes = dict(zip(runs.names, runs.values, strict=False))
-        self.texts = tuple(
-            f"{name} {value}" for name, value in self.notes.items() if isinstance(value, str)
-        )
+        self.texts = tuple(f"{name} {text}" for name, text in runs.texts)
 
     @cached_property
     def _larger(self) -> tuple[str, int] | None:
@@ -226,8 +224,7 @@ def _noted(group: Sequence[_Runs]) -> Iterator[str]:
     numbers: dict[str, list[float]] = defaultdict(list)
     for each in group:
         for name, value in each.notes.items():
-            if not isinstance(value, str):
-                numbers[name].append(value)
+            numbers[name].append(value)
     for name, values in numbers.items():
         ends = dict.fromkeys(map(number_text, (min(values), max(values))))
         yield f"{name} {' to '.join(ends)}"

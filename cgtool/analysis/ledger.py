@@ -357,8 +357,9 @@ class _ProcessLedger:
             )
         for number, record in self.notes.items():
             if number < len(counters.notes) and (count := counters.notes[number][0]):
-                names, values = tuple(record.values), tuple(record.values.values())
-                noted[record.graph].append(NotedReplays(names, values, count))
+                numbers, texts = _split(record.values)
+                names, values = tuple(numbers), tuple(numbers.values())
+                noted[record.graph].append(NotedReplays(names, values, count, texts))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
         if uncounted_runs := sum(number >= len(counters.steps) for number in self.eager):
@@ -367,6 +368,7 @@ class _ProcessLedger:
             )
         for number, run in self.eager.items():
             if number < len(counters.steps) and (count := counters.steps[number][0]):
+                numbers, texts = _split(run.values)
                 self.step_runs.append(
                     StepRuns(
                         self.number,
@@ -374,8 +376,9 @@ class _ProcessLedger:
                         self._call(run.call),
                         self.tables.frame_indices(run.frames),
                         count,
-                        tuple(run.values),
-                        tuple(run.values.values()),
+                        tuple(numbers),
+                        tuple(numbers.values()),
+                        texts,
                         run.in_pieces,
                     )
                 )
@@ -386,6 +389,13 @@ class _ProcessLedger:
                 "before the recording, or was not made by torch.cuda.CUDAGraph; the replays "
                 "are counted"
             )
+
+
+def _split(values: dict[str, float | str]) -> tuple[dict[str, float], tuple[tuple[str, str], ...]]:
+    """The numbers among what was noted, and the texts."""
+    numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+    texts = ((name, value) for name, value in values.items() if isinstance(value, str))
+    return numbers, tuple(texts)
 
 
 def merge(

@@ -46,10 +46,9 @@ def notes_of(entries: Iterable[LedgerGraph]) -> tuple[Note, ...]:
     for entry in entries:
         for noted in entry.notes:
             for name, value in zip(noted.names, noted.values, strict=False):
-                if isinstance(value, str):
-                    texts[f"{name} {value}"] += noted.replays
-                else:
-                    values[name][value] += noted.replays
+                values[name][value] += noted.replays
+            for name, text in noted.texts:
+                texts[f"{name} {text}"] += noted.replays
     padded = padding_of(entries)
     return (
         *(
@@ -69,7 +68,7 @@ def padding_of(entries: Iterable[LedgerGraph]) -> dict[str, list[Padded]]:
             values = dict(zip(noted.names, noted.values, strict=False))
             for name, needed in values.items():
                 size = values.get(PADDED + name)
-                if not isinstance(size, str | None) and not isinstance(needed, str):
+                if size is not None:
                     found[name].append(Padded(needed, size, noted.replays))
     return found
 

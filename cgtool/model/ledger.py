@@ -18,6 +18,7 @@ from cgtool.model.schema import (
     GraphIndex,
     LedgerGraphIndex,
     Noted,
+    NotedText,
     PoolIndex,
     ProcessIndex,
     Signed,
@@ -67,8 +68,11 @@ class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     names: tuple[str, ...]
     values: tuple[Noted, ...]
-    """One for each name. Without names: the graph had too many different notes to count each."""
+    """One for each name. Without names and texts: the graph had too many different notes to count
+    each."""
     replays: Count
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
 
 
 class ArgumentSize(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,7 +110,9 @@ class StepRuns(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: Count
     names: tuple[str, ...] = ()
     values: tuple[Noted, ...] = ()
-    """What was noted: one value for each name."""
+    """The numbers that were noted: one for each name."""
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
     in_pieces: bool = False
     """Graphs of pieces of the code were replayed in them. Otherwise, they ran eagerly."""
 

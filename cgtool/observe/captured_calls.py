@@ -20,7 +20,13 @@ import torch
 
 from cgtool.model.ledger import ArgumentSize
 from cgtool.model.schema import MAX_INT
-from cgtool.observe.frames import callers, is_internal, locals_of, package_part
+from cgtool.observe.frames import (
+    callers,
+    frames_of_other_threads,
+    is_internal,
+    locals_of,
+    package_part,
+)
 from cgtool.torch_compat.private import no_torch_function
 
 _EACH = 16
@@ -140,8 +146,8 @@ class CapturedCalls:
         return tuple(each.call for each in around if each.call is not None)
 
     def look(self, number: int, frame: FrameType | None) -> int:
-        """An op is called by ``frame``; None: on another thread, which works for this one. Returns
-        the number of the next op that is to be looked at."""
+        """An op is called by ``frame``, or by a thread for which that waits. Returns the number of
+        the next op that is to be looked at."""
         self._ops = number + 1
         running = [] if frame is None else self._inside(frame)
         depth = 0
@@ -193,9 +199,11 @@ def look(thread: int, number: int, caller: FrameType | None = None) -> int:
     calls = _looking.get(thread)
     if calls is None:
         return _NEVER
-    is_here = get_ident() == thread
     try:
-        return calls.look(number, (caller or sys._getframe(1)) if is_here else None)
+        frame = caller or sys._getframe(1) if get_ident() == thread else None
+        if frame is None:  # a thread of autograd's, for which that one waits
+            frame = frames_of_other_threads().get(thread)
+        return calls.look(number, frame)
     except Exception:  # of methods of the program's objects: its capture must go on
         calls.give_up()
         return _NEVER

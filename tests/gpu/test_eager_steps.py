@@ -56,3 +56,34 @@ def test_compiled_code_is_followed_and_compiled_as_without(tmp_path: Path) -> No
         ("Decoder.forward", ""): 1,
         ("Decoder.forward", "x.shape[0] > 2"): 4,
     }
+
+
+TRAINING = """
+torch.set_grad_enabled(True)
+model = Decoder().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = rows(4)
+
+def train():
+    optimizer.zero_grad(set_to_none=True)
+    model(x).sum().backward()  # on a thread of autograd's
+    optimizer.step()
+
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    for _ in range(3):
+        train()
+torch.cuda.synchronize()
+graph = captured(train)
+for _ in range(5):
+    graph.replay()
+for _ in range(2):
+    train()
+    model(x)  # is most of nothing
+"""
+
+
+def test_a_whole_step_with_its_backward(tmp_path: Path) -> None:
+    report = report_of(tmp_path, TRAINING, "--rows", "20", run=run)
+    assert runs_of(report, "code") == {"train": 2}
+    assert report["steps"].startswith("5 of 7 steps ran in graphs; 2 ran eagerly")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from _thread import get_ident
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,9 +35,10 @@ class Recorded:
         self.steps = EagerSteps(self.journal, lambda thread: self.is_capturing, notes, patches)
         self.is_capturing, self.graphs, self.ops = False, 0, 0
 
-    def op(self) -> None:
+    def op(self, thread: int | None = None) -> None:
+        """``thread``: the one that waits for this one."""
         if self.is_capturing:
-            captured_calls.look(get_ident(), self.ops, sys._getframe(1))
+            captured_calls.look(thread or get_ident(), self.ops, sys._getframe(1))
             self.ops += 1
 
     def capture(self, call: Callable[[], object]) -> None:
@@ -133,6 +135,27 @@ def test_compiled_code_is_followed_for_sizes_that_are_compiled_later(recorded: R
         name = name or function.__qualname__
         expected |= {(name, (2, 4)): 1, (name, (3, 4)): 1, (name, (4, 4)): 1, (name, (5, 4)): 2}
     assert recorded.runs() == expected
+
+
+def test_ops_of_other_threads_belong_to_the_call_that_waits(recorded: Recorded) -> None:
+    home = get_ident()
+
+    def forward() -> None:
+        for _ in range(3):
+            recorded.op()
+
+    def train() -> None:
+        forward()
+        thread = threading.Thread(target=lambda: [recorded.op(home) for _ in range(40)])
+        thread.start()
+        thread.join()
+
+    recorded.capture(lambda: train())
+    train()
+    forward()
+    assert {name.rpartition(".")[2]: runs for (name, _), runs in recorded.runs().items()} == {
+        "train": 1
+    }
 
 
 def test_a_tool_of_the_program_goes_first(recorded: Recorded, patches: Patches) -> None:

@@ -248,7 +248,7 @@ def test_the_first_op_that_differs_from_eager_is_named(tmp_path):
     assert report["looked_at"][-1] == "what each op writes compared with eager, twice for its noise"
 
 
-def test_an_op_that_only_step_runs_is_named(tmp_path):
+def test_an_op_that_only_eager_runs_is_named(tmp_path):
     source = FROZEN.replace(
         'y = y * calls["n"]', 'if calls["n"] % 5 == 0:\n            y = y.relu()'
     )

@@ -131,7 +131,7 @@ def _op_note(outcome):
     return note.text
 
 
-def test_ops_that_only_step_runs_are_named(verified, tmp_path):
+def test_ops_that_only_eager_runs_are_named(verified, tmp_path):
     """The second capture refills its memo as eager does, so that all its ops have equal results."""
     file = tmp_path / "entry.py"
     file.write_text(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import TypeVar
 import msgspec
 
 import cgtool
-from cgtool.analysis.eager_breaks import breaks_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
@@ -40,7 +38,7 @@ from cgtool.model.journal import (
     NOT_WRITTEN,
     Allocated,
     Began,
-    Between,
+    CallOfCode,
     Captured,
     Capturing,
     Command,
@@ -63,20 +61,21 @@ from cgtool.model.journal import (
     Replayed,
     ReplayedStale,
     Skipped,
+    StepCaptured,
     Stepped,
+    StepRan,
     Tables,
     Unseen,
-    WatchesOps,
 )
 from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
     READY,
     UNSEEN,
+    CodeCall,
     Compile,
     DeviceAllocation,
     Diagnosis,
-    EagerBreak,
     Event,
     Ledger,
     LedgerGraph,
@@ -90,6 +89,7 @@ from cgtool.model.ledger import (
     ReplayPlace,
     Skip,
     StaleReplay,
+    StepRuns,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -138,10 +138,8 @@ class _ProcessLedger:
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
-    between: list[Between] | None = None
-    """None if no ops were watched."""
-    breaks: list[EagerBreak] = field(default_factory=list)
-    """Their graphs are those of this process, by number."""
+    eager: dict[int, StepRan] = field(default_factory=dict)
+    step_runs: list[StepRuns] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
@@ -221,10 +219,12 @@ class _ProcessLedger:
                     )
                 case Noted():
                     self.notes[record.number] = record
-                case WatchesOps():
-                    self.between = []
-                case Between() if self.between is not None:
-                    self.between.append(record)
+                case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:
+                    calls = tuple(map(self._call, record.calls))
+                    key = entry.key or record.key
+                    self._change(record.number, step=record.step, calls=calls, key=key)
+                case StepRan():
+                    self.eager[record.number] = record
                 case Pools():
                     self._read_pools(record)
                 case Replayed():
@@ -293,6 +293,10 @@ class _ProcessLedger:
             between = tuple(each for each in moments if first < each.time_ns < last)
             if between:
                 self._change(number, moments=between)
+
+    def _call(self, call: CallOfCode) -> CodeCall:
+        (code,) = self.tables.frame_indices((call.code,))
+        return CodeCall(call.name, code, call.sizes)
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -430,14 +434,31 @@ class _ProcessLedger:
             )
         for number, record in self.notes.items():
             if number < len(counters.notes) and (count := counters.notes[number][0]):
-                names, values = tuple(record.values), tuple(record.values.values())
-                noted[record.graph].append(NotedReplays(names, values, count))
+                numbers, texts = _split(record.values)
+                names, values = tuple(numbers), tuple(numbers.values())
+                noted[record.graph].append(NotedReplays(names, values, count, texts))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
-        if self.between is not None:
-            if any(record.number >= len(counters.breaks) for record in self.between):
-                self.lost.append("some ops outside graphs could not be counted")
-            self.breaks = breaks_of(self.between, counters.breaks, self.tables.frame_indices)
+        if uncounted_runs := sum(number >= len(counters.steps) for number in self.eager):
+            self.lost.append(
+                f"{count_text(uncounted_runs, 'kind')} of eager steps could not be counted"
+            )
+        for number, run in self.eager.items():
+            if number < len(counters.steps) and (count := counters.steps[number][0]):
+                numbers, texts = _split(run.values)
+                self.step_runs.append(
+                    StepRuns(
+                        self.number,
+                        run.step,
+                        self._call(run.call),
+                        self.tables.frame_indices(run.frames),
+                        count,
+                        tuple(numbers),
+                        tuple(numbers.values()),
+                        texts,
+                        run.in_pieces,
+                    )
+                )
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
@@ -445,6 +466,13 @@ class _ProcessLedger:
                 "before the recording, or was not made by torch.cuda.CUDAGraph; the replays "
                 "are counted"
             )
+
+
+def _split(values: dict[str, float | str]) -> tuple[dict[str, float], tuple[tuple[str, str], ...]]:
+    """The numbers among what was noted, and the texts."""
+    numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+    texts = ((name, value) for name, value in values.items() if isinstance(value, str))
+    return numbers, tuple(texts)
 
 
 def merge(
@@ -489,17 +517,10 @@ def merge(
     origins = list(tables.origins)
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
-    breaks: list[EagerBreak] = []
     memory: list[LedgerMemory] = []
     for process in processes:
         at = {number: len(memory) + index for index, number in enumerate(process.memory)}
         memory += process.memory.values()
-        places = dict(zip(sorted(process.graphs), itertools.count(len(entries)), strict=False))
-        breaks += (
-            msgspec.structs.replace(way, before=places[way.before], after=places[way.after])
-            for way in process.breaks
-            if way.before in places and way.after in places
-        )
         alike: dict[bytes, int] = {}
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
@@ -568,8 +589,7 @@ def merge(
             allocations=tuple(each for process in processes for each in process.allocations),
             followed_allocations=bool(processes)
             and all(each.follows_allocations for each in processes),
-            watched_ops=any(each.between is not None for each in processes),
-            breaks=tuple(breaks),
+            step_runs=tuple(runs for each in processes for runs in each.step_runs),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             memory=tuple(memory),
             lost=tuple(dict.fromkeys(reasons)),

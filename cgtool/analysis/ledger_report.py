@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cgtool.analysis.eager_breaks import EagerRow, eager_rows
+from cgtool.analysis.eager_steps import EagerRow, eager_rows, sentence_of_steps
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.graph_memory import GraphMemoryRow, estimates, graph_memory
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
@@ -82,7 +82,7 @@ class LedgerRow:
     findings: tuple[str, ...]
     """The codes of the findings that are about these graphs."""
     notes: tuple[Note, ...]
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
     gpu_ns: int | None
     """Mean GPU time of a replay; None without ``--times``."""
     gpu_share: float | None
@@ -116,16 +116,16 @@ class LedgerReport:
     """GPU time inside graphs, and all of it; None without ``--times``."""
     gpu_ns: int | None
     sentence: str
+    steps: str | None
+    """How many steps ran in graphs, and why the others did not; None if all of those that were
+    followed did."""
+    eager: tuple[EagerRow, ...]
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """Rows for single graphs, in order of their capture."""
     events: tuple[EventRow, ...]
     """Moments that the program marked, in order of time, and the end of each process that has
     some."""
-    breaks: tuple[EagerRow, ...] | None
-    """Ops outside graphs between replays; None if ops were not watched."""
-    breaks_ns: int
-    """Host time between replays."""
     memory: tuple[MemoryRow, ...]
     """The memory outside their pools that graphs use."""
     graph_memory: tuple[GraphMemoryRow, ...]
@@ -171,11 +171,11 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs_gpu_ns=ledger.graphs_gpu_ns,
         gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
+        steps=sentence_of_steps(capture, ledger),
+        eager=eager_rows(capture, ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
         events=event_rows(capture, ledger),
-        breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
-        breaks_ns=sum(way.host_ns for way in ledger.breaks),
         memory=memory_rows(capture, ledger),
         graph_memory=memory,
         size_estimates=estimates(memory),

@@ -72,12 +72,6 @@ def run(
             "--times", help="Time replays on the GPU, and everything that runs outside graphs."
         ),
     ] = False,
-    eager_breaks: Annotated[
-        bool,
-        typer.Option(
-            "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
-        ),
-    ] = False,
     step: Annotated[
         bool,
         typer.Option(
@@ -118,8 +112,7 @@ def run(
     folder = Path(program[0])
     unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
     if is_saved or unfinished is not None:
-        given: dict[str, object] = {"--device": device, "--times": times}
-        given |= {"--eager-breaks": eager_breaks, "--step": step}
+        given: dict[str, object] = {"--device": device, "--times": times, "--step": step}
         given |= {"--ready-after": ready_after, "--ready-output": ready_output}
         if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
@@ -177,7 +170,6 @@ def run(
                 folder,
                 device or "",
                 times=times,
-                eager_breaks=eager_breaks,
                 step=step,
                 ready_after=ready_after,
                 ready_output=pattern,
@@ -253,12 +245,7 @@ _WITHOUT_GRAPHS = (
 def _is_empty(ledger: Ledger | None) -> bool:
     """Whether it has nothing that a later command could show."""
     return ledger is None or not (
-        ledger.graphs
-        or ledger.skips
-        or ledger.events
-        or ledger.breaks
-        or ledger.gpu_ns
-        or ledger.incomplete
+        ledger.graphs or ledger.skips or ledger.events or ledger.gpu_ns or ledger.incomplete
     )
 
 

@@ -44,7 +44,9 @@ def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) 
     findings = explain_findings((*graph_findings(capture), *(gain.findings if gain else ())))
     if ledger is not None:
         findings = (*ledger.findings, *findings)
-        sentences = [f"{ledger.sentence[:1].upper()}{ledger.sentence[1:]}."]
+        sentences = [
+            f"{each[:1].upper()}{each[1:]}." for each in (ledger.sentence, ledger.steps) if each
+        ]
     elif gain is not None:
         sentences = list(_sentences(gain, report))
     else:

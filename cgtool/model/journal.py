@@ -29,10 +29,10 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import MemoryUse, NodeFailure
+from cgtool.model.ledger import ArgumentSize, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-BREAKS = ".breaks"
+STEPS = ".steps"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -236,30 +236,45 @@ class Unseen(msgspec.Struct, tag="unseen", array_like=True):
 
 
 class Noted(msgspec.Struct, tag="noted", array_like=True):
-    """A replay was noted with numbers that are new for the graph. Those that could not be kept
-    apart from others have none."""
+    """Something was noted for a replay that is new for the graph. What could not be kept apart from
+    others has no values."""
 
     number: int
     """Number of the counter in the file ``NOTES``."""
     graph: int
-    values: dict[str, float]
+    values: dict[str, float | str]
 
 
-class WatchesOps(msgspec.Struct, tag="watches-ops", array_like=True):
-    """The ops between replays are watched."""
+class CallOfCode(msgspec.Struct, array_like=True):
+    """As ``ledger.CodeCall``."""
+
+    name: str
+    code: Frame
+    sizes: tuple[ArgumentSize, ...] | None
 
 
-class Between(msgspec.Struct, tag="between", array_like=True):
-    """From the replay of a graph to that of another, or an op that runs between them."""
+class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
+    """The code that a graph captured."""
 
     number: int
-    """Number of the counter in the file ``BREAKS``."""
-    before: int
-    after: int
-    op: str
-    """Empty for ops that could not be counted separately."""
+    """Of the graph."""
+    step: int
+    calls: tuple[CallOfCode, ...]
+    key: str
+    """What the program noted for the warm-up, which was a run outside graphs until now."""
+
+
+class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
+    """Code that was captured has run, from a line, with sizes or with notes that are new. What
+    could not be kept apart from others has neither."""
+
+    number: int
+    """Number of the counter in the file ``STEPS``."""
+    step: int
+    call: CallOfCode
     frames: tuple[Frame, ...]
-    is_op: bool
+    values: dict[str, float | str]
+    in_pieces: bool
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True):
@@ -361,8 +376,8 @@ Record = (
     | Pools
     | Unseen
     | Noted
-    | WatchesOps
-    | Between
+    | StepCaptured
+    | StepRan
     | Stepped
     | NodeFailed
     | Replayed
@@ -531,9 +546,9 @@ class JournalWriter:
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times, self._breaks = (
+        self._counters, self._notes, self._times, self._steps = (
             _CounterFile(self._path.with_suffix(suffix))
-            for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
+            for suffix in (COUNTERS, NOTES, TIMES, STEPS)
         )
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
@@ -588,10 +603,10 @@ class JournalWriter:
         with self.lock:
             return self._notes.counter(number)
 
-    def break_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of ``Between``: how often, in how many of the ways, 0, and the host time."""
+    def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
+        """The counter of the runs that ``StepRan`` records."""
         with self.lock:
-            return self._breaks.counter(number)
+            return self._steps.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -659,7 +674,7 @@ class Journal(NamedTuple):
             entries[0][0] if entries else 0,
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
-            _entries(self.log.with_suffix(BREAKS)),
+            _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
         )
@@ -707,8 +722,8 @@ class Counters(NamedTuple):
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of a ``Noted``."""
-    breaks: tuple[tuple[int, int, int, int], ...]
-    """How often, in how many ways, 0, and host time, by number of a ``Between``."""
+    steps: tuple[tuple[int, int, int, int], ...]
+    """``COUNTER`` by number of a ``StepRan``, without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

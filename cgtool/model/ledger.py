@@ -19,6 +19,7 @@ from cgtool.model.schema import (
     LedgerGraphIndex,
     LedgerMemoryIndex,
     Noted,
+    NotedText,
     PoolIndex,
     ProcessIndex,
     Signed,
@@ -67,12 +68,57 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The replays of a graph for which the program noted the same numbers (``cgtool.note``)."""
+    """The replays of a graph for which the program noted the same (``cgtool.note``)."""
 
     names: tuple[str, ...]
     values: tuple[Noted, ...]
-    """One for each name. Without names: the graph had too many different notes to count each."""
+    """One for each name. Without names and texts: the graph had too many different notes to count
+    each."""
     replays: Count
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
+
+
+class ArgumentSize(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The size of an argument."""
+
+    name: str
+    shape: tuple[Count, ...]
+    """Of a tensor."""
+    value: Count | None = None
+    """Of an integer."""
+
+
+class CodeCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of code that a graph captured: in the capture, or outside graphs."""
+
+    name: str
+    """``Decoder.forward``."""
+    code: FrameIndex
+    """The first line of the function."""
+    sizes: tuple[ArgumentSize, ...] | None
+    """Of its tensors, or if it gets none, of its integers. None if they are not known."""
+
+
+class StepRuns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Calls of code that was captured before, which no graph of that code replaced: from one line,
+    with the same sizes, for which the program noted the same. Those that a capture followed, as
+    warm-up, are left out."""
+
+    process: ProcessIndex
+    step: Count
+    """The number of the code: as ``LedgerGraph.step``."""
+    call: CodeCall
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to the first of them, innermost first."""
+    runs: Count
+    names: tuple[str, ...] = ()
+    values: tuple[Noted, ...] = ()
+    """The numbers that were noted: one for each name."""
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
+    in_pieces: bool = False
+    """Graphs of pieces of the code were replayed in them. Otherwise, they ran eagerly."""
 
 
 class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -222,11 +268,16 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
     memory: tuple[MemoryUse, ...] = ()
     """The memory outside its pool that its ops use."""
     stale: tuple[StaleReplay, ...] = ()
     """Replays that used memory which had been given back: the first for each."""
+    step: Count | None = None
+    """The code that it captured, by a number in its process: the same for graphs that captured it
+    with other sizes. None if no call contained most of its ops."""
+    calls: tuple[CodeCall, ...] = ()
+    """The calls of that code in the capture, outermost first."""
     stepped: bool = False
     """Its replays ran node by node (``--step``)."""
     whole: str | None = None
@@ -321,29 +372,6 @@ class DeviceAllocation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The calls that lead to it, innermost first; empty if they are not known."""
 
 
-class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op of one line, which ran outside graphs."""
-
-    op: str
-    """Empty for ops that could not be counted separately."""
-    frames: tuple[FrameIndex, ...]
-    """The calls that lead to it, innermost first."""
-    count: Count
-    host_ns: DurationNs
-
-
-class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ops that ran from the replay of one graph to that of another (``--eager-breaks``)."""
-
-    before: LedgerGraphIndex
-    after: LedgerGraphIndex
-    times: Count
-    """How often the program went from one to the other."""
-    host_ns: DurationNs
-    """Host time from the end of one replay call to the beginning of the next."""
-    ops: tuple[EagerOp, ...] = ()
-
-
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The graphs of a program."""
 
@@ -361,9 +389,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     allocations: tuple[DeviceAllocation, ...] = ()
     followed_allocations: bool = False
     """All processes noted their allocations."""
-    watched_ops: bool = False
-    """The ops outside graphs were watched."""
-    breaks: tuple[EagerBreak, ...] = ()
+    step_runs: tuple[StepRuns, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
     memory: tuple[LedgerMemory, ...] = ()
     lost: tuple[str, ...] = ()

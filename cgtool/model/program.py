@@ -16,29 +16,20 @@ class Settings:
     """Where the tool and the journals of the processes are."""
 
     def __init__(
-        self,
-        home: str,
-        folder: str,
-        device: str,
-        times: str,
-        eager_breaks: str,
-        step: str,
-        ready_after: str,
+        self, home: str, folder: str, device: str, times: str, step: str, ready_after: str
     ) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their journals, ``device`` is ``--device``, ``times``, ``eager_breaks`` and
-        ``step`` are not empty with ``--times``, ``--eager-breaks`` and ``--step``, and
-        ``ready_after`` is the number of ``--ready-after``."""
+        leave their journals, ``device`` is ``--device``, ``times`` and ``step`` are not empty with
+        ``--times`` and ``--step``, and ``ready_after`` is the number of ``--ready-after``."""
         self.home = home
         self.folder = folder
         self.device = device
         self.times = times
-        self.eager_breaks = eager_breaks
         self.step = step
         self.ready_after = ready_after
 
     @property
     def text(self) -> str:
         """The value of ``VARIABLE``: one per line."""
-        flags = self.times, self.eager_breaks, self.step, self.ready_after
+        flags = self.times, self.step, self.ready_after
         return "\n".join((self.home, self.folder, self.device, *flags))

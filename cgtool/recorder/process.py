@@ -69,8 +69,6 @@ def record(settings: Settings) -> None:
         recorder.time_replays()
     if settings.step:
         recorder.step_replays()
-    if settings.eager_breaks:
-        recorder.watch_eager_breaks()
     if settings.ready_after:
         recorder.mark_ready(int(settings.ready_after))
     atexit.register(recorder.finish)

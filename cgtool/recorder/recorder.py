@@ -1,7 +1,7 @@
 """Notes what a program does with its graphs: captures, replays, and their ends.
 
-No graph is kept alive. Outside captures only replays are followed, unless ``--times`` or
-``--eager-breaks`` asks for more.
+No graph is kept alive. Outside captures only replays are followed, unless ``--times`` asks for
+more.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any
 
 from cgtool.model import clock
@@ -26,14 +27,16 @@ from cgtool.model.journal import (
     Unseen,
 )
 from cgtool.model.ledger import COMPILE
+from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.addresses import Addresses
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
+from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.events import Events
-from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
+from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat.patches import Patches
@@ -41,21 +44,21 @@ from cgtool.torch_compat.patches import Patches
 _POOLS_READ = 32
 """How many pools that end before the process are read: reading lists all of its memory."""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cgtool.recorder.eager_breaks import EagerBreaks
-
 
 class _Graph(GraphReplays):
     """A graph, from its capture on."""
 
-    __slots__ = ("capture", "handled", "pool")
+    __slots__ = ("calls", "capture", "handled", "outside", "pool")
 
     def __init__(self, number: int, capture: Capture | None) -> None:
         super().__init__(number)
         self.capture = capture
         """The capture in progress, if there is one."""
         self.pool: tuple[int, int] | None = None
+        self.outside: Sequence[CodeType] = ()
+        """The code that leads to its capture."""
+        self.calls: CapturedCalls | None = None
+        """The calls in the capture."""
         self.handled: Callable[[], None] | None = None
         """To be called when it is first replayed, although its code has raised."""
 
@@ -86,8 +89,8 @@ class Recorder(Subscriber[_Graph]):
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
         self._addresses = Addresses(device, self.journal, patches)
+        self._steps = EagerSteps(self.journal, self._captures.is_capturing, self._notes, patches)
         self._times: ReplayTimes | None = None
-        self._breaks: EagerBreaks | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
@@ -117,28 +120,6 @@ class Recorder(Subscriber[_Graph]):
         owner, graphs = self._replaying_class, self._graphs.graphs
         Steps(self._device, owner, self.journal, self._captures, graphs, self._patches)
 
-    def watch_eager_breaks(self) -> None:
-        """Note which ops run between replays."""
-        from cgtool.recorder.eager_breaks import EagerBreaks
-        from cgtool.torch_compat import op_key
-
-        if not op_key.is_supported():
-            self.journal.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
-            return
-        graphs = self._graphs
-
-        def number_of(graph: Any) -> int | None:
-            live = graphs.graphs.get(id(graph))
-            return None if live is None else live.number
-
-        self._breaks = EagerBreaks(
-            self._replaying_class,
-            number_of,
-            self._captures.is_capturing,
-            self.journal,
-            self._patches,
-        )
-
     @property
     def forkable(self) -> AbstractContextManager[Any]:
         """To be entered while the process forks."""
@@ -153,12 +134,11 @@ class Recorder(Subscriber[_Graph]):
         self._addresses.renew()
         self._numbers = itertools.count()
         self._is_fork = True
-        if self._breaks is not None:
-            self._breaks.forked()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():
                 _taken(graph).stop()
+        self._steps.renew()
 
     def finish(self) -> None:
         """The process ends normally: whatever is freed from now on lived until its end."""
@@ -207,6 +187,9 @@ class Recorder(Subscriber[_Graph]):
     ) -> _Graph:
         number, beginning = next(self._numbers), _with_note(beginning)
         graph = _Graph(number, self._captures.began(number, beginning, start, expected))
+        graph.outside = [code for code, _ in beginning.chain]
+        if beginning.owner != COMPILE:
+            graph.calls = self._steps.look_at()
         if any(beginning.pool or ()):  # without one, or with zeros, PyTorch makes a new one
             graph.pool = _pool_of(beginning.pool)
         return graph
@@ -252,6 +235,8 @@ class Recorder(Subscriber[_Graph]):
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._events.note_allocations()
+        calls = () if graph.calls is None else graph.calls.around_most()
+        self._steps.captured(graph, graph.outside, calls)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -361,8 +346,7 @@ def _with_note(beginning: Beginning) -> Beginning:
     # A note before a capture of torch.compile is for the replay that follows.
     if beginning.owner == COMPILE or not (noted := take_noted()):
         return beginning
-    sizes = {name: size for name, size in noted.items() if is_number(size)}
-    return beginning._replace(key=notes.key_of(sizes))
+    return beginning._replace(key=notes.key_of(kept_of(noted)))
 
 
 def _pool_of(numbers: Any) -> tuple[int, int]:
@@ -372,6 +356,8 @@ def _pool_of(numbers: Any) -> tuple[int, int]:
 
 def _taken(graph: _Graph) -> Capture:
     """The capture of a graph, which is over."""
+    if graph.calls is not None:
+        graph.calls.stop()
     capture, graph.capture = graph.capture, None
     assert capture is not None
     return capture

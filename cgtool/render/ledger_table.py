@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from cgtool.analysis.eager_breaks import EagerRow
+from cgtool.analysis.eager_steps import EagerRow
 from cgtool.analysis.graph_memory import GraphMemoryRow
 from cgtool.analysis.ledger_events import EventRow
 from cgtool.analysis.ledger_memory import MemoryRow
@@ -264,6 +264,30 @@ EVENTS: Sequence[Column[EventRow]] = (
 )
 
 
+EAGER: Sequence[Column[EagerRow]] = (
+    Column("code", explanation="captured code that was called outside graphs"),
+    Column("called at", "line"),
+    Column("runs", explanation="calls, without those that warmed up a capture"),
+    Column(
+        "sizes",
+        lambda row: " to ".join(row.sizes) or None,
+        optional=True,
+        priority=1,
+        explanation="the smallest and the largest of the argument that decides",
+    ),
+    Column("why", optional=True, zero=False),
+    Column(
+        "would fit",
+        "served_by",
+        optional=True,
+        explanation="the smallest captured size that would have served them",
+    ),
+    Column(
+        "noted", lambda row: ", ".join(row.notes) or None, optional=True, priority=2, wrap="cut"
+    ),
+)
+
+
 def _spent(heading: str, field: str, explanation: str, priority: int = 0) -> Column[LedgerRow]:
     return Column(
         heading,
@@ -460,32 +484,6 @@ def _times(report: LedgerReport) -> str:
     )
 
 
-BREAKS: Sequence[Column[EagerRow]] = (
-    Column("line"),
-    Column("op", lambda row: row.op.removeprefix("aten::"), wrap="cut"),
-    Column(
-        "per step",
-        lambda row: round(row.per_step, 2),
-        number_text,
-        explanation="how often it runs from one replay to the next",
-    ),
-    Column("host time", "host_ns", explanation="of one step, while it is watched"),
-    Column("after graph", "before", wrap="cut", priority=1),
-    Column("before graph", "after", wrap="cut", priority=1),
-)
-
-
-def _breaks(report: LedgerReport) -> str:
-    rows = report.breaks or ()
-    if not rows:
-        return "no op ran outside graphs from one replay to the next"
-    inside_ns = sum(row.total_ns for row in rows)
-    return (
-        f"from one replay to the next: {time_text(report.breaks_ns)} of host time, "
-        f"{time_text(inside_ns)} of it in ops outside graphs; compiled code is not watched"
-    )
-
-
 def render(
     report: LedgerReport, *, graphs: bool = False, rows: int = 0, explain: bool = False
 ) -> Screen:
@@ -493,6 +491,8 @@ def render(
     most so many rows and findings, 0 for all."""
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(f"{report.sentence}", "bold")
+    if report.steps is not None:
+        screen.line(report.steps, "bold")
     screen.line(_run(report), "dim")
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
@@ -502,16 +502,16 @@ def render(
         _places(screen, report, shown)
     elif any(row.graphs > 1 for row in shown):
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
+    eager = report.eager[: rows or None]
+    others = report.eager[len(eager) :]
+    total = {"code": f"{len(others):,} more", "runs": sum(row.runs for row in others)}
+    screen.table("Eager", EAGER, eager, [total] if others else [])
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
     screen.table("Events", EVENTS, report.events[: rows or None])
     _left_out(screen, len(report.events), rows, "event")
     gone = [row for row in report.memory if row.gone_at is not None]
     screen.table(_OUTSIDE, ADDRESSES, gone[: rows or None], name="addresses")
-    if report.breaks is not None:
-        title = "Outside graphs, from one replay to the next"
-        screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")
-        screen.line(_breaks(report), "dim")
     screen.add(Findings(report.findings[: rows or None]))
     _left_out(screen, len(report.findings), rows, "finding")
     if report.failures:

@@ -103,6 +103,9 @@ struct Settings {
   const py::function stream;   // The handle of the current stream of a device.
   const py::function waiting;  // What waits for this thread, which works for another.
   const py::object call_module;  // The code of `Module._call_impl`, or None.
+  // Called with the thread that is recorded and the number of an op, before the op; returns the number
+  // for which it is to be called next.
+  const py::function look;
 };
 
 class Log {
@@ -152,6 +155,8 @@ class Log {
       call.autograd_sequence = node->sequence_nr();
     }
     call.next_sequence = at::sequence_number::peek();
+    uint64_t number = begun_++;
+    if (number >= looked_at_) look(number);
     void* stream = launches(op) ? current_stream() : nullptr;
     std::lock_guard lock(mutex_);
     calls_.push_back(call);
@@ -434,6 +439,15 @@ class Log {
     return waiting_number_;
   }
 
+  void look(uint64_t number) {
+    looked_at_ = UINT64_MAX;  // Python may run other threads meanwhile.
+    try {
+      looked_at_ = settings_->look(home_, number).cast<uint64_t>();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("cgtool");
+    }
+  }
+
   int name_of(const torch::autograd::Node& node) {
     std::type_index type = typeid(node);
     auto known = node_numbers_.find(type);
@@ -491,6 +505,7 @@ class Log {
   std::unordered_map<std::type_index, int> node_numbers_;  // Of autograd.
   std::deque<std::string> node_names_;
   int waiting_task_ = -1, waiting_number_ = -1;
+  uint64_t begun_ = 0, looked_at_ = 0;  // Ops, and the number of the next one before which to `look`.
 
   // With the mutex, and never the GIL after it.
   std::mutex mutex_;
@@ -1235,10 +1250,11 @@ void watch(std::shared_ptr<Log> log) {
 PYBIND11_MODULE(cgtool_op_watch, module) {
   py::class_<Settings, std::shared_ptr<Settings>>(module, "Settings", py::module_local())
       .def(py::init([](uintptr_t query, bool with_edges, std::unordered_set<std::string> nothing,
-                       py::function stream, py::function waiting, py::object call_module) {
+                       py::function stream, py::function waiting, py::object call_module,
+                       py::function look) {
         return std::make_shared<Settings>(Settings{
             query, with_edges, std::move(nothing), std::move(stream), std::move(waiting),
-            std::move(call_module)});
+            std::move(call_module), std::move(look)});
       }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
       .def(py::init<std::shared_ptr<Settings>, int, py::object>())

@@ -44,7 +44,6 @@ def run_program(
     device: str,
     *,
     times: bool,
-    eager_breaks: bool,
     step: bool,
     ready_after: int | None,
     ready_output: re.Pattern[str] | None,
@@ -59,7 +58,7 @@ def run_program(
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    flags = ["yes" if is_set else "" for is_set in (times, eager_breaks, step)]
+    flags = ["yes" if is_set else "" for is_set in (times, step)]
     flags.append("" if ready_after is None else str(ready_after))
     settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}

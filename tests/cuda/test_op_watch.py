@@ -37,6 +37,7 @@ from cgtool.model.journal import COUNTER
 from cgtool.observe import frames
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
 from cgtool.observe.ops import UNKNOWN, OpRecorder
@@ -568,6 +569,39 @@ def test_ops_are_watched_in_python_afterwards(native):
     )  # fmt: skip
 
 
+def test_the_calls_around_most_of_a_capture(native):
+    class Model(nn.Module):
+        def forward(self, x, times):
+            for _ in range(times):
+                x = helped(x)
+            return x
+
+    def helped(x):
+        calls.called(helped.__code__, sys._getframe())
+        return x + 1
+
+    def step(x, times):
+        helped(x)
+        return model(x, times)
+
+    model = Model()
+    for before, times, around in ((0, 3, 2), (0, 200, 2), (50, 150, 2), (5, 1, 0), (120, 100, 0)):
+        for recorder in (
+            recording._Recorder(Chains()),
+            recording._NativeRecorder(Chains(), native),
+        ):
+            calls = CapturedCalls(sys._getframe(), lambda *_: None)
+            with recorded(recorder):
+                for _ in range(before):
+                    X.neg()
+                step(X, times)
+            calls.stop()
+            found = calls.around_most()
+            assert [call.code for call in found] == [step.__code__, Model.forward.__code__][:around]
+            known = tuple(X.shape) if before < 16 else None
+            assert all((call.sizes and call.sizes[0].shape) == known for call in found)
+
+
 def test_ops_are_placed_in_python_afterwards(native):
     placed, names = [], []
 
@@ -593,7 +627,7 @@ from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-settings = native.Settings(address, False, set(), int, int, None)
+settings = native.Settings(address, False, set(), int, int, None, max)
 log = native.Log(settings, 0, None)
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)

@@ -25,10 +25,9 @@ from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.ledger import (
     COMPILE,
+    CodeCall,
     Compile,
     DeviceAllocation,
-    EagerBreak,
-    EagerOp,
     Event,
     Ledger,
     LedgerGraph,
@@ -38,6 +37,7 @@ from cgtool.model.ledger import (
     ReplayPlace,
     Skip,
     StaleReplay,
+    StepRuns,
 )
 from cgtool.model.measurements import GraphTimes, Profile, Samples
 from cgtool.model.schema import Field, fields
@@ -152,8 +152,8 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 events=(Event(0, "ready", 1, (0,)),),
                 compiles=(Compile(0, 1, 1, COMPILE, frames=(0,)),),
                 allocations=(DeviceAllocation(0, 1, 1, frames=(0,)),),
+                step_runs=(StepRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
                 skips=(Skip(0, "mutated inputs"),),
-                breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),
             ),
         )
     )

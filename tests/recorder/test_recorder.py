@@ -534,6 +534,17 @@ def test_what_torch_compile_compiles_is_recorded(recorded: Recorded) -> None:
     assert recorded.frames[again.frames[0]].file == __file__
 
 
+def test_a_text_is_noted_as_its_beginning(recorded: Recorded) -> None:
+    cgtool.note(mode="decode", rows=2.5)
+    graph = captured()
+    cgtool.note(mode="x" * 1000, batch=3)
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert only.key == "mode decode, rows 2.5"
+    assert values(only) == [((3.0,), 1)]
+    assert only.notes[0].texts == (("mode", "x" * 100),)
+
+
 def test_what_is_noted_before_a_capture_is_the_key_of_the_graph(recorded: Recorded) -> None:
     cgtool.note(rows=13, padded_rows=16, cache=[], seed=10**400)
     graph = captured()
@@ -609,57 +620,6 @@ def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
     assert run.lost == ("process 1: only 2 of 3 replays have a GPU time",)
 
 
-def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
-    recorded: Recorded,
-) -> None:
-    recorded.recorder.watch_eager_breaks()
-    first, second, others = captured(), captured(), captured()
-    x = torch.ones(2, requires_grad=True)
-
-    def other() -> None:
-        for _ in range(2):
-            others.replay()
-            x.sin()
-
-    def idle() -> None:
-        x.cos()
-
-    first.replay()
-    for run in (other, idle):
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    x.exp().sum().backward()
-    second.replay()
-    ops = {
-        (each.before, each.after): {op.op: op.count for op in each.ops}
-        for each in recorded.ledger().breaks
-    }
-    assert set(ops) == {(0, 1), (2, 2)}
-    assert ops[2, 2] == {"aten::sin": 1}
-    assert {"aten::exp", "aten::sum"} < ops[0, 1].keys()
-    assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
-
-
-def test_ops_before_the_first_replay_of_a_graph_captured_before(
-    tmp_path: Path, patches: Patches
-) -> None:
-    before = captured()
-    recorded = Recorded(tmp_path, patches)
-    recorded.recorder.watch_eager_breaks()
-    graph = captured()
-    x = torch.ones(2)
-    for _ in range(3):
-        graph.replay()
-        x.sin()
-        before.replay()
-        x.cos()
-    ways = {(way.before, way.after): way for way in recorded.ledger().breaks}
-    assert {
-        ends: (way.times, [(op.op, op.count) for op in way.ops]) for ends, way in ways.items()
-    } == {(0, 1): (3, [("aten::sin", 3)]), (1, 0): (2, [("aten::cos", 2)])}
-
-
 def on_a_thread(run: Callable[[], None]) -> None:
     thread = threading.Thread(target=run)
     thread.start()
@@ -668,27 +628,6 @@ def on_a_thread(run: Callable[[], None]) -> None:
 
 def collect() -> None:
     gc.collect()
-
-
-def test_ops_count_while_another_thread_captures(recorded: Recorded) -> None:
-    recorded.recorder.watch_eager_breaks()
-    first, second = captured(), captured()
-    capturing = Graph()
-    x = torch.ones(2)
-    capturing.capture_begin()
-
-    def other() -> None:
-        first.replay()
-        x.sin()
-        second.replay()
-
-    first.replay()
-    x.cos()  # is captured
-    on_a_thread(other)
-    capturing.capture_end()
-    second.replay()
-    ways = {(way.times, *((op.op, op.count) for op in way.ops)) for way in recorded.ledger().breaks}
-    assert ways == {(2, ("aten::sin", 1))}
 
 
 @pytest.fixture
@@ -745,8 +684,7 @@ for function in (Replaying.forward, Replaying.backward):
 
 
 def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) -> None:
-    """On a GPU, autograd replays it on a thread of its own, and runs the ops around it there."""
-    recorded.recorder.watch_eager_breaks()
+    """On a GPU, autograd replays it on a thread of its own."""
     forward, backward = captured(), captured()
 
     def train() -> None:
@@ -761,13 +699,6 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
     thread.start()
     thread.join()
     run = recorded.ledger()
-    counts = Counter[tuple[int, int, str]]()
-    for each in run.breaks:
-        for op in each.ops:
-            counts[each.before, each.after, op.op] += op.count
-    assert counts[0, 1, "aten::sin"] == 2
-    assert counts[1, 0, "aten::cos"] == 1
-    assert {(before, after) for before, after, _ in counts} == {(0, 1), (1, 0)}
     (place,) = run.graphs[1].replayed_at
     assert place.seen == 2
     functions = [recorded.frames[frame].function for frame in place.frames]
@@ -778,7 +709,6 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
 def test_no_frame_outlives_its_function(recorded: Recorded) -> None:
     """A frame in a cycle would hold the program's tensors until the garbage collector runs: graph
     trees fail, and autograd copies a gradient that it would take."""
-    recorded.recorder.watch_eager_breaks()
     forward, backward = captured(), captured()
     gc.collect()
     gc.disable()

@@ -29,6 +29,7 @@ from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
 from cgtool.model.capture import Contents
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.captured_calls import look
 from cgtool.observe.compiled_code import Pauses, can_pause
 from cgtool.observe.effects import looks_at_shapes, overwrites
 from cgtool.observe.frames import (
@@ -346,6 +347,7 @@ def _settings_for(native: Any, query: int, with_edges: bool) -> Any:
         current_raw_stream,
         partial(chain_or_waiting, None),
         CALL_MODULE_CODE,
+        look,
     )
 
 

@@ -22,6 +22,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
+from cgtool.analysis.ranks import rank_findings
 from cgtool.analysis.reports import caller_of, place_of, quoted
 from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
@@ -175,7 +176,9 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
             if not ledger.stepped:
                 findings += cost_findings(line.entries, line.frames)
             findings += _of_one_topology(capture, line, alike)
-    findings = [*node_faults(capture), *findings, *_skipped(ledger.skips)]
+    findings = [
+        *node_faults(capture), *rank_findings(capture), *findings, *_skipped(ledger.skips),
+    ]  # fmt: skip
     return quoted(findings, capture.sources)
 
 

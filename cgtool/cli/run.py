@@ -83,6 +83,12 @@ def run(
         ),
     ] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
+    ranks: Annotated[
+        bool,
+        typer.Option(
+            "--ranks", help="Compare the ranks of a program: captures, collectives, replays."
+        ),
+    ] = False,
     rows: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),
@@ -95,9 +101,11 @@ def run(
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    show = partial(
-        _show, format_=format_, only=only, quiet=quiet, graphs=graphs, rows=rows, explain=explain
-    )
+    show = partial(_show, format_=format_, only=only, quiet=quiet, rows=rows, explain=explain)
+    if ranks:
+        show = partial(show, ranks=True)
+    elif graphs:
+        show = partial(show, graphs=True)
     is_saved = program[0].endswith(".cgt")
     folder = Path(program[0])
     unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
@@ -228,7 +236,14 @@ def _is_empty(ledger: Ledger | None) -> bool:
     )
 
 
-def _show(capture: Capture, **options: Any) -> None:
+def _show(capture: Capture, *, ranks: bool = False, **options: Any) -> None:
+    if ranks:
+        from cgtool.analysis.ranks import ranks_report
+        from cgtool.render import ranks_table
+
+        command = shlex.join(capture.ledger.command if capture.ledger else ())
+        show_report("cgtool-ranks", ranks_report([capture], command), ranks_table.render, **options)
+        return
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
 

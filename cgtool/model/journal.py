@@ -28,10 +28,10 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import NodeFailure
+from cgtool.model.ledger import Collective, Communicator, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-BREAKS = ".breaks"
+BREAKS, ORDER = ".breaks", ".order"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -75,6 +75,16 @@ class Began(msgspec.Struct, tag="began", array_like=True):
     forked: bool
     simulated: bool = False
     """Its device is the simulated one."""
+    rank: int | None = None
+    """This and the next: as the environment has them."""
+    world_size: int | None = None
+
+
+class Ranked(msgspec.Struct, tag="ranked", array_like=True):
+    """``torch.distributed`` is initialized."""
+
+    rank: int
+    world_size: int
 
 
 class Machine(msgspec.Struct, tag="machine", array_like=True):
@@ -110,6 +120,7 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -145,6 +156,8 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     edges: tuple[Edge, ...]
     cgtool_ns: int
     """How long it took after the capture."""
+    collectives: tuple[Collective, ...] = ()
+    """In order; none has an origin yet."""
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -247,10 +260,13 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
     time_ns: int
+    error: str = ""
+    """The exception that ends it."""
 
 
 Record = (
     Began
+    | Ranked
     | Machine
     | NeedsRecorder
     | Capturing
@@ -279,6 +295,9 @@ _FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
 """In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
 replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
 process, inside graphs and outside."""
+RING = 4095
+"""How many of the last replays are kept in the file ``ORDER``: the numbers of their graphs, after a
+count of all that have begun."""
 _LOG_CHUNK = 1 << 16
 """Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
@@ -426,6 +445,7 @@ class JournalWriter:
             _CounterFile(self._path.with_suffix(suffix))
             for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
         )
+        self._order: memoryview[int] | None = None
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
             # A file without contents takes no room.
@@ -468,6 +488,19 @@ class JournalWriter:
         """The memory of a graph's counter, and its offset there."""
         with self.lock:
             return self._counters.counter(number + 1)
+
+    @property
+    def order(self) -> memoryview[int]:
+        """The file ``ORDER``: a count, and ``RING`` numbers."""
+        with self.lock:
+            if self._order is None:
+                size = (1 + RING) * 8
+                try:
+                    memory = _mapped(self._path.with_suffix(ORDER), 0, size)
+                except OSError:
+                    memory = mmap.mmap(-1, size)
+                self._order = memoryview(memory).cast("Q")
+            return self._order
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The counter of the replays that ``Noted`` records."""
@@ -548,6 +581,7 @@ class Journal(NamedTuple):
             _entries(self.log.with_suffix(BREAKS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
+            *_order(self.log.with_suffix(ORDER)),
         )
 
 
@@ -600,6 +634,10 @@ class Counters(NamedTuple):
     times: tuple[tuple[int, int, int], ...]
     """By number of the graph: host time of the first replay, replays with a GPU time, that of all
     of them; fewer than there are graphs if the last were not replayed."""
+    begun: int
+    """Replays that have begun."""
+    last_replays: tuple[int, ...]
+    """The numbers of the graphs that were replayed last, the oldest first."""
 
 
 def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
@@ -611,3 +649,17 @@ def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
     entries = COUNTER.iter_unpack(data[: len(data) - len(data) % chunk])
     # Of a damaged file, what counts nothing.
     return tuple(each if max(each) < 1 << 63 else (0, 0, 0, 0) for each in entries)
+
+
+def _order(path: Path) -> tuple[int, tuple[int, ...]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, ()
+    if len(data) < (1 + RING) * 8:
+        return 0, ()
+    begun, *ring = memoryview(data)[: (1 + RING) * 8].cast("Q")
+    if max(begun, *ring) >= 1 << 63:  # a damaged file
+        return 0, ()
+    at = begun % RING
+    return begun, tuple(ring[at:] + ring[:at] if begun > RING else ring[:begun])

@@ -12,12 +12,14 @@ import msgspec
 from cgtool.model.schema import (
     Address,
     Bytes,
+    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
     GraphIndex,
     LedgerGraphIndex,
     Noted,
+    OriginIndex,
     PoolIndex,
     ProcessIndex,
     Signed,
@@ -46,6 +48,16 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if it was killed or still ran: its last records may be missing."""
     forked: bool = False
     """It was forked from its parent, without starting a new interpreter."""
+    rank: Count | None = None
+    """Its rank among ``world_size`` processes: of ``torch.distributed``, or of the environment that
+    a launcher has set. None if it has none."""
+    world_size: Count | None = None
+    error: str = ""
+    """The exception that ended it."""
+    last_replays: tuple[Count, ...] = ()
+    """Of a rank: the numbers of the graphs that it replayed last, the oldest first."""
+    begun: Count = 0
+    """Of a rank: the replays that have begun, those included that did not return."""
     graphs_gpu_ns: DurationNs | None = None
     """GPU time inside graphs (``--times``): the sum of all replays, as ``replay_gpu_ns``."""
     other_gpu_ns: DurationNs | None = None
@@ -99,6 +111,35 @@ class NodeFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The first line of the error that the program got."""
     evidence: tuple[str, ...]
     """Its kernel and launch, and where its pointers led at that moment."""
+
+
+class Communicator(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A process group, whose ranks run collectives together."""
+
+    name: str
+    """PyTorch's name of the group."""
+    ranks: tuple[Count, ...]
+    """The ranks in it, among all; empty if they are not known."""
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective of a graph."""
+
+    kind: str
+    """``all_reduce``, ``all_gather``, ``send``, ..."""
+    communicator: CommunicatorIndex
+    dtype: str
+    """Empty for those without data."""
+    bytes: Bytes
+    """Of the tensors that are as large on every rank: what is reduced, or the whole that is
+    gathered or scattered. Of an all-to-all: what this rank sends."""
+    peer: Count | None = None
+    """The rank in the group that it sends to or receives from, or that is its root."""
+    stream: Count = 0
+    """The stream that called it, by a number that counts those of the graph."""
+    waits: bool = False
+    """What follows on that stream waits for it (``async_op=False``)."""
+    origin: OriginIndex | None = None
 
 
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -183,6 +224,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     whole: str | None = None
     """With ``--step``: why they did not."""
     node_failure: NodeFailure | None = None
+    nodes: Count | None = None
+    """How many nodes it has; None if they could not be read."""
+    collectives: tuple[Collective, ...] = ()
+    """In the order in which they were captured."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -264,6 +309,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
     skips: tuple[Skip, ...] = ()
     watched_ops: bool = False
     """The ops outside graphs were watched."""

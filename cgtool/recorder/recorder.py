@@ -144,15 +144,17 @@ class Recorder(Subscriber[_Graph]):
             with self.protected():
                 _taken(graph).stop()
 
-    def finish(self) -> None:
-        """The process ends normally: whatever is freed from now on lived until its end."""
+    def finish(self, error: str = "") -> None:
+        """The process ends by itself: whatever is freed from now on lived until its end. ``error``:
+        the exception that ends it."""
         self._captures.finish()
         if self._times is not None:
             with self.protected():
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
-        self.journal.append(Finished(clock.time_ns()))
+        self._captures.note_rank()
+        self.journal.append(Finished(clock.time_ns(), error))
         self._finished = True
 
     def stop(self) -> None:

@@ -54,6 +54,7 @@ from cgtool.model.journal import (
     Ranked,
     Replayed,
     Skipped,
+    Stacks,
     Stepped,
     Tables,
     Unseen,
@@ -76,6 +77,7 @@ from cgtool.model.ledger import (
     ReplayMoment,
     ReplayPlace,
     Skip,
+    ThreadStack,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -166,6 +168,12 @@ class _ProcessLedger:
                     self.process = msgspec.structs.replace(
                         self.process, rank=record.rank, world_size=record.world_size
                     )
+                case Stacks() if self.process is not None:
+                    stacks = tuple(
+                        ThreadStack(name, self.tables.frame_indices(frames))
+                        for name, frames in record.threads
+                    )
+                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
                 case Machine():
                     self.environment = record.environment
                 case Tables():

@@ -22,7 +22,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
-from cgtool.analysis.ranks import rank_findings
+from cgtool.analysis.ranks.report import rank_findings
 from cgtool.analysis.reports import caller_of, place_of, quoted
 from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text

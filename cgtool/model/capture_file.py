@@ -333,6 +333,26 @@ def read(path: Path) -> Capture:
     return capture
 
 
+def read_ledger(path: Path) -> Capture:
+    """A capture without its graphs, which take most of the time: what the ledger of a program
+    refers to. Raises CgtoolError (exit 2) for every file that is not consistent so far."""
+    with CollectorPaused(), _open(path) as archive:
+        manifest = _manifest(archive)
+        if not manifest.has_ledger:
+            raise usage(f"{path} is not a saved run", why="an ENTRY was captured")
+        tables = _decode(archive, "tables.json", Tables)
+        capture = Capture(
+            memory=_decode(archive, "memory.json", Memory),
+            ledger=_decode(archive, "ledger.json", Ledger),
+            **msgspec.structs.asdict(tables),
+            **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
+        )
+        problem = inconsistency(capture, manifest.graphs)
+        if problem is not None:
+            raise _bad(path, problem)
+    return capture
+
+
 def raw_texts(path: Path, capture: Capture) -> dict[str, str]:
     """The raw parts of the graphs of ``capture``, which is in this file, by their names."""
     names = [graph.raw_dot for graph in capture.graphs if graph.raw_dot is not None]

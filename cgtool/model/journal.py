@@ -36,6 +36,8 @@ BREAKS, ORDER = ".breaks", ".order"
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
 """Names of those files: the id of the process, and when it began."""
+STACKS_WANTED = "stacks-wanted"
+"""A file beside those of the processes: whenever it changes, each of them writes its stacks."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
 
@@ -256,6 +258,14 @@ class Lost(msgspec.Struct, tag="lost", array_like=True):
     """A capture, or its end, may be missing."""
 
 
+class Stacks(msgspec.Struct, tag="stacks", array_like=True):
+    """The process hangs (``--watchdog``): what its threads run."""
+
+    time_ns: int
+    threads: tuple[tuple[str, tuple[Frame, ...]], ...]
+    """The name of each, and its frames, innermost first; the main thread first."""
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
@@ -267,6 +277,7 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
 Record = (
     Began
     | Ranked
+    | Stacks
     | Machine
     | NeedsRecorder
     | Capturing
@@ -616,6 +627,41 @@ def process_files(folder: Path, suffix: str) -> list[tuple[int, Path]]:
 
 def _files(folder: Path, suffix: str) -> list[Path]:
     return [path for _pid, path in process_files(folder, suffix)]
+
+
+class Moving:
+    """Whether anything was recorded since the last look, found out without reading it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ends: dict[Path, int] = {}
+        """Where the records end that were seen."""
+        self._seen: object = None
+
+    def look(self) -> bool:
+        """Whether a process has begun, or has recorded something, or replayed a graph."""
+        logs = [journal.log for journal in read_journals(self._folder)]
+        for log in logs:
+            self._ends[log] = _end_of(log, self._ends.get(log, 0))
+        counters = [
+            path.read_bytes() if path.exists() else b""
+            for log in logs
+            for path in (log.with_suffix(COUNTERS), log.with_suffix(ORDER))
+        ]
+        before, self._seen = self._seen, (dict(self._ends), list(map(hash, counters)))
+        return before != self._seen
+
+
+def _end_of(log: Path, begin: int) -> int:
+    """Where the records of a log end, from the end of one of them on."""
+    with log.open("rb") as file:
+        while True:
+            file.seek(begin)
+            head = file.read(_LENGTH.size)
+            length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+            if not length:
+                return begin
+            begin += _LENGTH.size + length
 
 
 class Counters(NamedTuple):

@@ -35,6 +35,15 @@ UNSEEN = "unknown"
 """The owner of graphs whose capture was not seen."""
 
 
+class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a thread ran."""
+
+    name: str
+    """Empty for one that Python did not start."""
+    frames: tuple[FrameIndex, ...]
+    """Innermost first, those of libraries included."""
+
+
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Python process of the program that imported PyTorch."""
 
@@ -56,6 +65,8 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """The exception that ended it."""
     last_replays: tuple[Count, ...] = ()
     """Of a rank: the numbers of the graphs that it replayed last, the oldest first."""
+    stacks: tuple[ThreadStack, ...] = ()
+    """What its threads ran when nothing moved any more (``--watchdog``), the main thread first."""
     begun: Count = 0
     """Of a rank: the replays that have begun, those included that did not return."""
     graphs_gpu_ns: DurationNs | None = None

@@ -72,6 +72,8 @@ def record(settings: Settings) -> None:
         recorder.step_replays()
     if settings.eager_breaks:
         recorder.watch_eager_breaks()
+    if settings.watchdog:
+        recorder.watch_for_hangs(Path(settings.folder))
     atexit.register(lambda: recorder.finish(_error()))
 
 

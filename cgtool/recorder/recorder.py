@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from cgtool.model import clock
@@ -42,6 +43,7 @@ _POOLS_READ = 32
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.recorder.eager_breaks import EagerBreaks
+    from cgtool.recorder.watchdog import Watchdog
 
 
 class _Graph(GraphReplays):
@@ -78,6 +80,7 @@ class Recorder(Subscriber[_Graph]):
         self._notes = NoteCounters(self.journal)
         self._times: ReplayTimes | None = None
         self._breaks: EagerBreaks | None = None
+        self._watchdog: Watchdog | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
@@ -125,10 +128,21 @@ class Recorder(Subscriber[_Graph]):
             self._patches,
         )
 
+    def watch_for_hangs(self, folder: Path) -> None:
+        """Write the stacks of the process when ``cgtool run`` asks for them."""
+        from cgtool.recorder.watchdog import Watchdog
+
+        self._watchdog = Watchdog(folder, self.journal)
+
     @property
-    def forkable(self) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def forkable(self) -> Iterator[None]:
         """To be entered while the process forks."""
-        return self._captures.idle()
+        with contextlib.ExitStack() as entered:
+            if self._watchdog is not None:
+                entered.enter_context(self._watchdog.writing)
+            entered.enter_context(self._captures.idle())
+            yield
 
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
@@ -139,6 +153,8 @@ class Recorder(Subscriber[_Graph]):
         self._is_fork = True
         if self._breaks is not None:
             self._breaks.forked()
+        if self._watchdog is not None:
+            self._watchdog.start()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():

@@ -42,6 +42,7 @@ def run_program(
     times: bool,
     eager_breaks: bool,
     step: bool,
+    watchdog: bool,
     meanwhile: Callable[[], object],
 ) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
@@ -52,7 +53,7 @@ def run_program(
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    flags = ("yes" if is_set else "" for is_set in (times, eager_breaks, step))
+    flags = ("yes" if is_set else "" for is_set in (times, eager_breaks, step, watchdog))
     settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -37,13 +37,13 @@ def capture(work):
     return graph
 
 
-
-
 def skips_a_capture(group):
     x = torch.ones(8, device="cuda")
     graphs = [capture(lambda: dist.all_reduce(x, group=group))]
     if not odd:
-        graphs.append(capture(lambda: dist.all_gather([x.clone() for _ in range(world)], x, group=group)))
+        graphs.append(
+            capture(lambda: dist.all_gather([x.clone() for _ in range(world)], x, group=group))
+        )
     graphs.append(capture(lambda: dist.broadcast(x, 0, group=group)))
     return graphs
 

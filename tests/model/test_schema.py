@@ -23,7 +23,17 @@ from cgtool.model.capture import (
 )
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
-from cgtool.model.ledger import EagerBreak, EagerOp, Ledger, LedgerGraph, Process, ReplayPlace, Skip
+from cgtool.model.ledger import (
+    Collective,
+    Communicator,
+    EagerBreak,
+    EagerOp,
+    Ledger,
+    LedgerGraph,
+    Process,
+    ReplayPlace,
+    Skip,
+)
 from cgtool.model.measurements import GraphTimes, Profile, Samples
 from cgtool.model.schema import Field, fields
 from cgtool.model.validation import inconsistency
@@ -123,7 +133,16 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 1,
                 0,
                 processes=(Process(2, 1, (), 0),),
-                graphs=(LedgerGraph(0, 0, "f", replayed_at=(ReplayPlace((), 1),)),),
+                graphs=(
+                    LedgerGraph(
+                        0,
+                        0,
+                        "f",
+                        replayed_at=(ReplayPlace((), 1),),
+                        collectives=(Collective("all_reduce", 0, "float32", 4, origin=0),),
+                    ),
+                ),
+                communicators=(Communicator("0", (0,)),),
                 skips=(Skip(0, "mutated inputs"),),
                 breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),
             ),

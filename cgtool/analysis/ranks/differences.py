@@ -292,7 +292,7 @@ def _order(members: Members) -> Difference | None:
                 for numbers, _ in groups
             ),
             members.text,
-            odd.frames(mine),
+            odd.replay_frames(mine),
             (odd.number, mine.number),
         )
     return None
@@ -311,17 +311,24 @@ def _replays_text(
 
 
 def _counts(members: Members) -> Difference | None:
-    """The first graph that ranks which ended normally replayed more or less often."""
+    """The first graph that a rank which ended normally replayed less often than another has
+    begun to, or that two of these replayed differently often."""
     ranks, captured = members.ranks, members.captured
-    ended = {number: rank for number, rank in ranks.items() if rank.is_complete}
-    for at in range(min(map(len, captured.values()))):
-        counts = {rank: captured[rank][at].graph.replays for rank in ended}
+    ended = [rank for rank in ranks.values() if rank.is_complete]
+    for at in range(min(map(len, captured.values())) if ended else 0):
+        begun = {rank: ranks[rank].begun(captured[rank][at].graph) for rank in ranks}
+        least = min(begun[rank.number] for rank in ended)
+        # One that was ended before might have gone on.
+        counts = {
+            rank: count for rank, count in begun.items() if ranks[rank].is_complete or count > least
+        }
         if len(set(counts.values())) < 2:
             continue
         groups = _groups(counts)
         sides = _sides(groups)
         odd, most = ranks[sides.odd[0]], ranks[sides.most[0]]
         graph = captured[odd.number][at].graph
+        more = max((odd, most), key=lambda rank: counts[rank.number])
         return Difference(
             "replay",
             sides.ranks,
@@ -333,7 +340,7 @@ def _counts(members: Members) -> Difference | None:
                 for numbers, count in groups
             ),
             members.text,
-            odd.frames(graph),
+            more.replay_frames(captured[more.number][at].graph),
             (odd.number, graph.number),
         )
     return None

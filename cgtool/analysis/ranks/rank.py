@@ -42,6 +42,12 @@ class Rank:
         place = self._lines[graph.frames]
         return f"{place} ({graph.key})" if graph.key else place
 
+    def replay_frames(self, graph: LedgerGraph) -> tuple[Frame, ...]:
+        """The calls that lead to most of the replays of one of its graphs, or to its capture."""
+        places = sorted(graph.replayed_at, key=lambda each: -each.seen)
+        frames = places[0].frames if places else graph.frames
+        return tuple(self.capture.frames[frame] for frame in frames)
+
     @cached_property
     def _lines(self) -> dict[tuple[int, ...], str]:
         chains = {each.frames: self.frames(each) for each in self.graphs}

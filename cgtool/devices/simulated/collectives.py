@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.findings import code
 from cgtool.observe.collectives import given, is_collective
 from cgtool.observe.frames import call_op
 from cgtool.observe.tensors import HOST, key_of, listed_tensors, place_of, tensors_in
@@ -30,10 +31,29 @@ _FUNCTIONAL = "_c10d_functional::"
 DISTRIBUTED = COLLECTIVES, _FUNCTIONAL
 
 
+NCCL_FIRST_CALL_IN_CAPTURE = code("nccl-first-call-in-capture")
+_POINT_TO_POINT = "c10d::send", "c10d::recv"
+_connected: set[str] = set()
+"""The process groups that have communicated."""
+
+
 def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run a collective; in a capture, return as if it had run."""
+    group = private.group_of(given(op, args, kwargs)["process_group"])
     if not (device.current_is_capturing and not device.on_host):
-        return call_op(run, args, kwargs)
+        result = call_op(run, args, kwargs)
+        _connected.add(group.group_name)
+        return result
+    # With the device of the process known, it is connected when it is made. Pairs may have been
+    # connected by each other.
+    is_known = group.bound_device_id is not None or op.name().startswith(_POINT_TO_POINT)
+    if not is_known and group.group_name not in _connected:
+        device.refuse(
+            NCCL_FIRST_CALL_IN_CAPTURE,
+            f"the first collective of process group {group.group_name}",
+            why="NCCL connects the ranks at the first one, which allocates memory and waits",
+            fix="run a collective on this process group once before the capture",
+        )
     results = [
         # Of all collectives, the first argument is what they write.
         private.done_work(listed_tensors(args[:1])) if "Work" in str(result.type) else args[0]

@@ -75,6 +75,12 @@ _ACCELERATOR_ANSWERS = {
         "supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
     },
 }  # fmt: skip
+_OTHER_ANSWERS = {
+    "host_emptyCache": None,
+    # Of NCCL 2.28.9, which PyTorch's wrappers of collectives log with an error.
+    "nccl_version": 2 << 32 | 28 << 16 | 9,
+    "nccl_version_suffix": b"",
+}
 _NVML_QUERIES = (
     "device_memory_used", "memory_usage", "utilization", "temperature", "power_draw", "clock_rate",
 )  # fmt: skip
@@ -187,7 +193,7 @@ def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
 
 def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
     """By their names in ``torch._C``, without an underscore."""
-    return {"graph_pool_handle": device.new_pool, **_answers({"host_emptyCache": None})}
+    return {"graph_pool_handle": device.new_pool, **_answers(_OTHER_ANSWERS)}
 
 
 def get_properties(_index: int) -> type[_Properties]:

@@ -64,7 +64,7 @@ from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
     UNSEEN,
-    Collective,
+    Collectives,
     Communicator,
     Diagnosis,
     EagerBreak,
@@ -105,8 +105,7 @@ class _Tables:
     distributed: set[int] = field(default_factory=set)
     """The origins that are ops of ``torch.distributed``."""
     communicators: dict[Communicator, int] = field(default_factory=dict)
-    collectives: dict[tuple[Collective, ...], tuple[Collective, ...]] = field(default_factory=dict)
-    """Those of a graph, each tuple once."""
+    collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
     def frame_indices(self, frames: Iterable[Frame]) -> tuple[int, ...]:
@@ -294,12 +293,13 @@ class _ProcessLedger:
                 cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
                 nodes=len(record.nodes),
                 collectives=self._collectives(record),
+                collective_bytes=record.collective_bytes,
             )
 
-    def _collectives(self, record: GraphRead) -> tuple[Collective, ...]:
-        """Those of a graph, with the origins of their nodes."""
+    def _collectives(self, record: GraphRead) -> int | None:
+        """The number of those of a graph, with the origins of their nodes."""
         if not record.collectives:
-            return ()
+            return None
         nodes = self.contents[record.number][0]
         calls = dict.fromkeys(
             (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
@@ -313,7 +313,8 @@ class _ProcessLedger:
             replace(each, communicator=self.communicators[each.communicator], origin=place)
             for each, place in zip(record.collectives, places, strict=True)
         )
-        return self.tables.collectives.setdefault(collectives, collectives)
+        known = self.tables.collectives
+        return known.setdefault(Collectives(collectives), len(known))
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
@@ -529,6 +530,7 @@ def merge(
             watched_ops=any(each.between is not None for each in processes),
             breaks=tuple(breaks),
             communicators=tuple(tables.communicators),
+            collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,

@@ -153,7 +153,8 @@ def run(
     if files:
         output = opt.place(output)
         check_places([("-o", output)], *files)
-        captures = [_capture_of(file) for file in files]
+        sharing = capture_file.Sharing()
+        captures = [_capture_of(file, sharing) for file in files]
         _show_ranks(captures, program[0], [each.name for each in files], output=output, **options)
         return
     progress = None
@@ -286,10 +287,10 @@ def _is_left(path: Path) -> bool:
     return is_dir(path) and is_file(path / COMMAND)
 
 
-def _capture_of(file: Path) -> Capture:
+def _capture_of(file: Path, sharing: capture_file.Sharing) -> Capture:
     """A saved run without its graphs, or what was recorded of one."""
     if not _is_left(file):
-        return capture_file.read_ledger(file)
+        return capture_file.read_ledger(file, sharing)
     from cgtool.analysis.ledger import merge
 
     command = _unfinished(file)

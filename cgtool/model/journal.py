@@ -160,6 +160,7 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     """How long it took after the capture."""
     collectives: tuple[Collective, ...] = ()
     """In order; none has an origin yet."""
+    collective_bytes: tuple[int, ...] = ()
 
 
 class PoolSizes(msgspec.Struct, array_like=True):

@@ -12,6 +12,7 @@ import msgspec
 from cgtool.model.schema import (
     Address,
     Bytes,
+    CollectivesIndex,
     CommunicatorIndex,
     Count,
     DurationNs,
@@ -141,9 +142,6 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     communicator: CommunicatorIndex
     dtype: str
     """Empty for those without data."""
-    bytes: Bytes
-    """Of the tensors that are as large on every rank: what is reduced, or the whole that is
-    gathered or scattered. Of an all-to-all: what this rank sends."""
     peer: Count | None = None
     """The rank in the group that it sends to or receives from, or that is its root."""
     stream: Count = 0
@@ -151,6 +149,13 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waits: bool = False
     """What follows on that stream waits for it (``async_op=False``)."""
     origin: OriginIndex | None = None
+
+
+class Collectives(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The collectives of a graph without their sizes, in the order in which they were captured:
+    many graphs differ in these alone."""
+
+    each: tuple[Collective, ...]
 
 
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -237,8 +242,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     node_failure: NodeFailure | None = None
     nodes: Count | None = None
     """How many nodes it has; None if they could not be read."""
-    collectives: tuple[Collective, ...] = ()
-    """In the order in which they were captured."""
+    collectives: CollectivesIndex | None = None
+    collective_bytes: tuple[Bytes, ...] = ()
+    """Of each collective, the bytes of the tensors that are as large on every rank: what is
+    reduced, or the whole that is gathered or scattered. Of an all-to-all: what this rank sends."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -321,6 +328,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
     communicators: tuple[Communicator, ...] = ()
+    collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
     watched_ops: bool = False
     """The ops outside graphs were watched."""

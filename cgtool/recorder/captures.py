@@ -275,22 +275,23 @@ class Captures:
                 if self._rank is not None:
                     self._journal.append(Ranked(*self._rank))
 
-    def _collectives_of(self, capture: Capture) -> tuple[Collective, ...]:
+    def _collectives_of(self, capture: Capture) -> tuple[tuple[Collective, ...], tuple[int, ...]]:
+        """The collectives of a capture, and their sizes."""
         streams: dict[int | None, int] = {}
-        return tuple(
+        collectives = tuple(
             Collective(
                 call.kind,
                 self._communicators.setdefault(
                     Communicator(call.group, call.ranks), len(self._communicators)
                 ),
                 call.dtype,
-                call.bytes,
                 call.peer,
                 streams.setdefault(stream, len(streams)),
                 call.waits,
             )
             for call, stream in capture.collectives
         )
+        return collectives, tuple(call.bytes for call, _ in capture.collectives)
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
@@ -491,7 +492,7 @@ class Captures:
                 self._device.functions()[written[2] :],
                 tuple(self._communicators)[written[3] :],
             )
-            read = GraphRead(capture.number, nodes, edges, _now() - start, collectives)
+            read = GraphRead(capture.number, nodes, edges, _now() - start, *collectives)
             if self._journal.append(Tables(*tables), read):
                 new = map(len, tables)
                 self._written = [before + more for before, more in zip(written, new, strict=True)]

@@ -120,7 +120,12 @@ def counted_replay(
             order = live.order
             order[0] = begun = order[0] + 1
             order[(begun - 1) % RING + 1] = live.number
-        original(graph)
+        try:
+            original(graph)
+        except BaseException:
+            if live is not None:
+                live.order[0] -= 1
+            raise
         end = now_ns()
         if live is None:
             live = known(id(graph)) or unseen(graph)

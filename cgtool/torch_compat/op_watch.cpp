@@ -995,7 +995,10 @@ PyObject*& slot_of(PyObject* live, Py_ssize_t offset) {
     counted.order[1 + counted.order[0]++ % counted.slots] = counted.number;
   }
   PyObject* result = PyObject_Vectorcall(replays.original, args, count, names);
-  if (result == nullptr) return nullptr;
+  if (result == nullptr) {
+    if (Counted& counted = replays.table[cuda_graph]; counted.graph != nullptr) --counted.order[0];
+    return nullptr;
+  }
   int64_t end = monotonic_ns(), at = replays.since + end, spent = end - begin;
   if (replays.table[cuda_graph].graph == nullptr) {
     int is_counted = find_counted(replays, cuda_graph, true);

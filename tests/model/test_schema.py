@@ -25,6 +25,7 @@ from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.ledger import (
     Collective,
+    Collectives,
     Communicator,
     EagerBreak,
     EagerOp,
@@ -139,10 +140,11 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                         0,
                         "f",
                         replayed_at=(ReplayPlace((), 1),),
-                        collectives=(Collective("all_reduce", 0, "float32", 4, origin=0),),
+                        collectives=0,
                     ),
                 ),
                 communicators=(Communicator("0", (0,)),),
+                collectives=(Collectives((Collective("all_reduce", 0, "float32", origin=0),)),),
                 skips=(Skip(0, "mutated inputs"),),
                 breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),
             ),

@@ -16,11 +16,11 @@ from typing import NamedTuple, TypeVar
 
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ranks.rank import (
-    POINT_TO_POINT,
+    Called,
     Captured,
     Members,
     Rank,
-    Signature,
+    called_by,
     frames_of,
     group_text,
     members_of,
@@ -30,7 +30,7 @@ from cgtool.analysis.ranks.rank import (
 )
 from cgtool.analysis.units import bytes_text, count_text
 from cgtool.model.capture import Frame
-from cgtool.model.ledger import Collective, Communicator, LedgerGraph
+from cgtool.model.ledger import Communicator, LedgerGraph
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,10 @@ def _sides(groups: Sequence[tuple[list[int], object]]) -> _Sides:
 def _of_captures(members: Members) -> Difference | None:
     """The first graph whose collectives differ. How they are spread over graphs may differ."""
     ranks, captured = members.ranks, members.captured
+    if len({tuple(each.key for each in graphs) for graphs in captured.values()}) == 1:
+        return None
     flat = {
-        rank: tuple(each for graph in graphs for each in graph.signatures)
+        rank: [each for graph in graphs for each in zip(*graph.key, strict=False)]
         for rank, graphs in captured.items()
     }
     longest = max(flat.values(), key=len)
@@ -108,10 +110,10 @@ def _of_captures(members: Members) -> Difference | None:
         for rank, each in flat.items()
     ):
         return None
-    values: dict[int, tuple[Signature, ...] | None] = {}
+    values: dict[int, Hashable] = {}
     for at in range(max(map(len, captured.values())) + 1):
         values = {
-            rank: graphs[at].signatures if at < len(graphs) else None
+            rank: graphs[at].key if at < len(graphs) else None
             for rank, graphs in captured.items()
             # One that was ended might have gone on.
             if at < len(graphs) or ranks[rank].is_complete
@@ -150,8 +152,8 @@ def _of_captures(members: Members) -> Difference | None:
         return difference("capture", sentence, most, graph)
     if _lacks(of_most, of_odd):
         graph = of_odd[0].graph
-        before = [each.signatures for each in captured[odd.number][:at]]
-        again = " again" if of_odd[0].signatures in before else ""
+        before = [each.key for each in captured[odd.number][:at]]
+        again = " again" if of_odd[0].key in before else ""
         sentence = (
             f"{subject} captured the graph of {odd.line(graph)}{again}, and {sides.others} did not"
         )
@@ -170,8 +172,7 @@ def _of_captures(members: Members) -> Difference | None:
 def _lacks(some: Sequence[Captured], others: Sequence[Captured]) -> bool:
     """Whether the first of ``others`` was not captured, and what follows was."""
     return not some or (
-        len(some) < len(others)
-        and any(some[0].signatures == each.signatures for each in others[1:])
+        len(some) < len(others) and any(some[0].key == each.key for each in others[1:])
     )
 
 
@@ -194,34 +195,38 @@ def _graph_text(rank: Rank, captured: Sequence[Captured], at: int) -> str:
     )
 
 
-def _size_text(each: Collective) -> str:
+def _size_text(each: Called) -> str:
     """``all_reduce of 32 B float32``"""
     return f"{each.kind} of {bytes_text(each.bytes)} {each.dtype}" if each.dtype else each.kind
 
 
 def _first_collective(
     odd: Rank, mine: Captured, most: Rank, theirs: Captured
-) -> tuple[str, Rank, Collective]:
+) -> tuple[str, Rank, Called]:
     """What differs first between the collectives of two graphs; the rank that has it."""
-    matched = SequenceMatcher(None, theirs.signatures, mine.signatures, autojunk=False)
-    tag, start, end, own, own_end = next(
-        each for each in matched.get_opcodes() if each[0] != "equal"
+    # With their lines, which tell equal ones apart.
+    there, here = (
+        [(each.signature, place(graph.rank, each)) for each in graph.collectives]
+        for graph in (theirs, mine)
     )
-    if Counter(theirs.signatures) == Counter(mine.signatures):
-        first = next(
-            at
-            for at, pair in enumerate(zip(mine.signatures, theirs.signatures, strict=True))
-            if pair[0] != pair[1]
-        )
+    matched = SequenceMatcher(None, there, here, autojunk=False)
+    of_theirs, of_mine = theirs.signatures, mine.signatures
+    tag, start, end, own, own_end = next(
+        # Equal ones may be called by other lines.
+        each
+        for each in matched.get_opcodes()
+        if of_theirs[each[1] : each[2]] != of_mine[each[3] : each[4]]
+    )
+    if Counter(of_theirs) == Counter(of_mine):
+        pairs = enumerate(zip(of_mine, of_theirs, strict=True))
+        first = next(at for at, pair in pairs if pair[0] != pair[1])
         collective = mine.collectives[first]
-        here, there = (
+        ours, others = (
             f"{_size_text(each)} ({file_line(place(rank, each)[1])})"
             for rank, each in ((odd, collective), (most, theirs.collectives[first]))
         )
-        return f"#{first + 1} is {here} instead of {there}", odd, collective
+        return f"#{first + 1} is {ours} instead of {others}", odd, collective
     if tag == "delete" or (tag == "replace" and end - start > own_end - own):
-        # Of several that are equal, the one that the line tells apart.
-        start = _missing(odd, mine, most, theirs, start)
         collective = theirs.collectives[start]
         return f"{named(most, collective, start)} is missing", most, collective
     collective = mine.collectives[own]
@@ -232,21 +237,9 @@ def _first_collective(
     if collective.kind != other.kind:
         return f"{name} is there instead of {named(most, other, start)}", odd, collective
     if collective.dtype != other.dtype or collective.bytes != other.bytes:
-        here, there = (f"{bytes_text(each.bytes)} of {each.dtype}" for each in (collective, other))
-        return f"{name} has {here} instead of {there}", odd, collective
+        ours, others = (f"{bytes_text(each.bytes)} of {each.dtype}" for each in (collective, other))
+        return f"{name} has {ours} instead of {others}", odd, collective
     return f"{name} has root {collective.peer} instead of {other.peer}", odd, collective
-
-
-def _missing(odd: Rank, mine: Captured, most: Rank, theirs: Captured, start: int) -> int:
-    places = [place(odd, each) for each in mine.collectives]
-    matcher = SequenceMatcher(None, [place(most, e) for e in theirs.collectives], places, False)
-    codes = [each for each in matcher.get_opcodes() if each[0] != "equal"]
-    if len(codes) == 1 and codes[0][0] == "delete":
-        at = codes[0][1]
-        rest = theirs.signatures[:at] + theirs.signatures[codes[0][2] :]
-        if rest == mine.signatures:
-            return at
-    return start
 
 
 def _of_replays(members: Members) -> Difference | None:
@@ -254,7 +247,7 @@ def _of_replays(members: Members) -> Difference | None:
     captured = members.captured
     if any(each.graph.uncounted for graphs in captured.values() for each in graphs):
         return None
-    contents = {rank: tuple(each.signatures for each in of) for rank, of in captured.items()}
+    contents = {rank: tuple(each.key for each in of) for rank, of in captured.items()}
     if len(set(contents.values())) > 1:
         # The same collectives, in other graphs: the same graph has no number on all ranks.
         return None
@@ -352,7 +345,7 @@ class _Issued(NamedTuple):
     communicator: Communicator
     number: int
     graph: LedgerGraph
-    collective: Collective
+    collective: Called
 
 
 def _crossed(ranks: Sequence[Rank]) -> Iterator[Difference]:
@@ -361,7 +354,7 @@ def _crossed(ranks: Sequence[Rank]) -> Iterator[Difference]:
     orders: defaultdict[tuple[Communicator, ...], dict[tuple[Communicator, ...], Rank]]
     orders = defaultdict(dict)
     for rank in ranks:
-        issued = [each.communicator for each in _issued(rank)]
+        issued = [each.communicator for each in _issued(rank)] if _uses_several(rank) else []
         for pair in combinations(dict.fromkeys(issued), 2):
             order = tuple(each for each in issued if each in pair)
             orders[tuple(sorted(pair, key=str))].setdefault(order, rank)
@@ -380,16 +373,19 @@ def _crossed(ranks: Sequence[Rank]) -> Iterator[Difference]:
                 break
 
 
+def _uses_several(rank: Rank) -> bool:
+    """Whether a graph has collectives of several communicators."""
+    known = rank.capture.ledger.collectives if rank.capture.ledger else ()
+    return any(len({each.communicator for each in graph.each}) > 1 for graph in known)
+
+
 def _issued(rank: Rank) -> list[_Issued]:
-    known = rank.capture.ledger.communicators if rank.capture.ledger else ()
     counts = Counter[Communicator]()
     issued: list[_Issued] = []
     for graph in rank.graphs:
-        for each in graph.collectives:
-            if each.kind not in POINT_TO_POINT:
-                communicator = known[each.communicator]
-                issued.append(_Issued(communicator, counts[communicator], graph, each))
-                counts[communicator] += 1
+        for each in called_by(rank, graph):
+            issued.append(_Issued(each.communicator, counts[each.communicator], graph, each))
+            counts[each.communicator] += 1
     return issued
 
 

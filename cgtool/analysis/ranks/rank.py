@@ -184,40 +184,105 @@ class Signature(NamedTuple):
     root: int | None
 
 
-class Captured(NamedTuple):
-    """The collectives of one graph on one communicator."""
+class Called(NamedTuple):
+    """A collective of a graph, with its size."""
 
-    graph: LedgerGraph
-    collectives: tuple[Collective, ...]
-    signatures: tuple[Signature, ...]
+    kind: str
+    communicator: Communicator
+    dtype: str
+    bytes: int
+    peer: int | None
+    stream: int
+    waits: bool
+    origin: int | None
+
+    @property
+    def signature(self) -> Signature:
+        size = 0 if self.kind in _OF_ANY_SIZE else self.bytes
+        return Signature(self.kind, self.dtype, size, self.peer)
 
 
-def by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
-    known = rank.capture.ledger.communicators if rank.capture.ledger else ()
-    split = cache(_split)
-    graphs: defaultdict[Communicator, list[Captured]] = defaultdict(list)
-    for graph in rank.graphs:
-        for number, collectives, signatures in split(graph.collectives):
-            graphs[known[number]].append(Captured(graph, collectives, signatures))
-    return dict(graphs)
-
-
-def _split(
-    collectives: tuple[Collective, ...],
-) -> list[tuple[int, tuple[Collective, ...], tuple[Signature, ...]]]:
-    """The collectives of a graph, by the number of their communicator."""
-    split: defaultdict[int, list[Collective]] = defaultdict(list)
-    for each in collectives:
-        if each.kind not in POINT_TO_POINT:
-            split[each.communicator].append(each)
+def called_by(rank: Rank, graph: LedgerGraph) -> list[Called]:
+    """The collectives of a graph, without what is sent from rank to rank."""
+    ledger = rank.capture.ledger
+    if ledger is None or graph.collectives is None:
+        return []
     return [
-        (number, tuple(of_one), tuple(map(_signature, of_one))) for number, of_one in split.items()
+        Called(
+            each.kind,
+            ledger.communicators[each.communicator],
+            each.dtype,
+            size,
+            each.peer,
+            each.stream,
+            each.waits,
+            each.origin,
+        )
+        for each, size in zip(
+            ledger.collectives[graph.collectives].each, graph.collective_bytes, strict=False
+        )
+        if each.kind not in POINT_TO_POINT
     ]
 
 
-def _signature(each: Collective) -> Signature:
-    size = 0 if each.kind in _OF_ANY_SIZE else each.bytes
-    return Signature(each.kind, each.dtype, size, each.peer)
+class Captured(NamedTuple):
+    """The collectives of one graph on one communicator."""
+
+    rank: Rank
+    communicator: Communicator
+    graph: LedgerGraph
+    key: tuple[tuple[tuple[str, str, int | None], ...], tuple[int, ...]]
+    """What is equal of them on all ranks, and fast to compare: their kinds, dtypes and roots, and
+    their sizes."""
+
+    @property
+    def collectives(self) -> list[Called]:
+        called = called_by(self.rank, self.graph)
+        return [each for each in called if each.communicator == self.communicator]
+
+    @property
+    def signatures(self) -> list[Signature]:
+        return [each.signature for each in self.collectives]
+
+
+def by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
+    """The graphs of a rank that have collectives, by communicator."""
+    ledger = rank.capture.ledger
+    graphs: defaultdict[Communicator, list[Captured]] = defaultdict(list)
+    if ledger is None:
+        return graphs
+    split = cache(lambda number: _split(ledger.collectives[number].each))
+    for graph in rank.graphs:
+        for number, kinds, places in () if graph.collectives is None else split(graph.collectives):
+            sizes = graph.collective_bytes
+            if places is not None:
+                sizes = tuple(sizes[at] if is_sized else 0 for at, is_sized in places)
+            communicator = ledger.communicators[number]
+            graphs[communicator].append(Captured(rank, communicator, graph, (kinds, sizes)))
+    return graphs
+
+
+_Places = tuple[tuple[int, bool], ...]
+"""The numbers of collectives in their graph, and whether their size counts."""
+
+
+def _split(
+    collectives: Sequence[Collective],
+) -> list[tuple[int, tuple[tuple[str, str, int | None], ...], _Places | None]]:
+    """The collectives of a graph, by the number of their communicator: their kinds, and their
+    places; None for all that there are."""
+    split: defaultdict[int, list[int]] = defaultdict(list)
+    for at, each in enumerate(collectives):
+        if each.kind not in POINT_TO_POINT:
+            split[each.communicator].append(at)
+    parts = []
+    for number, numbers in split.items():
+        of_one = [collectives[at] for at in numbers]
+        kinds = tuple((each.kind, each.dtype, each.peer) for each in of_one)
+        places = tuple((at, collectives[at].kind not in _OF_ANY_SIZE) for at in numbers)
+        is_all = len(numbers) == len(collectives) and all(is_sized for _, is_sized in places)
+        parts.append((number, kinds, None if is_all else places))
+    return parts
 
 
 def group_text(communicator: Communicator) -> str:
@@ -226,12 +291,12 @@ def group_text(communicator: Communicator) -> str:
     return f"{communicator.name} ({ranks_text(communicator.ranks)})"
 
 
-def place(rank: Rank, collective: Collective) -> tuple[str | None, Frame | None]:
+def place(rank: Rank, collective: Called) -> tuple[str | None, Frame | None]:
     origin = None if collective.origin is None else rank.capture.origins[collective.origin]
     return (None if origin is None else origin.module, place_of(frames_of(rank, collective)))
 
 
-def frames_of(rank: Rank, collective: Collective) -> tuple[Frame, ...]:
+def frames_of(rank: Rank, collective: Called) -> tuple[Frame, ...]:
     """The calls that lead to a collective; in a backward, to the op of its forward."""
     origins = rank.capture.origins
     origin = None if collective.origin is None else origins[collective.origin]
@@ -240,7 +305,7 @@ def frames_of(rank: Rank, collective: Collective) -> tuple[Frame, ...]:
     return () if origin is None else tuple(rank.capture.frames[each] for each in origin.frames)
 
 
-def named(rank: Rank, collective: Collective, number: int) -> str:
+def named(rank: Rank, collective: Called, number: int) -> str:
     """``all_reduce #7 of layers.11.mlp (model.py:57)``"""
     module, line = place(rank, collective)
     text = f"{collective.kind} #{number + 1}"

@@ -158,7 +158,7 @@ def _sentence(
     if len(ranks) == 1:
         return f"only rank {ranks[0].number} was recorded: there is nothing to compare it with"
     same = "capture and replay the same collectives"
-    if not any(each.collectives for rank in ranks for each in rank.graphs):
+    if not any(each.collective_bytes for rank in ranks for each in rank.graphs):
         same = "have no collectives in their graphs"
     return f"{count_text(len(ranks), 'rank')} {same}"
 
@@ -227,7 +227,7 @@ def _row(rank: Rank) -> RankRow:
         graphs=sum(each.failure is None for each in graphs),
         failed=sum(each.failure is not None for each in graphs),
         nodes=sum(each.nodes or 0 for each in graphs),
-        collectives=sum(len(each.collectives) for each in graphs),
+        collectives=sum(len(each.collective_bytes) for each in graphs),
         replays=sum(each.replays for each in graphs),
         last_capture=rank.line(graphs[-1]) if graphs else "",
         last_replay=rank.line(replayed) if replayed else "",
@@ -255,7 +255,7 @@ def _graph_rows(ranks: Sequence[Rank]) -> Iterator[RankGraphRow]:
             key,
             tuple(rank for rank, _ in graphs),
             _range(graph.nodes or 0 for _, graph in graphs),
-            _range(len(graph.collectives) for _, graph in graphs),
+            _range(len(graph.collective_bytes) for _, graph in graphs),
             _range(graph.replays for _, graph in graphs),
             slowest,
             None if slowest is None else times[slowest],

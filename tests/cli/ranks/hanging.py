@@ -69,4 +69,6 @@ def runs_eagerly():
 
 
 dist.all_reduce(x)
+if rank == 0:
+    print(time.time(), flush=True)
 globals()[sys.argv[1]]()

@@ -46,7 +46,7 @@ HANGS = {
     "two_communicators": "rank {odd} waits in replay 1",
     "crossed_in_a_graph": "each waits for the other",
     "runs_eagerly": "for rank {odd}, which has begun 1",
-    "raises": "for rank {odd}, which ended with ValueError: no more data at hanging.py:58",
+    "raises": "ended with ValueError: no more data at hanging.py:",
 }
 TIMEOUT_S, AFTER_S = 5, 10
 FILES, GRAPHS, SECONDS, MEGABYTES = 64, 2_000, 10.0, 1_000.0

@@ -339,8 +339,7 @@ def _unfinished(folder: Path) -> Command:
         if is_file(folder / "__main__.py"):
             program = f"-- python {shlex.quote(str(folder))}"
         raise usage(
-            f"{folder} is not a folder of `cgtool run`, and has no .cgt file",
-            fix=f"cgtool run {program}",
+            f"{folder} is not a folder of `cgtool run`", fix=f"cgtool run {program}"
         ) from None
 
 

@@ -206,7 +206,7 @@ def test_bad_files_of_ranks(divergent, cgtool, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     code, _, error = cgtool("run", tmp_path / "none")
     assert code == 2
-    assert "has no .cgt file" in error
+    assert "is not a folder of `cgtool run`" in error
     (folder := tmp_path / "damaged").mkdir()
     (file,) = changed(capture, folder, rank1=None, rank2=None, rank3=None)
     file.write_bytes(file.read_bytes()[:-100])

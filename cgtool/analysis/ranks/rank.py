@@ -13,7 +13,7 @@ from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import caller_of, place_of
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import usage
-from cgtool.model.ledger import Collective, Communicator, LedgerGraph, Process
+from cgtool.model.ledger import COMPILE, Collective, Communicator, LedgerGraph, Process
 
 POINT_TO_POINT = ("send", "recv")
 
@@ -205,7 +205,7 @@ class Called(NamedTuple):
 def called_by(rank: Rank, graph: LedgerGraph) -> list[Called]:
     """The collectives of a graph, without what is sent from rank to rank."""
     ledger = rank.capture.ledger
-    if ledger is None or graph.collectives is None:
+    if ledger is None or graph.collectives is None or graph.owner == COMPILE:
         return []
     return [
         Called(
@@ -246,14 +246,18 @@ class Captured(NamedTuple):
 
 
 def by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
-    """The graphs of a rank that have collectives, by communicator."""
+    """The graphs of a rank that have collectives, by communicator, without those of
+    ``torch.compile``: each rank decides for itself when it runs these eagerly and records them
+    again."""
     ledger = rank.capture.ledger
     graphs: defaultdict[Communicator, list[Captured]] = defaultdict(list)
     if ledger is None:
         return graphs
     split = cache(lambda number: _split(ledger.collectives[number].each))
     for graph in rank.graphs:
-        for number, kinds, places in () if graph.collectives is None else split(graph.collectives):
+        if graph.collectives is None or graph.owner == COMPILE:
+            continue
+        for number, kinds, places in split(graph.collectives):
             sizes = graph.collective_bytes
             if places is not None:
                 sizes = tuple(sizes[at] if is_sized else 0 for at, is_sized in places)

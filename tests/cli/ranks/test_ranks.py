@@ -21,7 +21,7 @@ from cgtool.analysis.ranks.waits import waits_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.journal import LOG, process_files
-from cgtool.model.ledger import Ledger
+from cgtool.model.ledger import COMPILE, Ledger
 
 HERE = Path(__file__).parent
 REPLACE = msgspec.structs.replace
@@ -249,6 +249,13 @@ def test_ranks_that_were_ended_are_not_behind(divergent, tmp_path: Path) -> None
     sentences = {each.group.split()[0] for each in differences_of(ranks_of([ended]))}
     assert groups["replays_less"] not in sentences
     assert groups["other_size"] in sentences
+
+
+def test_each_rank_decides_when_it_records_graphs_of_compiled_code(divergent) -> None:
+    ledger = ledger_of(divergent[0])
+    graphs = tuple(REPLACE(each, owner=COMPILE) for each in ledger.graphs)
+    compiled = REPLACE(divergent[0], ledger=REPLACE(ledger, graphs=graphs))
+    assert differences_of(ranks_of([compiled])) == ()
 
 
 def test_names_of_ranks() -> None:

@@ -18,6 +18,7 @@ import pytest
 from cgtool.analysis.ranks.differences import differences_of
 from cgtool.analysis.ranks.rank import called_by, ranks_of, ranks_text
 from cgtool.analysis.ranks.waits import waits_of
+from cgtool.findings import page
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 from cgtool.model.journal import LOG, process_files
@@ -305,3 +306,14 @@ def test_a_hang_is_reported_while_the_program_goes_on(scenario: str, tmp_path: P
     saved = capture_file.read(tmp_path / "hang.cgt")
     stacks = [each.stacks for each in ledger_of(saved).processes if each.rank is not None]
     assert all(stacks)
+
+
+def test_a_first_collective_in_a_capture_is_named(tmp_path: Path) -> None:
+    document = page("nccl-first-call-in-capture")
+    assert document is not None
+    (tmp_path / "wrong.py").write_text(document.examples["wrong"])
+    command = [sys.executable, "-m", "cgtool", "run", "--device", "simulated", "wrong.py"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    (graph,) = ledger_of(capture_file.read(tmp_path / "wrong-run.cgt")).graphs
+    assert graph.diagnosis is not None
+    assert graph.diagnosis.code == "nccl-first-call-in-capture"

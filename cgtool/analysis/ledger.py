@@ -57,10 +57,12 @@ from cgtool.model.journal import (
     NodeFailed,
     Noted,
     Pools,
+    Ranked,
     Ready,
     Replayed,
     ReplayedStale,
     Skipped,
+    Stacks,
     StepCaptured,
     Stepped,
     StepRan,
@@ -73,6 +75,8 @@ from cgtool.model.ledger import (
     READY,
     UNSEEN,
     CodeCall,
+    Collectives,
+    Communicator,
     Compile,
     DeviceAllocation,
     Diagnosis,
@@ -90,6 +94,7 @@ from cgtool.model.ledger import (
     Skip,
     StaleReplay,
     StepRuns,
+    ThreadStack,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -114,6 +119,10 @@ class _Tables:
     functions: dict[Function, int] = field(default_factory=dict)
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
+    distributed: set[int] = field(default_factory=set)
+    """The origins that are ops of ``torch.distributed``."""
+    communicators: dict[Communicator, int] = field(default_factory=dict)
+    collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
     def frame_indices(self, frames: Iterable[Frame]) -> tuple[int, ...]:
@@ -157,6 +166,7 @@ class _ProcessLedger:
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
+    communicators: list[int] = field(default_factory=list)
 
     def read(self, journal: Journal) -> None:
         for record in journal.records():
@@ -168,10 +178,22 @@ class _ProcessLedger:
                         record.command,
                         self._since(record.time_ns),
                         forked=record.forked,
+                        rank=record.rank,
+                        world_size=record.world_size,
                     )
                     if record.simulated:
                         # All that is known if the process ends before ``Machine`` is written.
                         self.environment = Environment(device="simulated", simulated=True)
+                case Ranked() if self.process is not None:
+                    self.process = msgspec.structs.replace(
+                        self.process, rank=record.rank, world_size=record.world_size
+                    )
+                case Stacks() if self.process is not None:
+                    stacks = tuple(
+                        ThreadStack(name, self.tables.frame_indices(frames))
+                        for name, frames in record.threads
+                    )
+                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
                 case Machine():
                     self.environment = record.environment
                 case Tables():
@@ -280,7 +302,9 @@ class _ProcessLedger:
                     )
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
-                    self.process = msgspec.structs.replace(self.process, ended_ns=ended)
+                    self.process = msgspec.structs.replace(
+                        self.process, ended_ns=ended, error=record.error
+                    )
         self._count(journal.counters())
 
     def add_moments(self, seen: Callable[[int], Iterable[tuple[int, int]]]) -> None:
@@ -315,8 +339,14 @@ class _ProcessLedger:
                 forward=None if origin.forward is None else self.origins[origin.forward],
             )
             self.origins.append(tables.origins.setdefault(moved, len(tables.origins)))
+            op = origin.op or ""
+            if op.startswith(("c10d::", "_c10d_functional::")) and "wait_tensor" not in op:
+                tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
+        for each in new.communicators:
+            known = tables.communicators
+            self.communicators.append(known.setdefault(each, len(known)))
 
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
@@ -338,8 +368,34 @@ class _ProcessLedger:
             tuple(map(self._renumbered, record.nodes)), record.edges
         )
         if (entry := self.graphs.get(record.number)) is not None:
-            spent = entry.cgtool_ns + record.cgtool_ns
-            self._change(record.number, cgtool_ns=spent, memory=record.uses)
+            self._change(
+                record.number,
+                cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
+                nodes=len(record.nodes),
+                collectives=self._collectives(record),
+                collective_bytes=record.collective_bytes,
+                memory=record.uses,
+            )
+
+    def _collectives(self, record: GraphRead) -> int | None:
+        """The number of those of a graph, with the origins of their nodes."""
+        if not record.collectives:
+            return None
+        nodes = self.contents[record.number][0]
+        calls = dict.fromkeys(
+            (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
+        )
+        # One that launches nothing has no node, and then it is not known which one it is.
+        places: Sequence[int | None] = [None] * len(record.collectives)
+        if len(calls) == len(places):
+            places = [origin for _call, origin in calls]
+        replace = msgspec.structs.replace
+        collectives = tuple(
+            replace(each, communicator=self.communicators[each.communicator], origin=place)
+            for each, place in zip(record.collectives, places, strict=True)
+        )
+        known = self.tables.collectives
+        return known.setdefault(Collectives(collectives), len(known))
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
@@ -379,6 +435,10 @@ class _ProcessLedger:
             )
         for number in uncounted:
             self._change(number, uncounted=True)
+        if self.process is not None and self.process.rank is not None:
+            self.process = msgspec.structs.replace(
+                self.process, begun=counters.begun, last_replays=counters.last_replays
+            )
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
             self.process = msgspec.structs.replace(
@@ -590,6 +650,8 @@ def merge(
             followed_allocations=bool(processes)
             and all(each.follows_allocations for each in processes),
             step_runs=tuple(runs for each in processes for runs in each.step_runs),
+            communicators=tuple(tables.communicators),
+            collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             memory=tuple(memory),
             lost=tuple(dict.fromkeys(reasons)),

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
+from cgtool.cli.watchdog import watching
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
 from cgtool.model.collector import CollectorPaused
@@ -42,6 +43,7 @@ from cgtool.program.spec import parse_entry
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
 saved run, give its .cgt file; if cgtool was killed, give the .cgtool-run-... folder that it left.
+To compare ranks that have a file each, give the folder with the files.
 The exit code is that of the program."""
 
 
@@ -92,7 +94,21 @@ def run(
             "expression.",
         ),
     ] = None,
+    watchdog: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="Say what each process does when nothing is captured or replayed for so long.",
+        ),
+    ] = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
+    ranks: Annotated[
+        bool,
+        typer.Option(
+            "--ranks", help="Compare the ranks of a program: captures, collectives, replays."
+        ),
+    ] = False,
     rows: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),
@@ -105,15 +121,18 @@ def run(
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    show = partial(
-        _show, format_=format_, only=only, quiet=quiet, graphs=graphs, rows=rows, explain=explain
-    )
+    options: dict[str, Any] = {}
+    options |= {"format_": format_, "only": only, "quiet": quiet, "rows": rows, "explain": explain}
+    show: Callable[..., None] = partial(_show, ranks=ranks, graphs=graphs, **options)
     is_saved = program[0].endswith(".cgt")
     folder = Path(program[0])
-    unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
-    if is_saved or unfinished is not None:
+    is_folder = is_dir(folder) and not is_saved
+    files = _files_of_ranks(folder) if is_folder else []
+    unfinished = _unfinished(folder) if is_folder and not files else None
+    if is_saved or is_folder:
         given: dict[str, object] = {"--device": device, "--times": times, "--step": step}
         given |= {"--ready-after": ready_after, "--ready-output": ready_output}
+        given |= {"--watchdog": watchdog is not None}
         if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
                 f"{option} applies to a program, not to a saved run: {program[0]}",
@@ -149,6 +168,13 @@ def run(
         check_places([("-o", output)], program[0])
         show(capture, output=output)
         return
+    if files:
+        output = opt.place(output)
+        check_places([("-o", output)], *files)
+        sharing = capture_file.Sharing()
+        captures = [_capture_of(file, sharing) for file in files]
+        _show_ranks(captures, program[0], [each.name for each in files], output=output, **options)
+        return
     progress = None
     if unfinished is not None:
         command, status = unfinished, None
@@ -165,16 +191,18 @@ def run(
         began = time.perf_counter_ns()
         progress = Progress(folder)
         try:
-            status = run_program(
-                arguments,
-                folder,
-                device or "",
-                times=times,
-                step=step,
-                ready_after=ready_after,
-                ready_output=pattern,
-                meanwhile=partial(_follow, progress),
-            )
+            with watching(folder, command, watchdog):
+                status = run_program(
+                    arguments,
+                    folder,
+                    device or "",
+                    times=times,
+                    step=step,
+                    ready_after=ready_after,
+                    watchdog=watchdog is not None,
+                    ready_output=pattern,
+                    meanwhile=partial(_follow, progress),
+                )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -253,11 +281,54 @@ def _events(capture: Capture) -> tuple[Event, ...]:
     return () if capture.ledger is None else capture.ledger.events
 
 
-def _show(capture: Capture, **options: Any) -> None:
+def _show(capture: Capture, *, ranks: bool, graphs: bool, **options: Any) -> None:
+    if ranks:
+        command = shlex.join(capture.ledger.command if capture.ledger else ())
+        _show_ranks([capture], command, (), **options)
+        return
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
 
-    show_report("cgtool-ledger", ledger_report(capture), render, **options)
+    show_report("cgtool-ledger", ledger_report(capture), render, graphs=graphs, **options)
+
+
+def _show_ranks(
+    captures: Sequence[Capture], command: str, names: Sequence[str], **options: Any
+) -> None:
+    """``names``: the files of the captures, if there are several."""
+    from cgtool.analysis.ranks.report import ranks_report
+    from cgtool.render.ranks_table import render
+
+    show_report("cgtool-ranks", ranks_report(captures, command, names), render, **options)
+
+
+def _files_of_ranks(folder: Path) -> list[Path]:
+    """The saved runs in a folder, and the folders in it that cgtool left when it was killed."""
+    if is_file(folder / COMMAND):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix == ".cgt" or _is_left(path))
+
+
+def _is_left(path: Path) -> bool:
+    return is_dir(path) and is_file(path / COMMAND)
+
+
+def _capture_of(file: Path, sharing: capture_file.Sharing) -> Capture:
+    """A saved run without its graphs, or what was recorded of one."""
+    if not _is_left(file):
+        return capture_file.read_ledger(file, sharing)
+    from cgtool.analysis.ledger import merge
+
+    command = _unfinished(file)
+    with CollectorPaused():
+        return merge(
+            command,
+            read_journals(file),
+            read_lost(file),
+            wall_ns=0,
+            status=None,
+            created=created_now(),
+        )
 
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:

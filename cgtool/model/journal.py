@@ -29,14 +29,16 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import ArgumentSize, MemoryUse, NodeFailure
+from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-STEPS = ".steps"
+STEPS, ORDER = ".steps", ".order"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
 """Names of those files: the id of the process, and when it began."""
+STACKS_WANTED = "stacks-wanted"
+"""A file beside those of the processes: whenever it changes, each of them writes its stacks."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
 READY_FILE = "ready.json"
@@ -106,6 +108,16 @@ class Began(msgspec.Struct, tag="began", array_like=True):
     forked: bool
     simulated: bool = False
     """Its device is the simulated one."""
+    rank: int | None = None
+    """This and the next: as the environment has them."""
+    world_size: int | None = None
+
+
+class Ranked(msgspec.Struct, tag="ranked", array_like=True):
+    """``torch.distributed`` is initialized."""
+
+    rank: int
+    world_size: int
 
 
 class Machine(msgspec.Struct, tag="machine", array_like=True):
@@ -141,6 +153,7 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -179,6 +192,9 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     """How long it took after the capture."""
     uses: tuple[MemoryUse, ...] = ()
     """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
+    collectives: tuple[Collective, ...] = ()
+    """In order; none has an origin yet."""
+    collective_bytes: tuple[int, ...] = ()
 
 
 class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
@@ -356,14 +372,26 @@ class Allocated(msgspec.Struct, tag="allocated", array_like=True):
     frames: tuple[Frame, ...]
 
 
+class Stacks(msgspec.Struct, tag="stacks", array_like=True):
+    """The process hangs (``--watchdog``): what its threads run."""
+
+    time_ns: int
+    threads: tuple[tuple[str, tuple[Frame, ...]], ...]
+    """The name of each, and its frames, innermost first; the main thread first."""
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
     time_ns: int
+    error: str = ""
+    """The exception that ends it."""
 
 
 Record = (
     Began
+    | Ranked
+    | Stacks
     | Machine
     | NeedsRecorder
     | Capturing
@@ -399,6 +427,9 @@ _FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
 """In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
 replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
 process, inside graphs and outside."""
+RING = 4095
+"""How many of the last replays are kept in the file ``ORDER``: the numbers of their graphs, after a
+count of all that have begun."""
 _LOG_CHUNK = 1 << 16
 """Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
@@ -550,6 +581,7 @@ class JournalWriter:
             _CounterFile(self._path.with_suffix(suffix))
             for suffix in (COUNTERS, NOTES, TIMES, STEPS)
         )
+        self._order: memoryview[int] | None = None
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
             # A file without contents takes no room.
@@ -597,6 +629,19 @@ class JournalWriter:
         """How many replays of all graphs were counted."""
         with self.lock:
             return self._counters.total() - self._lost
+
+    @property
+    def order(self) -> memoryview[int]:
+        """The file ``ORDER``: a count, and ``RING`` numbers."""
+        with self.lock:
+            if self._order is None:
+                size = (1 + RING) * 8
+                try:
+                    memory = _mapped(self._path.with_suffix(ORDER), 0, size)
+                except OSError:
+                    memory = mmap.mmap(-1, size)
+                self._order = memoryview(memory).cast("Q")
+            return self._order
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The counter of the replays that ``Noted`` records."""
@@ -677,6 +722,7 @@ class Journal(NamedTuple):
             _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
+            *_order(self.log.with_suffix(ORDER)),
         )
 
 
@@ -713,6 +759,41 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     return [path for _pid, path in process_files(folder, suffix)]
 
 
+class Moving:
+    """Whether anything was recorded since the last look, found out without reading it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ends: dict[Path, int] = {}
+        """Where the records end that were seen."""
+        self._seen: object = None
+
+    def look(self) -> bool:
+        """Whether a process has begun, or has recorded something, or replayed a graph."""
+        logs = [journal.log for journal in read_journals(self._folder)]
+        for log in logs:
+            self._ends[log] = _end_of(log, self._ends.get(log, 0))
+        counters = [
+            path.read_bytes() if path.exists() else b""
+            for log in logs
+            for path in (log.with_suffix(COUNTERS), log.with_suffix(ORDER))
+        ]
+        before, self._seen = self._seen, (dict(self._ends), list(map(hash, counters)))
+        return before != self._seen
+
+
+def _end_of(log: Path, begin: int) -> int:
+    """Where the records of a log end, from the end of one of them on."""
+    with log.open("rb") as file:
+        while True:
+            file.seek(begin)
+            head = file.read(_LENGTH.size)
+            length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+            if not length:
+                return begin
+            begin += _LENGTH.size + length
+
+
 class Counters(NamedTuple):
     """The counters of a process."""
 
@@ -729,6 +810,10 @@ class Counters(NamedTuple):
     times: tuple[tuple[int, int, int], ...]
     """By number of the graph: host time of the first replay, replays with a GPU time, that of all
     of them; fewer than there are graphs if the last were not replayed."""
+    begun: int
+    """Replays that have begun."""
+    last_replays: tuple[int, ...]
+    """The numbers of the graphs that were replayed last, the oldest first."""
 
 
 def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
@@ -740,3 +825,17 @@ def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
     entries = COUNTER.iter_unpack(data[: len(data) - len(data) % chunk])
     # Of a damaged file, what counts nothing.
     return tuple(each if max(each) < 1 << 63 else (0, 0, 0, 0) for each in entries)
+
+
+def _order(path: Path) -> tuple[int, tuple[int, ...]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, ()
+    if len(data) < (1 + RING) * 8:
+        return 0, ()
+    begun, *ring = memoryview(data)[: (1 + RING) * 8].cast("Q")
+    if max(begun, *ring) >= 1 << 63:  # a damaged file
+        return 0, ()
+    at = begun % RING
+    return begun, tuple(ring[at:] + ring[:at] if begun > RING else ring[:begun])

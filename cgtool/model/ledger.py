@@ -12,6 +12,8 @@ import msgspec
 from cgtool.model.schema import (
     Address,
     Bytes,
+    CollectivesIndex,
+    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
@@ -20,6 +22,7 @@ from cgtool.model.schema import (
     LedgerMemoryIndex,
     Noted,
     NotedText,
+    OriginIndex,
     PoolIndex,
     ProcessIndex,
     Signed,
@@ -38,6 +41,15 @@ READY = "ready"
 """The event that ``cgtool run --ready-after`` and ``--ready-output`` mark."""
 
 
+class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a thread ran."""
+
+    name: str
+    """Empty for one that Python did not start."""
+    frames: tuple[FrameIndex, ...]
+    """Innermost first, those of libraries included."""
+
+
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Python process of the program that imported PyTorch."""
 
@@ -51,6 +63,18 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if it was killed or still ran: its last records may be missing."""
     forked: bool = False
     """It was forked from its parent, without starting a new interpreter."""
+    rank: Count | None = None
+    """Its rank among ``world_size`` processes: of ``torch.distributed``, or of the environment that
+    a launcher has set. None if it has none."""
+    world_size: Count | None = None
+    error: str = ""
+    """The exception that ended it."""
+    last_replays: tuple[Count, ...] = ()
+    """Of a rank: the numbers of the graphs that it replayed last, the oldest first."""
+    stacks: tuple[ThreadStack, ...] = ()
+    """What its threads ran when nothing moved any more (``--watchdog``), the main thread first."""
+    begun: Count = 0
+    """Of a rank: the replays that have begun, those included that did not return."""
     graphs_gpu_ns: DurationNs | None = None
     """GPU time inside graphs (``--times``): the sum of all replays, as ``replay_gpu_ns``."""
     other_gpu_ns: DurationNs | None = None
@@ -190,6 +214,39 @@ class StaleReplay(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The calls that lead to it, innermost first."""
 
 
+class Communicator(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A process group, whose ranks run collectives together."""
+
+    name: str
+    """PyTorch's name of the group."""
+    ranks: tuple[Count, ...]
+    """The ranks in it, among all; empty if they are not known."""
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective of a graph."""
+
+    kind: str
+    """``all_reduce``, ``all_gather``, ``send``, ..."""
+    communicator: CommunicatorIndex
+    dtype: str
+    """Empty for those without data."""
+    peer: Count | None = None
+    """The rank in the group that it sends to or receives from, or that is its root."""
+    stream: Count = 0
+    """The stream that called it, by a number that counts those of the graph."""
+    waits: bool = False
+    """What follows on that stream waits for it (``async_op=False``)."""
+    origin: OriginIndex | None = None
+
+
+class Collectives(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The collectives of a graph without their sizes, in the order in which they were captured:
+    many graphs differ in these alone."""
+
+    each: tuple[Collective, ...]
+
+
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph, from its capture to its end."""
 
@@ -283,6 +340,12 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     whole: str | None = None
     """With ``--step``: why they did not."""
     node_failure: NodeFailure | None = None
+    nodes: Count | None = None
+    """How many nodes it has; None if they could not be read."""
+    collectives: CollectivesIndex | None = None
+    collective_bytes: tuple[Bytes, ...] = ()
+    """Of each collective, the bytes of the tensors that are as large on every rank: what is
+    reduced, or the whole that is gathered or scattered. Of an all-to-all: what this rank sends."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -382,6 +445,8 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
     events: tuple[Event, ...] = ()
     """In order of time."""

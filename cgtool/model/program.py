@@ -16,20 +16,28 @@ class Settings:
     """Where the tool and the journals of the processes are."""
 
     def __init__(
-        self, home: str, folder: str, device: str, times: str, step: str, ready_after: str
+        self,
+        home: str,
+        folder: str,
+        device: str,
+        times: str,
+        step: str,
+        ready_after: str,
+        watchdog: str,
     ) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their journals, ``device`` is ``--device``, ``times`` and ``step`` are not empty with
-        ``--times`` and ``--step``, and ``ready_after`` is the number of ``--ready-after``."""
+        leave their journals, ``device`` is ``--device``, ``ready_after`` is the number of
+        ``--ready-after``, and the others are not empty with the options of their names."""
         self.home = home
         self.folder = folder
         self.device = device
         self.times = times
         self.step = step
         self.ready_after = ready_after
+        self.watchdog = watchdog
 
     @property
     def text(self) -> str:
         """The value of ``VARIABLE``: one per line."""
-        flags = self.times, self.step, self.ready_after
+        flags = self.times, self.step, self.ready_after, self.watchdog
         return "\n".join((self.home, self.folder, self.device, *flags))

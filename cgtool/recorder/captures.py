@@ -28,9 +28,10 @@ from cgtool.model.journal import (
     JournalWriter,
     Machine,
     NeedsRecorder,
+    Ranked,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE, MemoryUse
+from cgtool.model.ledger import CALLABLES, COMPILE, Collective, Communicator, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,
@@ -54,6 +55,7 @@ _BEGINS = 5_000_000_000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.observe.collectives import CollectiveCall
     from cgtool.observe.origins import OriginTable
     from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
@@ -100,6 +102,8 @@ class Capture:
         """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
+        self.collectives: list[tuple[CollectiveCall, int | None]] = []
+        """With the handles of the streams that call them."""
         self.collector_ns = 0
         self._collecting = 0
         self._is_capturing = is_capturing
@@ -193,8 +197,10 @@ class Captures:
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
         self._later.renew()
-        self._written = [0, 0, 0]
-        """How many frames, origins and functions the journal has."""
+        self._written = [0, 0, 0, 0]
+        """How many frames, origins, functions and communicators the journal has."""
+        self._communicators: dict[Communicator, int] = {}
+        self._rank: tuple[int, int] | None = None
 
     def is_capturing(self, thread: int) -> bool:
         """Whether a capture of this thread's is in progress."""
@@ -257,11 +263,57 @@ class Captures:
     def _prepare(self) -> None:
         with self._preparing:
             if not self._is_prepared:
+                from cgtool.observe.collectives import known_ops
+                from cgtool.torch_compat.op_key import note_collectives
+
+                note_collectives(known_ops(), self._note_collective)
                 self._device.prepare()
                 self._table  # noqa: B018
                 self._is_prepared = True
                 if self._device.notes_ops_in_python():
                     self._journal.append(NeedsRecorder(sys.executable or ""))
+
+    def _note_collective(self, op: Any, args: Any, kwargs: Any) -> None:
+        """A collective is called. In a backward, it may be by a thread of autograd's."""
+        here, in_progress = get_ident(), self._in_progress
+        capture = next((each for each in in_progress if each.ident == here), None)
+        if capture is None and len(in_progress) == 1:
+            capture = in_progress[0]
+        if capture is not None:
+            from cgtool.observe.collectives import collective_of
+
+            with self._journal.protected():
+                call = collective_of(op, args, kwargs)
+                if call is not None:
+                    capture.collectives.append((call, self._device.stream()))
+
+    def note_rank(self) -> None:
+        """Note the rank of this process, once it is known."""
+        if self._rank is None and "torch.distributed" in sys.modules:
+            from cgtool.observe.collectives import rank_of_process
+
+            with self._journal.protected():
+                self._rank = rank_of_process()
+                if self._rank is not None:
+                    self._journal.append(Ranked(*self._rank))
+
+    def _collectives_of(self, capture: Capture) -> tuple[tuple[Collective, ...], tuple[int, ...]]:
+        """The collectives of a capture, and their sizes."""
+        streams: dict[int | None, int] = {}
+        collectives = tuple(
+            Collective(
+                call.kind,
+                self._communicators.setdefault(
+                    Communicator(call.group, call.ranks), len(self._communicators)
+                ),
+                call.dtype,
+                call.peer,
+                streams.setdefault(stream, len(streams)),
+                call.waits,
+            )
+            for call, stream in capture.collectives
+        )
+        return collectives, tuple(call.bytes for call, _ in capture.collectives)
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
@@ -315,6 +367,7 @@ class Captures:
         if is_first:
             # Not earlier: it initializes CUDA.
             self._later.put(partial(self._write_machine, self._device.environment()))
+        self.note_rank()
         self._journal.append(
             Capturing(
                 clock.time_ns(),
@@ -392,10 +445,7 @@ class Captures:
                 diagnosis = capture.with_cause(diagnosis)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
-        reason = _first_line(error)
-        if diagnosis is None and (place := _place(error)):
-            reason += f" at {place}"
-        return reason, diagnosis
+        return _first_line(error) if diagnosis else error_text(error), diagnosis
 
     def _over(
         self,
@@ -459,12 +509,16 @@ class Captures:
             nodes, edges = contents(self._later.give_way)
             self._later.give_way()
             written = self._written
-            frames, origins = self._table.after(*written[:2])
-            functions = self._device.functions()[written[2] :]
+            collectives = self._collectives_of(capture)
+            tables = (
+                *self._table.after(*written[:2]),
+                self._device.functions()[written[2] :],
+                tuple(self._communicators)[written[3] :],
+            )
             uses = capture.uses() if capture.memory else ()
-            read = GraphRead(capture.number, nodes, edges, _now() - start, uses)
-            if self._journal.append(Tables(frames, origins, functions), read):
-                new = map(len, (frames, origins, functions))
+            read = GraphRead(capture.number, nodes, edges, _now() - start, uses, *collectives)
+            if self._journal.append(Tables(*tables), read):
+                new = map(len, tables)
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
 
 
@@ -500,6 +554,12 @@ def _is_daemonic() -> bool:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0]
+
+
+def error_text(error: BaseException) -> str:
+    """``ValueError: no weights at model.py:12``"""
+    place = _place(error)
+    return _first_line(error) + (f" at {place}" if place else "")
 
 
 def _place(error: BaseException) -> str | None:

@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -43,6 +44,10 @@ from cgtool.torch_compat.patches import Patches
 
 _POOLS_READ = 32
 """How many pools that end before the process are read: reading lists all of its memory."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.recorder.watchdog import Watchdog
 
 
 class _Graph(GraphReplays):
@@ -91,6 +96,7 @@ class Recorder(Subscriber[_Graph]):
         self._addresses = Addresses(device, self.journal, patches)
         self._steps = EagerSteps(self.journal, self._captures.is_capturing, self._notes, patches)
         self._times: ReplayTimes | None = None
+        self._watchdog: Watchdog | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
@@ -120,10 +126,21 @@ class Recorder(Subscriber[_Graph]):
         owner, graphs = self._replaying_class, self._graphs.graphs
         Steps(self._device, owner, self.journal, self._captures, graphs, self._patches)
 
+    def watch_for_hangs(self, folder: Path) -> None:
+        """Write the stacks of the process when ``cgtool run`` asks for them."""
+        from cgtool.recorder.watchdog import Watchdog
+
+        self._watchdog = Watchdog(folder, self.journal)
+
     @property
-    def forkable(self) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def forkable(self) -> Iterator[None]:
         """To be entered while the process forks."""
-        return self._captures.idle()
+        with contextlib.ExitStack() as entered:
+            if self._watchdog is not None:
+                entered.enter_context(self._watchdog.writing)
+            entered.enter_context(self._captures.idle())
+            yield
 
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
@@ -134,14 +151,17 @@ class Recorder(Subscriber[_Graph]):
         self._addresses.renew()
         self._numbers = itertools.count()
         self._is_fork = True
+        if self._watchdog is not None:
+            self._watchdog.start()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():
                 _taken(graph).stop()
         self._steps.renew()
 
-    def finish(self) -> None:
-        """The process ends normally: whatever is freed from now on lived until its end."""
+    def finish(self, error: str = "") -> None:
+        """The process ends by itself: whatever is freed from now on lived until its end. ``error``:
+        the exception that ends it."""
         self._addresses.is_over = True
         self._captures.finish()
         if self._times is not None:
@@ -150,7 +170,8 @@ class Recorder(Subscriber[_Graph]):
         with self.protected():
             self._read_pools(self._pools)
         self._events.note_allocations()
-        self.journal.append(Finished(clock.time_ns()))
+        self._captures.note_rank()
+        self.journal.append(Finished(clock.time_ns(), error))
         self._finished = True
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model import clock
-from cgtool.model.journal import COUNTER, JournalWriter, Replayed
+from cgtool.model.journal import COUNTER, RING, JournalWriter, Replayed
 from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
@@ -40,10 +40,12 @@ LOOKED_UP = LookedUp()
 class GraphReplays:
     """The replays of one graph."""
 
-    __slots__ = ("cells", "memory", "notes", "number", "places", "stale", "stepped")
+    __slots__ = ("cells", "memory", "notes", "number", "order", "places", "stale", "stepped")
 
     cells: memoryview[int]
     """The four numbers of ``COUNTER`` in the journal."""
+    order: memoryview[int]
+    """The last replays of the process, as ``JournalWriter.order``."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -61,6 +63,7 @@ class GraphReplays:
         """Where they are counted."""
         chunk, offset = journal.counter(self.number)
         self.cells = memoryview(chunk)[offset : offset + COUNTER.size].cast("Q")
+        self.order = journal.order
 
     def stop_stepping(self) -> None:
         """It is replayed no more, or has another executable."""
@@ -95,7 +98,7 @@ def counted_replay(
     while a key of ``notes.pending`` is there, with the graph, the time and the calling frame.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
-    now_ns = clock.perf_counter_ns
+    now_ns, known = clock.perf_counter_ns, graphs.get
     # Some systems take half a microsecond to tell the time.
     since = clock.time_ns() - now_ns()
     noted = notes.pending
@@ -120,7 +123,8 @@ def counted_replay(
 
     if native is not None:
         counted: Callable[[Any], None] = native.counted_replay(
-            original, graphs, noted, unseen, looked_up, note, vars(GraphReplays)["cells"],
+            original, graphs, noted, unseen, looked_up, note,
+            *(vars(GraphReplays)[name] for name in ("cells", "order", "number")),
             since, *LOOKED_UP,
         )  # fmt: skip
         return counted
@@ -128,15 +132,23 @@ def counted_replay(
     def replay(graph: Any) -> None:
         # Each object that is touched here may come from memory, in a tenth of a microsecond.
         begin = now_ns()
-        original(graph)
-        end = now_ns()
+        live = known(id(graph))
+        if live is not None:
+            # Before it runs: one that hangs has begun.
+            order = live.order
+            order[0] = begun = order[0] + 1
+            order[(begun - 1) % RING + 1] = live.number
         try:
-            live = graphs[id(graph)]
-        except KeyError:
-            found = unseen(graph)
-            if found is None:
+            original(graph)
+        except BaseException:
+            if live is not None:
+                live.order[0] -= 1
+            raise
+        end = now_ns()
+        if live is None:
+            live = known(id(graph)) or unseen(graph)
+            if live is None:
                 return
-            live = found
         # Python changes threads only at calls: other threads may replay the same graph.
         cells = live.cells
         cells[0] = count = cells[0] + 1

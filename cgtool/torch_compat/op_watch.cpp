@@ -1004,10 +1004,11 @@ std::optional<int64_t> reserved_bytes() {
 }
 
 // A graph that was replayed since the graphs have changed.
-struct alignas(32) Counted {
+struct alignas(64) Counted {
   PyObject* graph;  // Only compared; null where the table is empty.
-  uint64_t* cells;
-  PyObject *live, *view;  // Owned: what `graphs` has for it, and whose memory `cells` is.
+  uint64_t *cells, *order;
+  uint64_t slots, number;         // Of `order`, behind its count, and what is noted there.
+  PyObject *live, *view, *ring;  // Owned: what `graphs` has for it, and whose memory the others are.
 };
 
 class CountedTable {
@@ -1061,7 +1062,7 @@ struct CountedReplay {
   CountedTable table;
   PyObject* graphs;
   PyObject *unseen, *looked_up, *notes;  // What is called for a new graph, a line, and a note.
-  Py_ssize_t cells;                      // Offset of the counters' memoryview in a graph.
+  Py_ssize_t cells, order, number;       // Offsets of these slots in a graph.
 };
 
 int64_t monotonic_ns() {
@@ -1070,24 +1071,38 @@ int64_t monotonic_ns() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
+PyObject*& slot_of(PyObject* live, Py_ssize_t offset) {
+  return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(live) + offset);
+}
+
 // Looks for a graph that is not in the table. 1 if it is there now; 0 if it is not counted; -1 for an
-// error.
-[[gnu::cold, gnu::noinline]] int find_counted(CountedReplay& replays, PyObject* cuda_graph) {
+// error. `is_over`: it has been replayed.
+[[gnu::cold, gnu::noinline]] int find_counted(
+    CountedReplay& replays, PyObject* cuda_graph, bool is_over) {
   if (replays.graphs == nullptr) return 0;  // The garbage collector has cleared it.
   auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(cuda_graph));
   if (!key) return -1;
   auto live = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(replays.graphs, key.ptr()));
   if (!live) {
     if (PyErr_Occurred()) return -1;
+    if (!is_over) return 0;
     live = py::reinterpret_steal<py::object>(PyObject_CallOneArg(replays.unseen, cuda_graph));
     if (!live) return -1;
     if (live.is_none()) return 0;
   }
-  PyObject* view = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(live.ptr()) + replays.cells);
+  PyObject* view = slot_of(live.ptr(), replays.cells);
+  PyObject* ring = slot_of(live.ptr(), replays.order);
+  PyObject* number = slot_of(live.ptr(), replays.number);
   if (view == nullptr || !PyMemoryView_Check(view)) return 0;
+  if (ring == nullptr || !PyMemoryView_Check(ring) || number == nullptr) return 0;
+  uint64_t known = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred()) return -1;
   if (replays.table[cuda_graph].graph == nullptr) {  // Not if `unseen` has replayed it.
     auto cells = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(view)->buf);
-    replays.table.add({cuda_graph, cells, live.release().ptr(), Py_NewRef(view)});
+    auto order = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(ring)->buf);
+    uint64_t slots = PyMemoryView_GET_BUFFER(ring)->len / sizeof(uint64_t) - 1;
+    replays.table.add({cuda_graph, cells, order, slots, known, live.release().ptr(),
+                       Py_NewRef(view), Py_NewRef(ring)});
   }
   return 1;
 }
@@ -1112,11 +1127,21 @@ int64_t monotonic_ns() {
   __builtin_prefetch(replays.table[cuda_graph].cells, 1);  // A prefetch of nothing does nothing.
   __builtin_prefetch(&reinterpret_cast<PyDictObject*>(replays.noted)->ma_used);
   int64_t begin = monotonic_ns();
+  if (replays.table[cuda_graph].graph == nullptr &&
+      find_counted(replays, cuda_graph, false) < 0) {
+    return nullptr;
+  }
+  if (Counted& counted = replays.table[cuda_graph]; counted.graph != nullptr) {
+    counted.order[1 + counted.order[0]++ % counted.slots] = counted.number;
+  }
   PyObject* result = PyObject_Vectorcall(replays.original, args, count, names);
-  if (result == nullptr) return nullptr;
+  if (result == nullptr) {
+    if (Counted& counted = replays.table[cuda_graph]; counted.graph != nullptr) --counted.order[0];
+    return nullptr;
+  }
   int64_t end = monotonic_ns(), at = replays.since + end, spent = end - begin;
   if (replays.table[cuda_graph].graph == nullptr) {
-    int is_counted = find_counted(replays, cuda_graph);
+    int is_counted = find_counted(replays, cuda_graph, true);
     if (is_counted == 0) return result;
     if (is_counted < 0) {
       Py_DECREF(result);
@@ -1149,6 +1174,7 @@ void forget_counted(CountedReplay& replays) {
   for (const Counted& each : replays.table.clear()) {  // Which may run Python.
     Py_XDECREF(each.live);
     Py_XDECREF(each.view);
+    Py_XDECREF(each.ring);
   }
 }
 
@@ -1167,6 +1193,7 @@ int visit_replays(PyObject* self, visitproc visit, void* arg) {
   for (const Counted& each : replays.table.places()) {
     Py_VISIT(each.live);
     Py_VISIT(each.view);
+    Py_VISIT(each.ring);
   }
   return 0;
 }
@@ -1214,13 +1241,16 @@ PyType_Slot replay_slots[] = {
 PyType_Spec replay_spec = {
     "cgtool_op_watch.CountedReplay", sizeof(CountedReplay), 0, kMethodFlags, replay_slots};
 
-// `cells`: the slot of a graph that holds its counters, as its class has it.
+// `cells`, `order` and `number`: these slots of a graph, as its class has them.
 py::object counted_replay(
     py::object original, py::dict graphs, py::dict noted, py::object unseen, py::object looked_up,
-    py::object notes, py::object cells, int64_t since, uint64_t first, uint64_t often,
-    uint64_t many, uint64_t seldom) {
+    py::object notes, py::object cells, py::object order, py::object number, int64_t since,
+    uint64_t first, uint64_t often, uint64_t many, uint64_t seldom) {
   static PyObject* type = nullptr;
-  if (!Py_IS_TYPE(cells.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
+  auto offset_of = [](const py::object& slot) {
+    if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
+    return reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member->offset;
+  };
   auto made = new_method(type, replay_spec);
   auto& replays = *reinterpret_cast<CountedReplay*>(made.ptr());
   std::construct_at(&replays.table);
@@ -1231,7 +1261,9 @@ py::object counted_replay(
   replays.unseen = unseen.release().ptr();
   replays.looked_up = looked_up.release().ptr();
   replays.notes = notes.release().ptr();
-  replays.cells = reinterpret_cast<PyMemberDescrObject*>(cells.ptr())->d_member->offset;
+  replays.cells = offset_of(cells);
+  replays.order = offset_of(order);
+  replays.number = offset_of(number);
   replays.since = since;
   replays.first = first;
   replays.often = often;

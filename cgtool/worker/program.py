@@ -47,6 +47,7 @@ def run_program(
     step: bool,
     ready_after: int | None,
     ready_output: re.Pattern[str] | None,
+    watchdog: bool,
     meanwhile: Callable[[], object],
 ) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
@@ -58,8 +59,8 @@ def run_program(
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    flags = ["yes" if is_set else "" for is_set in (times, step)]
-    flags.append("" if ready_after is None else str(ready_after))
+    after = "" if ready_after is None else str(ready_after)
+    flags = "yes" * times, "yes" * step, after, "yes" * watchdog
     settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -22,7 +22,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
@@ -33,11 +35,12 @@ from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader
 from cgtool.devices.cuda.recorded_device import StorageLife
 from cgtool.model.capture import Edge, Function
-from cgtool.model.journal import COUNTER
+from cgtool.model.journal import COUNTER, RING
 from cgtool.observe import frames
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.captured_calls import CapturedCalls
+from cgtool.observe.collectives import known_ops
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
 from cgtool.observe.ops import UNKNOWN, OpRecorder
@@ -48,6 +51,7 @@ from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.storages import StorageRef
 
 STREAM = 7
+SLOTS = GraphReplays.cells, GraphReplays.order, GraphReplays.number
 
 
 @pytest.fixture(scope="session")
@@ -808,6 +812,7 @@ def test_replays_are_counted_alike(request, in_cpp):
 
     class Journal:
         buffer = bytearray(COUNTER.size)
+        order = memoryview(bytearray((1 + RING) * 8)).cast("Q")
 
         def counter(self, _number):
             return self.buffer, 0
@@ -869,6 +874,14 @@ def test_replays_are_counted_alike(request, in_cpp):
     with pytest.raises(TypeError):
         CudaGraph.replay()
     assert COUNTER.unpack(journal.buffer)[0] == 2001
+    # A graph that was not known is in the order from its second replay on.
+    assert journal.order[0] == 2000
+    assert list(journal.order[1:2001]) == [3] * 2000
+    graphs[id(graph)].number = 7  # C++ has read it already
+    for _ in range(RING):
+        graph.replay()
+    assert journal.order[0] == 2000 + RING
+    assert set(journal.order[1:]) == ({3} if in_cpp else {7})
     reference = weakref.ref(unknown)
     del unknown
     gc.collect()
@@ -882,7 +895,7 @@ def test_what_counts_replays_is_freed_with_them(native):
     owner = Owner()
     graphs = {1: owner}
     owner.counts = native.counted_replay(
-        print, graphs, {}, print, print, print, GraphReplays.cells, 0, 1, 1, 1, 1
+        print, graphs, {}, print, print, print, *SLOTS, 0, 1, 1, 1, 1
     )
     reference = weakref.ref(owner)
     del owner, graphs
@@ -903,7 +916,6 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
                 pass
 
             self.ended = []
-            cells = GraphReplays.cells
             return native.counted_replay(
                 original,
                 graphs,
@@ -911,7 +923,7 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
                 lambda _: None,
                 ignore,
                 ignore,
-                cells,
+                *SLOTS,
                 0,
                 0,
                 1 << 60,
@@ -925,7 +937,8 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
     for name in ("capture_begin", "capture_end", "reset"):
         setattr(Graph, name, Graph.replay)
     buffers = [bytearray(COUNTER.size) for _ in range(60)]
-    journal = SimpleNamespace(counter=lambda number: (buffers[number], 0))
+    order = memoryview(bytearray(16 * 8)).cast("Q")
+    journal = SimpleNamespace(counter=lambda number: (buffers[number], 0), order=order)
 
     def counted(number):
         state = GraphReplays(number)
@@ -1003,3 +1016,36 @@ def test_launches_of_generated_code_are_noted_alike(native, position, tmp_path):
         assert [call.name for call in recorder.record.calls] == ["aten::neg"]
     assert facts[0] == facts[1]
     assert len(facts[0]) == 2
+
+
+def test_collectives_are_noted_alike(native, position):
+    """In C++ and in Python: the op is recorded, and its arguments are read before it runs."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    x, seen, names, known = torch.ones(4), [], [], known_ops()
+
+    def note(op, *given):
+        if op.name() in known:  # in Python, all of torch.distributed are seen
+            seen.append((op.name(), *given))
+
+    op_key.note_collectives(known, note)
+    try:
+        for make in (recording._Recorder, lambda each: recording._NativeRecorder(each, native)):
+            recorder = make(Chains())
+            with recorded(recorder):
+                dist.all_reduce(x * 2)
+                all_reduce(x, "sum", dist.group.WORLD).wait()
+            calls = recorder.finish(lambda: None).record.calls
+            names.append([call.name for call in calls if "c10d" in call.name])
+            assert [Path(call.chain[0][0].co_filename).name for call in calls[:2]] == [
+                "test_op_watch.py"
+            ] * 2
+    finally:
+        op_key.note_collectives((), None)
+        dist.destroy_process_group()
+    assert names[0] == names[1]
+    assert names[0][:2] == ["c10d::allreduce_", "_c10d_functional::all_reduce"]
+    half = len(seen) // 2
+    assert [each[0] for each in seen[:half]] == [each[0] for each in seen[half:]]
+    name, args, _ = seen[0]
+    assert name == "c10d::allreduce_"
+    assert args[0][0].tolist() == [2.0] * 4

@@ -26,6 +26,9 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.ledger import (
     COMPILE,
     CodeCall,
+    Collective,
+    Collectives,
+    Communicator,
     Compile,
     DeviceAllocation,
     Event,
@@ -146,6 +149,7 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                         replayed_at=(ReplayPlace((), 1),),
                         memory=(MemoryUse(0, (0,), ()),),
                         stale=(StaleReplay(0, 1, 1, (0,)),),
+                        collectives=0,
                     ),
                 ),
                 memory=(LedgerMemory(0, 1, 1),),
@@ -153,6 +157,8 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 compiles=(Compile(0, 1, 1, COMPILE, frames=(0,)),),
                 allocations=(DeviceAllocation(0, 1, 1, frames=(0,)),),
                 step_runs=(StepRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
+                communicators=(Communicator("0", (0,)),),
+                collectives=(Collectives((Collective("all_reduce", 0, "float32", origin=0),)),),
                 skips=(Skip(0, "mutated inputs"),),
             ),
         )

@@ -36,8 +36,11 @@ def state():
     owners = torch.cuda.CUDAGraph, torch.cuda, torch.cuda.graphs, torch.Tensor, torch, threading
     return [dict(vars(owner)) for owner in owners], list(sys.meta_path)
 
+kept = []
+
 def graph(rows):
     x = torch.zeros(rows, 4, device="cuda")
+    kept.append(x)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         x + 1

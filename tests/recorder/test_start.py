@@ -66,7 +66,7 @@ cgtool.torch_compat.private
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a process that is recorded as on a GPU."""
     folder = tmp_path_factory.mktemp("start")
-    settings = Settings(str(ROOT), str(folder), "", "", "", "")
+    settings = Settings(str(ROOT), str(folder), "", "", "", "", "")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, settings.text],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,

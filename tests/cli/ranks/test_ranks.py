@@ -151,8 +151,10 @@ def changed(capture: Capture, folder: Path, **ranks: Any) -> list[Path]:
         changes = ranks.get(f"rank{rank.number}", {})
         if changes is None:
             continue
-        graphs = tuple(REPLACE(each, process=0, same_as=None) for each in rank.graphs)
-        own = {"processes": (rank.process,), "graphs": graphs, "pools": ()}
+        none: dict[str, Any] = {"process": 0, "same_as": None, "memory": (), "stale": ()}
+        graphs = tuple(REPLACE(each, **none) for each in rank.graphs)
+        own = {"processes": (rank.process,), "graphs": graphs}
+        own |= dict.fromkeys(("pools", "memory", "allocations", "compiles", "step_runs"), ())
         ledger = REPLACE(capture.ledger, **{**own, "command": ("python", "train.py"), **changes})
         files.append(folder / f"rank{rank.number}.cgt")
         capture_file.write(files[-1], REPLACE(capture, ledger=ledger))

@@ -332,8 +332,8 @@ def test_a_prompt_is_longer_than_what_is_captured(tmp_path: Path) -> None:
         """,
     )
     assert report["steps"] == (
-        "1 of 2 steps ran in graphs; 1 ran eagerly: all with args[0].shape[1] > 1, the largest that "
-        "is captured"
+        "1 of 2 steps ran in graphs; 1 ran eagerly: all with args[0].shape[1] > 1, the largest "
+        "that is captured"
     )
     assert runs_of(report, "code", "sizes") == {("Wrapped.forward", "args[0][2,9,4]"): 1}
 
@@ -501,5 +501,6 @@ def test_code_without_arguments(tmp_path: Path) -> None:
         """,
     )
     assert report["steps"] == (
-        "1 of 2 steps ran in graphs; 1 ran eagerly: all whose arguments say no size (`cgtool.note` does)"
+        "1 of 2 steps ran in graphs; 1 ran eagerly: all whose arguments say no size "
+        "(`cgtool.note` does)"
     )

@@ -353,13 +353,13 @@ def _is_size(value: object) -> bool:
 def name_of(code: CodeType, objects: Sequence[Any]) -> str:
     """``Decoder.forward``: what a reader calls it."""
     first = objects[0] if objects else None
+    wrapped = next((each for each in objects if type(each) is FunctionType), None)
+    if wrapped is not None and _is_method_of(first, wrapped) and not is_internal(code):
+        return f"{type(first).__name__}.{wrapped.__name__}"
     if code.co_varnames[:1] == ("self",):
         return f"{type(first).__name__}.{code.co_name}"
     if is_internal(code) and first is not None:
         # What calls compiled code: its module, or its function.
         is_function = type(first) is FunctionType
         return first.__qualname__ if is_function else f"{type(first).__name__}.forward"
-    wrapped = next((each for each in objects if type(each) is FunctionType), None)
-    if wrapped is not None and _is_method_of(first, wrapped):
-        return f"{type(first).__name__}.{wrapped.__name__}"
     return code.co_qualname

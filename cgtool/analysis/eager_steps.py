@@ -117,9 +117,7 @@ class _Runs:
     def __init__(self, runs: StepRuns, captured: Sequence[_Captured]) -> None:
         self.runs = runs
         self._dimensions = _dimensions(runs.call.sizes or ())
-        self._captured = [
-            each for each in captured if each.dimensions.keys() == self._dimensions.keys()
-        ]
+        self._captured = captured
         self.notes = dict(zip(runs.names, runs.values, strict=False))
         self.texts = tuple(f"{name} {text}" for name, text in runs.texts)
 
@@ -127,7 +125,8 @@ class _Runs:
     def _larger(self) -> tuple[str, int] | None:
         """The first dimension that is larger than any that is captured, and the largest."""
         for name, value in self._dimensions.items():
-            largest = max((each.dimensions[name] for each in self._captured), default=value)
+            captured = (each.dimensions.get(name, 0) for each in self._captured)
+            largest = max(captured, default=0) or value
             if value > largest:
                 return name, largest
         return None
@@ -151,7 +150,8 @@ class _Runs:
         fitting = [
             each
             for each in self._captured
-            if all(each.dimensions[name] >= value for name, value in self._dimensions.items())
+            if each.dimensions.keys() == self._dimensions.keys()
+            and all(each.dimensions[name] >= value for name, value in self._dimensions.items())
         ]
         best = min(fitting, key=lambda each: each.elements, default=None)
         return None if best is None or not best.sizes else _text(best.sizes[0])
@@ -168,7 +168,7 @@ class _Runs:
         if self.runs.call.sizes is None:
             return "with sizes that were too many to keep"
         if not self._dimensions:
-            return "with no arguments that say why"
+            return "whose arguments say no size (`cgtool.note` does)"
         return "with other arguments than those captured"
 
     @property

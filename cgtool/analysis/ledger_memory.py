@@ -42,6 +42,7 @@ class MemoryRow:
     kind: str
     """``parameter``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to it."""
     names: tuple[str, ...]
+    """The largest first."""
     count: int
     """How many storages."""
     bytes: int
@@ -77,6 +78,7 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
         graphs = {id(entry): entry for at in numbers for entry in users[at]}
         if graphs:
             memories, of = [ledger.memory[at] for at in numbers], set(numbers)
+            memories.sort(key=lambda memory: -memory.bytes)
             rows.append(
                 MemoryRow(
                     kind,

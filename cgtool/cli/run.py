@@ -36,7 +36,7 @@ from cgtool.model.journal import (
     read_lost,
     read_ready,
 )
-from cgtool.model.ledger import Event, Ledger
+from cgtool.model.ledger import READY, Event, Ledger
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
@@ -242,6 +242,10 @@ def run(
                 _save(capture, target, folder, len(running))
             if ready_output is not None and not any(each.output for each in _events(capture)):
                 sys.stderr.write(f"no line of the output matched --ready-output {ready_output}\n")
+            if ready_after is not None and READY not in {each.name for each in _events(capture)}:
+                sys.stderr.write(
+                    f"no process replayed {ready_after} times: --ready-after marked no event\n"
+                )
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "

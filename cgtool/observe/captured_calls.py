@@ -51,7 +51,7 @@ class Objects:
     __slots__ = ("_ids", "_references")
 
     def __init__(self, objects: Sequence[object]) -> None:
-        self._ids = tuple(map(id, objects))
+        self._ids = _identities(objects)
         self._references: list[Callable[[], object]] = []
         for each in objects:
             try:
@@ -61,15 +61,21 @@ class Objects:
 
     def are(self, objects: Sequence[object]) -> bool:
         """Whether they are these."""
-        return self._have(tuple(map(id, objects)))
+        return self._have(_identities(objects))
 
     def are_those_of(self, other: Objects) -> bool:
         """Whether they are those of another call."""
         return self._have(other._ids)
 
-    def _have(self, ids: tuple[int, ...]) -> bool:
+    def _have(self, ids: tuple[tuple[int, object], ...]) -> bool:
         is_alive = all(reference() is not None for reference in self._references)
         return self._ids == ids and is_alive
+
+
+def _identities(objects: Sequence[object]) -> tuple[tuple[int, object], ...]:
+    """Ids, and of modules whether they are in training mode: a graph computes only what its own
+    mode does."""
+    return tuple((id(each), _is_module(each) and vars(each).get("training")) for each in objects)
 
 
 class CodeCall(NamedTuple):
@@ -347,6 +353,9 @@ def _is_size(value: object) -> bool:
 def name_of(code: CodeType, objects: Sequence[Any]) -> str:
     """``Decoder.forward``: what a reader calls it."""
     first = objects[0] if objects else None
+    wrapped = next((each for each in objects if type(each) is FunctionType), None)
+    if wrapped is not None and _is_method_of(first, wrapped) and not is_internal(code):
+        return f"{type(first).__name__}.{wrapped.__name__}"
     if code.co_varnames[:1] == ("self",):
         return f"{type(first).__name__}.{code.co_name}"
     if is_internal(code) and first is not None:

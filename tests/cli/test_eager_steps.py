@@ -207,7 +207,7 @@ def test_other_objects_of_the_same_class_are_not_captured(tmp_path: Path) -> Non
             calls(other, rows(4))
         """,
     )
-    assert runs_of(report, "code") == {"Runner.run": 1, "wrapped.<locals>.call": 1}
+    assert runs_of(report, "code") == {"Runner.run": 1, "Wrapped.run": 1}
 
 
 def test_a_step_is_the_outermost_call_and_ends_with_an_error(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_code_around_pieces_that_are_replayed_does_not_run_eagerly(tmp_path: Pat
     assert runs_of(report, "code", "why") == {("Model.forward", "x.shape[0] > 2"): 2}
 
 
-def test_graphed_callables_that_run_in_another_mode(tmp_path: Path) -> None:
+def test_code_that_is_captured_for_training_and_evaluated_is_no_step(tmp_path: Path) -> None:
     report = report_of(
         tmp_path,
         """
@@ -299,7 +299,43 @@ def test_graphed_callables_that_run_in_another_mode(tmp_path: Path) -> None:
         model(rows(4))
         """,
     )
-    assert runs_of(report, "code") == {"Decoder.forward": 1}
+    assert (report["eager"], report["steps"]) == ([], None)
+
+
+def test_a_prompt_is_longer_than_what_is_captured(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        """
+        import functools
+
+        def wrapped(function):
+            @functools.wraps(function)
+            def call(self, *args, **kwargs):
+                return function(self, *args, **kwargs)
+            return call
+
+        class Wrapped(Decoder):
+            @wrapped
+            def forward(self, x, positions=None, cache=None):
+                return super().forward(x)
+
+        model = Wrapped().cuda()
+
+        class Engine:
+            def decode(self, x, positions, cache):
+                return model(x, positions=positions, cache=cache)
+
+        x = torch.ones(2, 1, 4, device="cuda")
+        graph = captured(lambda: Engine().decode(x, rows(2), rows(2)))
+        graph.replay()
+        model(torch.ones(2, 9, 4, device="cuda"), cache=rows(2))
+        """,
+    )
+    assert report["steps"] == (
+        "1 of 2 steps ran in graphs; 1 ran eagerly: all with args[0].shape[1] > 1, the largest "
+        "that is captured"
+    )
+    assert runs_of(report, "code", "sizes") == {("Wrapped.forward", "args[0][2,9,4]"): 1}
 
 
 def test_a_part_of_a_capture_is_no_step(tmp_path: Path) -> None:
@@ -465,5 +501,6 @@ def test_code_without_arguments(tmp_path: Path) -> None:
         """,
     )
     assert report["steps"] == (
-        "1 of 2 steps ran in graphs; 1 ran eagerly: all with no arguments that say why"
+        "1 of 2 steps ran in graphs; 1 ran eagerly: all whose arguments say no size "
+        "(`cgtool.note` does)"
     )

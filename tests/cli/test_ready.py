@@ -76,7 +76,8 @@ def test_ready_is_marked_at_the_nth_replay(folder: Path, after: int, line: str) 
 
 
 def test_a_process_that_replays_less_is_never_ready(folder: Path) -> None:
-    run(folder, "--ready-after", "46", "-o", "never.cgt", "engine.py")
+    done = run(folder, "--ready-after", "46", "-o", "never.cgt", "engine.py")
+    assert "no process replayed 46 times: --ready-after marked no event" in done.stderr
     assert events(folder, "never.cgt") == ([], [])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
@@ -28,6 +27,7 @@ from cgtool.observe.frames import (
     package_part,
 )
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.weak import Weak
 
 _EACH = 16
 """All of the first ops are looked at, so that arguments are what they were at the call."""
@@ -55,7 +55,7 @@ class Objects:
         self._references: list[Callable[[], object]] = []
         for each in objects:
             try:
-                self._references.append(weakref.ref(each))
+                self._references.append(Weak(each))
             except TypeError:  # another object may get its id
                 continue
 

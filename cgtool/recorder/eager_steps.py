@@ -310,15 +310,12 @@ class EagerSteps:
         with self._journal.lock:
             counter = self._counters.get(key)
             if counter is None:
-                number = len(self._counters)
                 call, step = _recorded(run.followed.call), run.followed.step.number
                 call.sizes = sizes
                 chain = chain_of(caller)
                 self._sites += (code for code, _ in chain[:1])
-                self._journal.append(
-                    StepRan(number, step, call, frames_of(chain), noted, in_pieces)
-                )
-                counter = NoteCounter(*self._journal.step_counter(number))
+                what = step, call, frames_of(chain), noted, in_pieces
+                counter = self._notes.new(lambda number: StepRan(number, *what))
                 self._counters[key] = counter
         return counter
 

@@ -40,6 +40,7 @@ from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
+from cgtool.torch_compat import weak
 from cgtool.torch_compat.patches import Patches
 
 _POOLS_READ = 32
@@ -81,6 +82,7 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        weak.hide(patches)
         self._events = Events(device, self.journal)
         self._captures = Captures(
             device,

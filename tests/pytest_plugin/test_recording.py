@@ -74,8 +74,8 @@ def test_step(cudagraph):
     assert graph.ops("sum").count == 1 and len(graph.nodes) == 6 and graph.depth == 4
     assert graph.ops("mul|sum").parallel_to(graph.ops("relu"))
     assert graph.ops("addmm").before(graph.ops("relu|sum"))
-    assert graph.ops("add").after(graph.ops("sum|_softmax"), every=True)
-    assert graph.ops("mul|sum").on_stream("stream 1") and graph.nodes(stream=1).count == 2
+    assert graph.ops("add").after(graph.ops("sum|_softmax"))
+    assert graph.ops("mul|sum").streams == ("stream 1",) and graph.nodes(stream=1).count == 2
     assert graph.nodes.streams == ("capture stream", "stream 1")
     assert graph.ops("mul|sum").in_sequence() and not graph.nodes.in_sequence()
     assert graph.ops("*", line="model.py:14-15")[0].op == "aten::mul.Tensor"
@@ -113,7 +113,7 @@ def test_sequence(graph):
     assert graph.ops("sum|relu").in_sequence()
 
 def test_stream(graph):
-    assert graph.ops("mul|relu").on_stream(1)
+    assert graph.ops("mul|relu").streams == ("stream 1",)
 
 def test_present(graph):
     assert not graph.ops("sum")

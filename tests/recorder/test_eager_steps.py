@@ -54,7 +54,7 @@ class Recorded:
         self.steps.captured(graph, [code], calls.around_most()[1:])  # without the lambda
 
     def runs(self) -> dict[tuple[str, tuple[int, ...]], int]:
-        counts, counters = Counter[Any](), self.journal.journal.counters().steps
+        counts, counters = Counter[Any](), self.journal.journal.counters().notes
         for record in self.journal.journal.records():
             if isinstance(record, StepRan):
                 sizes = record.call.sizes or ()

@@ -97,6 +97,15 @@ def data_of_a_weight():
 
 
 @program
+def weights_are_swapped():
+    engine = Engine()
+    other = nn.Parameter(torch.zeros(16, 8, device="cuda"), requires_grad=False)
+    torch.utils.swap_tensors(engine.model.up.weight, other)
+    del other  # gone
+    engine.step()
+
+
+@program
 def offloaded_and_back():
     engine = Engine()
     engine.step()
@@ -255,6 +264,15 @@ def right_loaded_in_place():
     engine.step()
     engine.model.load_state_dict(Model().cuda().state_dict())
     engine.step()
+
+
+@program
+def right_swapped_and_back():
+    engine = Engine()
+    other = nn.Parameter(torch.zeros(16, 8, device="cuda"), requires_grad=False)
+    for _ in range(2):
+        torch.utils.swap_tensors(engine.model.up.weight, other)
+        engine.step()
 
 
 @program

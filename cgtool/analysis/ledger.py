@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,6 @@ from cgtool.model.journal import (
     Ranked,
     Ready,
     Replayed,
-    ReplayedStale,
     Skipped,
     Stacks,
     StepCaptured,
@@ -92,7 +91,6 @@ from cgtool.model.ledger import (
     ReplayMoment,
     ReplayPlace,
     Skip,
-    StaleReplay,
     StepRuns,
     ThreadStack,
 )
@@ -153,6 +151,8 @@ class _ProcessLedger:
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     memory: dict[int, LedgerMemory] = field(default_factory=dict)
     """By the number that the process gave it, as in the graphs."""
+    gone: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By the number of memory that was given back: ``MemoryGone.replays``."""
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
     """Captures may be among what was lost."""
@@ -196,9 +196,7 @@ class _ProcessLedger:
                     self.memory[record.number] = self._new(LedgerMemory, record)
                 case MemoryGone() if record.number in self.memory:
                     self.memory[record.number] = self._with(self.memory[record.number], record)
-                case ReplayedStale() if (entry := self.graphs.get(record.number)) is not None:
-                    stale = self._new(StaleReplay, record)
-                    self._change(record.number, stale=(*entry.stale, stale))
+                    self.gone[record.number] = record.replays
                 case Noted() | StepRan():
                     self.notes[record.number] = record
                 case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:
@@ -505,11 +503,12 @@ def merge(
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
             captured = process.captured.get(number)
-            entry = msgspec.structs.replace(
-                entry,
-                memory=tuple(_at(each, at) for each in entry.memory if each.memory in at),
-                stale=tuple(_at(each, at) for each in entry.stale if each.memory in at),
+            uses = tuple(
+                MemoryUse(at[memory], reads, writes, process.gone.get(memory, {}).get(number))
+                for memory, reads, writes, _ in map(msgspec.structs.astuple, entry.memory)
+                if memory in at
             )
+            entry = msgspec.structs.replace(entry, memory=uses)
             if contents is not None and captured is not None:
                 if entry.owner == CALLABLES and not entry.key:
                     key = _phase(contents[0], origins)
@@ -579,14 +578,6 @@ def merge(
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
-
-
-_OfMemory = TypeVar("_OfMemory", MemoryUse, StaleReplay)
-
-
-def _at(entry: _OfMemory, places: Mapping[int, int]) -> _OfMemory:
-    """The entry with the place of its memory in the ledger, by the number of its process."""
-    return msgspec.structs.replace(entry, memory=places[entry.memory])
 
 
 def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:

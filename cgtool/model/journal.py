@@ -214,16 +214,8 @@ class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
     gone_ns: int
     how: str
     frames: tuple[Frame, ...]
-
-
-class ReplayedStale(msgspec.Struct, tag="replayed-stale", array_like=True):
-    """A graph was replayed for the first time since memory that it uses was given back."""
-
-    number: int
-    memory: int
-    time_ns: int
-    replay: int
-    frames: tuple[Frame, ...]
+    replays: dict[int, int]
+    """Of each graph that uses it, until then."""
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -400,7 +392,6 @@ Record = (
     | GraphRead
     | MemoryUsed
     | MemoryGone
-    | ReplayedStale
     | Pools
     | Unseen
     | Noted

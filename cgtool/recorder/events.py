@@ -44,7 +44,7 @@ class Events:
         self._ready_after = after
         notes.pending[notes.EVERY_REPLAY] = {}
 
-    def replayed(self, _graph: object, _time_ns: int, _frame: object) -> None:
+    def replayed(self) -> None:
         """A graph was replayed, and ``ready`` is not marked yet."""
         if next(self._replays) == self._ready_after:
             notes.pending.pop(notes.EVERY_REPLAY, None)

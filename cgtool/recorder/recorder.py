@@ -296,7 +296,7 @@ class Recorder(Subscriber[_Graph]):
             self._addresses,
             self.journal,
             self._notes,
-            {notes.LOOK: self._addresses.replayed, notes.EVERY_REPLAY: self._events.replayed},
+            self._events.replayed,
             op_watch.load(),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
@@ -132,7 +133,12 @@ class _Life:
 class _ProgramGraph(CUDAGraph):
     """Like PyTorch's class, whose methods call those of a class in C++."""
 
+    lives: weakref.WeakSet[_Life]
+    """Memory that graphs use."""
+
     def replay(self) -> None:
+        for life in list(self.lives):
+            life.look()
         super().replay()
 
 
@@ -169,7 +175,9 @@ class SimulatedRecordedDevice:
         device = ScriptDevice()
         device.reserved = self._allocated
         device.graph_class = type(
-            "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
+            "CUDAGraph",
+            (_ProgramGraph,),
+            {"device": device, "annotations": Annotations(), "lives": weakref.WeakSet()},
         )
         self.graph_class: Any = device.graph_class
         self._device = device
@@ -194,7 +202,9 @@ class SimulatedRecordedDevice:
         return _Watch(self._device, table)
 
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> _Life:
-        return _Life(self._deaths, ref, gone)
+        life = _Life(self._deaths, ref, gone)
+        self.graph_class.lives.add(life)
+        return life
 
     def functions(self) -> tuple[Function, ...]:
         return ()

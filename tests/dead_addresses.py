@@ -97,15 +97,6 @@ def data_of_a_weight():
 
 
 @program
-def weights_are_swapped():
-    engine = Engine()
-    other = nn.Parameter(torch.zeros(16, 8, device="cuda"), requires_grad=False)
-    torch.utils.swap_tensors(engine.model.up.weight, other)
-    del other  # gone
-    engine.step()
-
-
-@program
 def offloaded_and_back():
     engine = Engine()
     engine.step()

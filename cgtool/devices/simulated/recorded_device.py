@@ -118,6 +118,7 @@ class _Life:
         self, deaths: _Deaths, ref: StorageRef, gone: Callable[[str, Chain, int], None]
     ) -> None:
         self._deaths, self._ref, self._gone = deaths, ref, gone
+        self._lived_ns = clock.time_ns()
         self._tensors = [
             Weak(each, partial(deaths.note, ref.key))
             for each in gc.get_objects()
@@ -126,8 +127,12 @@ class _Life:
 
     def look(self) -> None:
         if self._deaths.memory.is_dead(self._ref):
-            time_ns, chain = self._deaths.last.get(self._ref.key) or (clock.time_ns(), ())
+            time_ns, chain = self._deaths.last.get(self._ref.key, (0, ()))
+            if time_ns < self._lived_ns:  # the death of a tensor that was not the last
+                time_ns, chain = clock.time_ns(), ()
             self._gone("freed", chain, time_ns)
+        else:
+            self._lived_ns = clock.time_ns()
 
 
 class _ProgramGraph(CUDAGraph):

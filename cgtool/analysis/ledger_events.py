@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,17 +108,7 @@ def since(times: Mapping[int, int], happenings: Sequence[Happening]) -> list[Hap
 
 def counts_since(ledger: Ledger, happenings: Sequence[Happening]) -> dict[str, int]:
     """How much happened after each event, by its name."""
-    sorted_times: dict[int, list[int]] = defaultdict(list)
-    for time_ns, process in sorted((each.time_ns, each.process) for each in happenings):
-        sorted_times[process].append(time_ns)
-    return {
-        name: sum(
-            len(theirs) - bisect_right(theirs, times[process])
-            for process, theirs in sorted_times.items()
-            if process in times
-        )
-        for name, times in first_times(ledger).items()
-    }
+    return {name: len(since(times, happenings)) for name, times in first_times(ledger).items()}
 
 
 # --- between events

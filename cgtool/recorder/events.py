@@ -17,7 +17,7 @@ from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.torch_compat.inductor import CompiledFunction
 
 _MOST = 10_000
-"""Events of a process that are kept, and compilations; of events with a new name, twice as many."""
+"""Events of a process that are kept."""
 
 
 class Events:
@@ -31,8 +31,7 @@ class Events:
 
     def renew(self) -> None:
         """Start over: the journal is empty."""
-        self._names: set[str] = set()
-        self._events = self._compiles = 0
+        self._events = 0
         if self._device.new_allocations() is not None:
             self._journal.append(FollowsAllocations())
         self._replays = itertools.count(1)
@@ -55,10 +54,8 @@ class Events:
         now_ns, journal = clock.time_ns(), self._journal
         with journal.protected(), journal.lock:
             self.note_allocations()
-            is_new = name not in self._names
             self._events += 1
-            if self._events <= _MOST or (is_new and len(self._names) < 2 * _MOST):
-                self._names.add(name)
+            if self._events <= _MOST:
                 frames = frames_of(chain_or_waiting(sys._getframe(1)))
                 journal.append(Happened(now_ns, name, frames, journal.replays()))
             elif self._events == _MOST + 1:
@@ -68,15 +65,9 @@ class Events:
         """Something was compiled for this thread."""
         journal = self._journal
         with journal.protected(), journal.lock:
-            function = what()
-            if function is None:
-                return
-            self._compiles += 1
-            if self._compiles <= _MOST:
+            if (function := what()) is not None:
                 frames = frames_of(chain_or_waiting(sys._getframe(1)))
                 journal.append(Compiled(*function, frames))
-            elif self._compiles == _MOST + 1:
-                journal.lost(f"compilations after the first {_MOST:,}")
 
     def note_allocations(self) -> None:
         """Write what the device knows."""

@@ -106,7 +106,8 @@ def counted_replay(
     def looked_up(live: Graph, graph: Any, _now: int, spent_ns: int) -> None:
         if live.cells[0] == 1:
             is_first(live, graph, spent_ns)
-        addresses.look(live)
+        with journal.protected():
+            addresses.look(live)
         # A captured backward is replayed on a thread of autograd's.
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 

@@ -138,6 +138,11 @@ class CapturedCalls:
         self._around += self._open[depth:]
         del self._open[depth:]
 
+    def seen(self) -> tuple[CodeCall, ...]:
+        """All calls that were on the stack when it was looked at."""
+        calls = (each.call for each in (*self._around, *self._open))
+        return tuple(call for call in calls if call is not None)
+
     def around_most(self) -> tuple[CodeCall, ...]:
         """The calls in which more than half of the ops ran, outermost first."""
         calls = [*self._around, *self._open]

@@ -162,10 +162,14 @@ class EagerSteps:
             _monitoring.set_local_events(self._tool, code, wanted)
 
     def captured(
-        self, graph: GraphReplays, outside: Iterable[CodeType], calls: Sequence[CodeCall]
+        self,
+        graph: GraphReplays,
+        outside: Iterable[CodeType],
+        calls: Sequence[CodeCall],
+        inside: Iterable[CodeCall],
     ) -> None:
         """A graph was captured. ``outside``: the code that led to its capture; ``calls``: those
-        around most of it, outermost first."""
+        around most of it, outermost first; ``inside``: all that were seen in it."""
         # Code of the program's own, which is there as long as the program.
         codes = frozenset(map(id, outside))
         self._graphs.append((codes, graph))
@@ -173,13 +177,13 @@ class EagerSteps:
             for followed in self._followed[code][1]:
                 if graph not in followed.step.graphs:
                     followed.step.graphs.append(graph)
+        noted = self._take_back_warm_up(inside)
         if not calls:
             return
         step = next((known.step for call in calls for known in self._known(call)), None)
         if step is None:
             step = _Step(self._steps)
             self._steps += 1
-        noted = self._take_back_warm_up(step, calls)
         step.graphs.append(graph)
         for call in calls:
             if not self._known(call):
@@ -191,22 +195,23 @@ class EagerSteps:
         _, followed = self._followed.get(id(call.code), (None, ()))
         return [each for each in followed if each.call.objects.are_those_of(call.objects)]
 
-    def _take_back_warm_up(self, step: _Step, calls: Sequence[CodeCall]) -> Values:
+    def _take_back_warm_up(self, inside: Iterable[CodeCall]) -> Values:
         """The last runs of code that a capture runs with the same sizes are no steps; returns what
         was noted for them."""
-        last = step.last
-        if last is None or last.replays != step.replays():
-            return {}
-        if not any(
-            known.call is last.call and call.sizes in (None, last.sizes)
-            for call in calls
-            for known in self._known(call)
-        ):
-            return {}
-        step.last = None
-        for counter in last.counters:
-            counter.take_back()
-        return last.noted
+        noted: Values = {}
+        for call in inside:
+            for known, step in self._known(call):
+                last = step.last
+                if (
+                    last is not None
+                    and call.sizes in (None, last.sizes)
+                    and (last.call, last.replays) == (known, step.replays())
+                ):
+                    step.last = None
+                    for counter in last.counters:
+                        counter.take_back()
+                    noted = noted or last.noted
+        return noted
 
     def _follow(self, followed: _Followed) -> None:
         code = followed.call.code

@@ -258,8 +258,8 @@ class Recorder(Subscriber[_Graph]):
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._events.note_allocations()
-        calls = () if graph.calls is None else graph.calls.around_most()
-        self._steps.captured(graph, graph.outside, calls)
+        seen = ((), ()) if graph.calls is None else (graph.calls.around_most(), graph.calls.seen())
+        self._steps.captured(graph, graph.outside, *seen)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:

@@ -465,3 +465,21 @@ def test_code_without_arguments(tmp_path: Path) -> None:
         """,
     )
     assert report["steps"] == ("1 of 2 steps ran in graphs; 1 ran eagerly")
+
+
+def test_the_warm_up_of_a_capture_of_more_code(tmp_path: Path) -> None:
+    report = report_of(
+        tmp_path,
+        """
+        model, static = Decoder().cuda(), rows(2)
+        graph = captured(lambda: model(static))
+        def train():
+            out = model(static)
+            for _ in range(50):
+                out = out * 2
+        for _ in range(3):
+            train()
+        captured(train).replay()
+        """,
+    )
+    assert report["eager"] == []

@@ -51,7 +51,8 @@ class Recorded:
         calls.stop()
         self.is_capturing = False
         self.graphs += 1
-        self.steps.captured(graph, [code], calls.around_most()[1:])  # without the lambda
+        most = calls.around_most()[1:]  # without the lambda
+        self.steps.captured(graph, [code], most, calls.seen())
 
     def runs(self) -> dict[tuple[str, tuple[int, ...]], int]:
         counts, counters = Counter[Any](), self.journal.journal.counters().notes

@@ -7,6 +7,7 @@ wherever it begins.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from _thread import get_ident
@@ -48,28 +49,18 @@ class Objects:
     function has from outside. Calls of the same code on other objects are calls of something
     else."""
 
-    __slots__ = ("_ids", "_references")
+    __slots__ = ("_references", "ids")
 
     def __init__(self, objects: Sequence[object]) -> None:
-        self._ids = tuple(map(id, objects))
+        self.ids = tuple(map(id, objects))
         self._references: list[Callable[[], object]] = []
         for each in objects:
-            try:
+            with contextlib.suppress(TypeError):  # another object may get its id
                 self._references.append(Weak(each))
-            except TypeError:  # another object may get its id
-                continue
 
-    def are(self, objects: Sequence[object]) -> bool:
-        """Whether they are these."""
-        return self._have(tuple(map(id, objects)))
-
-    def are_those_of(self, other: Objects) -> bool:
-        """Whether they are those of another call."""
-        return self._have(other._ids)
-
-    def _have(self, ids: tuple[int, ...]) -> bool:
-        is_alive = all(reference() is not None for reference in self._references)
-        return self._ids == ids and is_alive
+    def are(self, ids: tuple[int, ...]) -> bool:
+        """Whether they are the objects with these ids."""
+        return self.ids == ids and all(reference() is not None for reference in self._references)
 
 
 class CodeCall(NamedTuple):

@@ -193,7 +193,7 @@ class EagerSteps:
 
     def _known(self, call: CodeCall) -> list[_Followed]:
         _, followed = self._followed.get(id(call.code), (None, ()))
-        return [each for each in followed if each.call.objects.are_those_of(call.objects)]
+        return [each for each in followed if each.call.objects.are(call.objects.ids)]
 
     def _take_back_warm_up(self, inside: Iterable[CodeCall]) -> Values:
         """The last runs of code that a capture runs with the same sizes are no steps; returns what
@@ -240,7 +240,7 @@ class EagerSteps:
 
     def _started(self, thread: int, frame: FrameType, known: Iterable[_Followed]) -> None:
         local = locals_of(frame)
-        objects = objects_of(frame.f_code, local)
+        objects = tuple(map(id, objects_of(frame.f_code, local)))
         followed = next((each for each in known if each.call.objects.are(objects)), None)
         sizes = None if followed is None else sizes_of(frame.f_code, local)
         if followed is not None and sizes is not None:

@@ -258,6 +258,12 @@ class _ProcessLedger:
             if between:
                 self._change(number, moments=between)
 
+    def add_ready(self, ready: Ready, journal: Journal) -> None:
+        """The output has matched: of any process."""
+        time_ns, replays = self._since(ready.time_ns), ready.replays.get(journal.log.stem, 0)
+        event = Event(self.number, READY, time_ns, replays=replays, output=ready.output)
+        self.events.append(event)
+
     def _call(self, call: CallOfCode) -> CodeCall:
         (code,) = self.tables.frame_indices((call.code,))
         return CodeCall(call.name, code, call.sizes)
@@ -485,6 +491,8 @@ def merge(
             incomplete = True
             continue
         processes.append(process)
+        if ready is not None:
+            process.add_ready(ready, journal)
         incomplete |= process.incomplete
         reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
     if not processes and not reasons:
@@ -557,10 +565,7 @@ def merge(
             ),
             events=tuple(
                 sorted(
-                    (
-                        *(event for process in processes for event in process.events),
-                        *_ready(ready, command, len(processes)),
-                    ),
+                    (event for process in processes for event in process.events),
                     key=lambda event: event.time_ns,
                 )
             ),
@@ -585,13 +590,6 @@ def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:
     known = (node.stream for graph in graphs for node in graph.nodes)
     for number in range(1 + max((each for each in known if each is not None), default=-1)):
         yield Stream(number, f"stream {number}" if number else "capture stream")
-
-
-def _ready(ready: Ready | None, command: Command, processes: int) -> Iterator[Event]:
-    if ready is not None and processes:
-        time_ns = max(ready.time_ns - command.started_ns, 0)
-        process = 0 if processes == 1 else None
-        yield Event(process, READY, time_ns, replays=ready.replays, output=ready.output)
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

@@ -76,15 +76,17 @@ class Ready(msgspec.Struct):
     time_ns: int
     output: str
     """The line."""
-    replays: int
-    """Replays of all processes so far."""
+    replays: dict[str, int]
+    """Of each process so far, by the name of its journal."""
 
 
 def write_ready(folder: Path, output: str) -> None:
     """Note that this line has come out now."""
     now_ns = time.time_ns()
-    counters = [each.counters() for each in read_journals(folder)]
-    replays = sum(count for each in counters for count, *_ in each.graphs)
+    replays = {
+        each.log.stem: sum(count for count, *_ in each.counters().graphs)
+        for each in read_journals(folder)
+    }
     ready = folder / READY_FILE
     ready.with_suffix(".new").write_bytes(encode_json(Ready(now_ns, output, replays)))
     ready.with_suffix(".new").rename(ready)

@@ -393,8 +393,7 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """A moment that the program has marked (``cgtool.event``), or an option of ``cgtool run``."""
 
-    process: ProcessIndex | None
-    """None: of all processes, as it was found in the output of a program with several."""
+    process: ProcessIndex
     name: str
     time_ns: DurationNs
     frames: tuple[FrameIndex, ...] = ()

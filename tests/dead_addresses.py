@@ -258,6 +258,15 @@ def right_loaded_in_place():
 
 
 @program
+def right_swapped_and_back():
+    engine = Engine()
+    other = nn.Parameter(torch.zeros(16, 8, device="cuda"), requires_grad=False)
+    for _ in range(2):
+        torch.utils.swap_tensors(engine.model.up.weight, other)
+        engine.step()
+
+
+@program
 def right_sleep_keeps_addresses():
     engine = Engine()
     saved = {name: value.cpu() for name, value in engine.model.state_dict().items()}

@@ -69,14 +69,10 @@ def sentence_of_steps(capture: Capture, ledger: Ledger) -> str | None:
         return None
     replays = sum(each.replays for each in _whole_steps(capture, ledger))
     replays += sum(each.runs for each in ledger.step_runs if each.in_pieces)
-    parts = [
-        f"{count:,} {label}" if count < eager else f"all {label}"
-        for label, count in labels.most_common(_LABELS)
-    ]
-    if rest := sum(count for _, count in labels.most_common()[_LABELS:]):
-        parts.append(f"{rest:,} for other reasons")
-    steps = f"{replays:,} of {replays + eager:,} steps ran in graphs"
-    return f"{steps}; {eager:,} ran eagerly: {', '.join(parts)}"
+    known = [(label, count) for label, count in labels.most_common() if label]
+    shown = ", ".join(f"{count:,} {label}" for label, count in known[:_LABELS])
+    ran = f"{replays:,} of {replays + eager:,} steps ran in graphs; {eager:,} ran eagerly"
+    return f"{ran}: {shown}" if shown else ran
 
 
 def _whole_steps(capture: Capture, ledger: Ledger) -> Iterator[LedgerGraph]:
@@ -165,8 +161,8 @@ class _Runs:
             return f"with {self._too_large}, the largest that is captured"
         if self.served_by is not None:
             return "that a captured size would have served"
-        if self.runs.call.sizes is None:
-            return "with sizes that were too many to keep"
+        if self.runs.call.sizes is None:  # they were too many to keep
+            return ""
         if not self._dimensions:
             return "whose arguments say no size (`cgtool.note` does)"
         return "with other arguments than those captured"

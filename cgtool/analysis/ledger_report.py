@@ -21,7 +21,7 @@ from cgtool.analysis.ledger_findings import (
     ledger_findings,
     reserved_text,
 )
-from cgtool.analysis.ledger_memory import MemoryRow, memory_rows, stale_replays
+from cgtool.analysis.ledger_memory import MemoryRow, memory_rows
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
@@ -329,7 +329,7 @@ def sentence_of(ledger: Ledger) -> str:
             if ledger.incomplete
             else "the program captured no CUDA graph"
         ]
-    if stale := sum(stale_replays(each) for each in graphs):
+    if stale := sum(each.stale_replays for each in graphs):
         verb = "uses" if stale == 1 else "use"
         parts.append(f"{count_text(stale, 'replay')} {verb} memory that was given back")
     unused = [each for each in graphs if each.is_unused]

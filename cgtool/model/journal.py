@@ -32,7 +32,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-STEPS, ORDER = ".steps", ".order"
+ORDER = ".order"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -76,15 +76,17 @@ class Ready(msgspec.Struct):
     time_ns: int
     output: str
     """The line."""
-    replays: int
-    """Replays of all processes so far."""
+    replays: dict[str, int]
+    """Of each process so far, by the name of its journal."""
 
 
 def write_ready(folder: Path, output: str) -> None:
     """Note that this line has come out now."""
     now_ns = time.time_ns()
-    counters = [each.counters() for each in read_journals(folder)]
-    replays = sum(count for each in counters for count, *_ in each.graphs)
+    replays = {
+        each.log.stem: sum(count for count, *_ in each.counters().graphs)
+        for each in read_journals(folder)
+    }
     ready = folder / READY_FILE
     ready.with_suffix(".new").write_bytes(encode_json(Ready(now_ns, output, replays)))
     ready.with_suffix(".new").rename(ready)
@@ -101,7 +103,7 @@ def read_ready(folder: Path) -> Ready | None:
 class Began(msgspec.Struct, tag="began", array_like=True):
     """A process has imported PyTorch."""
 
-    time_ns: int
+    began_ns: int
     pid: int
     parent: int
     command: tuple[str, ...]
@@ -136,7 +138,7 @@ class NeedsRecorder(msgspec.Struct, tag="needs-recorder", array_like=True):
 class Capturing(msgspec.Struct, tag="capturing", array_like=True):
     """A capture has begun."""
 
-    time_ns: int
+    began_ns: int
     number: int
     owner: str
     key: str
@@ -211,19 +213,11 @@ class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
     """It was given back, as ``LedgerMemory.how`` says."""
 
     number: int
-    time_ns: int
+    gone_ns: int
     how: str
     frames: tuple[Frame, ...]
-
-
-class ReplayedStale(msgspec.Struct, tag="replayed-stale", array_like=True):
-    """A graph was replayed for the first time since memory that it uses was given back."""
-
-    number: int
-    memory: int
-    time_ns: int
-    replay: int
-    frames: tuple[Frame, ...]
+    replays: dict[int, int]
+    """Of each graph that uses it, until then."""
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -247,7 +241,7 @@ class Pools(msgspec.Struct, tag="pools", array_like=True):
 class Unseen(msgspec.Struct, tag="unseen", array_like=True):
     """A graph whose capture was not seen is replayed."""
 
-    time_ns: int
+    began_ns: int
     number: int
 
 
@@ -285,7 +279,7 @@ class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
     could not be kept apart from others has neither."""
 
     number: int
-    """Number of the counter in the file ``STEPS``."""
+    """Number of the counter in the file ``NOTES``."""
     step: int
     call: CallOfCode
     frames: tuple[Frame, ...]
@@ -304,7 +298,7 @@ class NodeFailed(msgspec.Struct, tag="node-failed", array_like=True):
     """A node of a graph has failed."""
 
     number: int
-    failure: NodeFailure
+    node_failure: NodeFailure
 
 
 class Replayed(msgspec.Struct, tag="replayed", array_like=True):
@@ -318,7 +312,7 @@ class Replayed(msgspec.Struct, tag="replayed", array_like=True):
 class GraphEnded(msgspec.Struct, tag="graph-ended", array_like=True):
     """A graph was reset or freed."""
 
-    time_ns: int
+    ended_ns: int
     number: int
     end: str
 
@@ -350,7 +344,7 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
 class Compiled(msgspec.Struct, tag="compiled", array_like=True):
     """A function or a kernel was compiled."""
 
-    time_ns: int
+    began_ns: int
     """When that began."""
     duration_ns: int
     compiler: str
@@ -383,7 +377,7 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
-    time_ns: int
+    ended_ns: int
     error: str = ""
     """The exception that ends it."""
 
@@ -400,7 +394,6 @@ Record = (
     | GraphRead
     | MemoryUsed
     | MemoryGone
-    | ReplayedStale
     | Pools
     | Unseen
     | Noted
@@ -577,9 +570,8 @@ class JournalWriter:
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times, self._steps = (
-            _CounterFile(self._path.with_suffix(suffix))
-            for suffix in (COUNTERS, NOTES, TIMES, STEPS)
+        self._counters, self._notes, self._times = (
+            _CounterFile(self._path.with_suffix(suffix)) for suffix in (COUNTERS, NOTES, TIMES)
         )
         self._order: memoryview[int] | None = None
         self._lost_counter = self._counters.counter(0)
@@ -644,14 +636,9 @@ class JournalWriter:
             return self._order
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of the replays that ``Noted`` records."""
+        """The counter of the replays that ``Noted`` records, or of the runs of ``StepRan``."""
         with self.lock:
             return self._notes.counter(number)
-
-    def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of the runs that ``StepRan`` records."""
-        with self.lock:
-            return self._steps.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -719,7 +706,6 @@ class Journal(NamedTuple):
             entries[0][0] if entries else 0,
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
-            _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
             *_order(self.log.with_suffix(ORDER)),
@@ -802,9 +788,7 @@ class Counters(NamedTuple):
     graphs: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
-    """``COUNTER`` by number of a ``Noted``."""
-    steps: tuple[tuple[int, int, int, int], ...]
-    """``COUNTER`` by number of a ``StepRan``, without host time."""
+    """``COUNTER`` by number of a ``Noted``, or of a ``StepRan``: without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

@@ -201,17 +201,9 @@ class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reads: tuple[Count, ...]
     """The nodes of the ops that read it."""
     writes: tuple[Count, ...]
-
-
-class StaleReplay(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first replay of a graph after memory that it uses was given back."""
-
-    memory: LedgerMemoryIndex
-    time_ns: DurationNs
-    replay: Count
-    """Its number among the replays of the graph, from 1."""
-    frames: tuple[FrameIndex, ...]
-    """The calls that lead to it, innermost first."""
+    replays: Count | None = None
+    """Replays of the graph until the memory was given back: those that follow use what is there
+    now. None if it was not while the graph could be replayed."""
 
 
 class Communicator(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -328,8 +320,6 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the program noted for its replays."""
     memory: tuple[MemoryUse, ...] = ()
     """The memory outside its pool that its ops use."""
-    stale: tuple[StaleReplay, ...] = ()
-    """Replays that used memory which had been given back: the first for each."""
     step: Count | None = None
     """The code that it captured, by a number in its process: the same for graphs that captured it
     with other sizes. None if no call contained most of its ops."""
@@ -358,6 +348,12 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     def uses(self) -> int:
         """Its replays, without the one with which ``torch.compile`` ends a recording."""
         return max(self.replays - (self.owner == COMPILE and self.key != ""), 0)
+
+    @property
+    def stale_replays(self) -> int:
+        """Those since memory that it uses was given back."""
+        before = (use.replays for use in self.memory if use.replays is not None)
+        return max(self.replays - min(before, default=self.replays), 0)
 
     @property
     def is_unused(self) -> bool:
@@ -397,8 +393,7 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """A moment that the program has marked (``cgtool.event``), or an option of ``cgtool run``."""
 
-    process: ProcessIndex | None
-    """None: of all processes, as it was found in the output of a program with several."""
+    process: ProcessIndex
     name: str
     time_ns: DurationNs
     frames: tuple[FrameIndex, ...] = ()

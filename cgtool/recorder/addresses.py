@@ -19,10 +19,9 @@ from typing import Any
 import torch
 
 from cgtool.model import clock
-from cgtool.model.journal import JournalWriter, MemoryGone, MemoryUsed, ReplayedStale
+from cgtool.model.journal import JournalWriter, MemoryGone, MemoryUsed
 from cgtool.observe.frames import Chain, call_user, frames_of
 from cgtool.observe.waiting import chain_or_waiting
-from cgtool.recorder import notes
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
 from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
@@ -77,7 +76,6 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
-        notes.pending.pop(notes.LOOK, None)
 
     def captured(
         self,
@@ -107,13 +105,11 @@ class Addresses:
             memory.graphs.add(graph)
         for memory in new:
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
-        if graph.memory and self._device.simulated:
-            notes.pending[notes.LOOK] = {}
         return [None if memory is None else memory.number for memory in memories]
 
     def ended(self, graph: GraphReplays) -> None:
         """A graph is replayed no more."""
-        memories, graph.memory, graph.stale = graph.memory, [], []
+        memories, graph.memory = graph.memory, []
         for memory in memories:
             memory.graphs.discard(graph)
             if not memory.graphs:
@@ -124,25 +120,6 @@ class Addresses:
         for memory in list(graph.memory):
             memory.life.look()
 
-    def replayed(self, graph: GraphReplays, time_ns: int, frame: FrameType) -> None:
-        """A graph was replayed while ``notes.LOOK`` was set; ``frame`` called it."""
-        if self._device.simulated:
-            self.look(graph)
-        stale, graph.stale = graph.stale, []
-        if stale:
-            frames = frames_of(chain_or_waiting(frame))
-            for memory in stale:
-                count = graph.cells[0]
-                self._journal.append(
-                    ReplayedStale(graph.number, memory.number, time_ns, count, frames)
-                )
-        if not (self._device.simulated or any(self._stale())):
-            notes.pending.pop(notes.LOOK, None)
-
-    def _stale(self) -> Iterator[GraphReplays]:
-        for memory in list(self._known.values()):
-            yield from (graph for graph in list(memory.graphs) if graph.stale)
-
     def _when_gone(self, memory: Memory) -> Callable[[str, Chain, int], None]:
         def gone(how: str, chain: Chain, time_ns: int) -> None:
             if self.is_over or memory.is_gone or not memory.graphs:
@@ -151,12 +128,12 @@ class Addresses:
                 memory.is_gone = True
                 if how == "freed" and self._is_collecting:
                     how = "collected"
-                self._journal.append(MemoryGone(memory.number, time_ns, how, frames_of(chain)))
+                replays = {graph.number: graph.cells[0] for graph in list(memory.graphs)}
+                self._journal.append(
+                    MemoryGone(memory.number, time_ns, how, frames_of(chain), replays)
+                )
                 # Its key is that of another storage soon; other graphs may use that.
                 self._known.pop(memory.ref.key, None)
-                for graph in list(memory.graphs):
-                    graph.stale.append(memory)
-                notes.pending[notes.LOOK] = {}
 
         return gone
 

@@ -40,6 +40,7 @@ from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
+from cgtool.torch_compat import weak
 from cgtool.torch_compat.patches import Patches
 
 _POOLS_READ = 32
@@ -81,6 +82,7 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        weak.hide(patches)
         self._events = Events(device, self.journal)
         self._captures = Captures(
             device,
@@ -256,8 +258,8 @@ class Recorder(Subscriber[_Graph]):
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._events.note_allocations()
-        calls = () if graph.calls is None else graph.calls.around_most()
-        self._steps.captured(graph, graph.outside, calls)
+        seen = ((), ()) if graph.calls is None else (graph.calls.around_most(), graph.calls.seen())
+        self._steps.captured(graph, graph.outside, *seen)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -294,7 +296,7 @@ class Recorder(Subscriber[_Graph]):
             self._addresses,
             self.journal,
             self._notes,
-            {notes.LOOK: self._addresses.replayed, notes.EVERY_REPLAY: self._events.replayed},
+            self._events.replayed,
             op_watch.load(),
         )
 

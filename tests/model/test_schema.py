@@ -39,7 +39,6 @@ from cgtool.model.ledger import (
     Process,
     ReplayPlace,
     Skip,
-    StaleReplay,
     StepRuns,
 )
 from cgtool.model.measurements import GraphTimes, Profile, Samples
@@ -147,8 +146,7 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                         0,
                         "f",
                         replayed_at=(ReplayPlace((), 1),),
-                        memory=(MemoryUse(0, (0,), ()),),
-                        stale=(StaleReplay(0, 1, 1, (0,)),),
+                        memory=(MemoryUse(0, (0,), (), 0),),
                         collectives=0,
                     ),
                 ),

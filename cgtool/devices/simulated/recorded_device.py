@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Container
 from functools import partial
@@ -125,18 +126,28 @@ class _Life:
         self, deaths: _Deaths, ref: StorageRef, gone: Callable[[str, Chain, int], None]
     ) -> None:
         self._deaths, self._ref, self._gone = deaths, ref, gone
+        self._lived_ns = clock.time_ns()
         self._tensors = deaths.tensors.pop(ref.key, [])
 
     def look(self) -> None:
         if self._deaths.memory.is_dead(self._ref):
-            time_ns, chain = self._deaths.last.get(self._ref.key) or (clock.time_ns(), ())
+            time_ns, chain = self._deaths.last.get(self._ref.key, (0, ()))
+            if time_ns < self._lived_ns:  # the death of a tensor that was not the last
+                time_ns, chain = clock.time_ns(), ()
             self._gone("freed", chain, time_ns)
+        else:
+            self._lived_ns = clock.time_ns()
 
 
 class _ProgramGraph(CUDAGraph):
     """Like PyTorch's class, whose methods call those of a class in C++."""
 
+    lives: weakref.WeakSet[_Life]
+    """Memory that graphs use."""
+
     def replay(self) -> None:
+        for life in list(self.lives):
+            life.look()
         super().replay()
 
 
@@ -173,7 +184,9 @@ class SimulatedRecordedDevice:
         device = ScriptDevice()
         device.reserved = self._allocated
         device.graph_class = type(
-            "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
+            "CUDAGraph",
+            (_ProgramGraph,),
+            {"device": device, "annotations": Annotations(), "lives": weakref.WeakSet()},
         )
         self.graph_class: Any = device.graph_class
         self._device = device
@@ -198,7 +211,9 @@ class SimulatedRecordedDevice:
         return _Watch(self._device, table, self._deaths)
 
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> _Life:
-        return _Life(self._deaths, ref, gone)
+        life = _Life(self._deaths, ref, gone)
+        self.graph_class.lives.add(life)
+        return life
 
     def functions(self) -> tuple[Function, ...]:
         return ()

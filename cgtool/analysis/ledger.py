@@ -120,7 +120,7 @@ class _Tables:
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
     distributed: set[int] = field(default_factory=set)
-    """The origins that are ops of ``torch.distributed``."""
+    """The origins that are collectives."""
     communicators: dict[Communicator, int] = field(default_factory=dict)
     collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
@@ -340,7 +340,7 @@ class _ProcessLedger:
             )
             self.origins.append(tables.origins.setdefault(moved, len(tables.origins)))
             op = origin.op or ""
-            if op.startswith(("c10d::", "_c10d_functional::")) and "wait_tensor" not in op:
+            if op.startswith("c10d::") and not op.startswith(("c10d::send", "c10d::recv")):
                 tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
@@ -373,7 +373,7 @@ class _ProcessLedger:
                 cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
                 nodes=len(record.nodes),
                 collectives=self._collectives(record),
-                collective_bytes=record.collective_bytes,
+                collective_bytes=tuple(size for _, size in record.collectives),
                 memory=record.uses,
             )
 
@@ -392,7 +392,7 @@ class _ProcessLedger:
         replace = msgspec.structs.replace
         collectives = tuple(
             replace(each, communicator=self.communicators[each.communicator], origin=place)
-            for each, place in zip(record.collectives, places, strict=True)
+            for (each, _size), place in zip(record.collectives, places, strict=True)
         )
         known = self.tables.collectives
         return known.setdefault(Collectives(collectives), len(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cgtool.analysis.ranks.rank import ranks_text
-from cgtool.analysis.ranks.report import HangReport, RankGraphRow, RankRow, RanksReport, StackRow
+from cgtool.analysis.ranks.report import RankGraphRow, RankRow, RanksReport, StackRow
 from cgtool.analysis.units import count_text
 from cgtool.render.table import BAD, WARNING, Column, Screen
 
@@ -85,7 +85,8 @@ def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Scre
     """The first difference, what each rank did, and their graphs. ``rows``: at most so many rows,
     0 for all."""
     screen = Screen(simulated=report.simulated, explain=explain)
-    screen.line(report.sentence, "bold")
+    for sentence in filter(None, (report.hang, report.sentence)):
+        screen.line(sentence, "bold")
     screen.line(f"{report.command}: {count_text(report.world_size, 'rank')}", "dim")
     _differences(screen, report, rows)
     _stacks(screen, report.stacks)
@@ -97,20 +98,6 @@ def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Scre
         screen.parts.append("")
     screen.labeled((("note", note) for note in report.notes), WARNING)
     screen.legend()
-    return screen
-
-
-def render_hang(report: HangReport) -> Screen:
-    """What each process does when nothing moves any more."""
-    screen = Screen(simulated=report.simulated)
-    screen.line(report.sentence, "bold")
-    if report.ranks is not None:
-        screen.line(report.ranks.sentence, "bold")
-        _differences(screen, report.ranks, 0)
-    _stacks(screen, report.stacks)
-    if report.ranks is not None:
-        screen.table("Ranks", RANKS, report.ranks.ranks)
-        screen.legend()
     return screen
 
 

@@ -88,6 +88,8 @@ class RanksReport:
     command: str
     simulated: bool
     world_size: int
+    hang: str
+    """What was seen of a program that hangs."""
     sentence: str
     differences: tuple[Difference, ...]
     waits: tuple[Wait, ...]
@@ -99,25 +101,27 @@ class RanksReport:
 
 
 def ranks_report(
-    captures: Sequence[Capture], command: str, names: Sequence[str] = ()
+    captures: Sequence[Capture], command: str, names: Sequence[str] = (), hang: str = ""
 ) -> RanksReport:
-    """The ranks of a program, compared. Raises CgtoolError (exit 2) if there are none. ``names``:
-    the files of the captures."""
+    """The ranks of a program, compared. ``names``: the files of the captures. ``hang``: what was
+    seen of a program that hangs, which need not have ranks. Raises CgtoolError (exit 2) if there
+    are none."""
     ranks = ranks_of(captures)
-    if not ranks:
+    if not ranks and not hang:
         raise usage(
             "no rank was recorded",
-            why="a process has a rank if it calls torch.distributed.init_process_group, or if its "
-            "launcher sets RANK and WORLD_SIZE; older versions of cgtool did not record it",
+            why="a process has a rank if it calls torch.distributed.init_process_group before it "
+            "captures a graph; older versions of cgtool did not record it",
             fix="cgtool run -- torchrun --nproc-per-node N train.py",
         )
     differences, waits = differences_of(ranks), waits_of(ranks)
-    size = max(ranks[0].world_size, ranks[-1].number + 1)
+    size = max((each.process.world_size or 0 for each in ranks), default=0)
     return RanksReport(
         command=command,
         simulated=any(each.environment.simulated for each in captures),
         world_size=size,
-        sentence=_sentence(ranks, differences, waits),
+        hang=hang,
+        sentence=_sentence(ranks, differences, waits) if ranks else "",
         differences=differences,
         waits=waits,
         stacks=tuple(stack for each in captures for stack in _stacks(each, ranks)),
@@ -177,28 +181,6 @@ def _stacks(capture: Capture, ranks: Sequence[Rank]) -> Iterator[StackRow]:
         pids = ", ".join(f"process {each.pid}" for each in processes)
         calls = tuple(capture.frames[frame] for frame in frames)
         yield StackRow(ranks_text(known) if known else pids, name, calls)
-
-
-@dataclass(frozen=True)
-class HangReport:
-    """The screen of ``--watchdog``."""
-
-    sentence: str
-    ranks: RanksReport | None
-    """None if no process has a rank."""
-    stacks: tuple[StackRow, ...]
-    simulated: bool
-
-
-def hang_report(capture: Capture, command: str, seconds: float) -> HangReport:
-    """What is known of a program in which nothing moves any more. ``seconds``: for so long."""
-    ranks = ranks_of([capture])
-    return HangReport(
-        f"nothing was captured or replayed for {seconds:g} s; the program goes on",
-        ranks_report([capture], command) if ranks else None,
-        tuple(_stacks(capture, ranks)),
-        capture.environment.simulated,
-    )
 
 
 def _without_ranks(captures: Sequence[Capture], names: Sequence[str]) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cgtool.analysis.ranks.rank import Members, Rank, members_of, ranks_text
+from cgtool.analysis.ranks.rank import Members, Rank, group_text, members_of, ranks_text
 from cgtool.analysis.units import count_text
 
 
@@ -21,9 +22,6 @@ class Wait:
     """The process group, by PyTorch's name and its ranks."""
 
 
-_SHOWN = 8
-
-
 def waits_of(ranks: Sequence[Rank]) -> tuple[Wait, ...]:
     """By communicator; none, if the program was not seen to hang."""
     if not any(rank.process.stacks for rank in ranks):
@@ -32,37 +30,30 @@ def waits_of(ranks: Sequence[Rank]) -> tuple[Wait, ...]:
 
 
 def _waits(members: Members) -> Iterator[Wait]:
-    begun = {
-        rank: sum(members.ranks[rank].begun(each.graph) for each in graphs)
-        for rank, graphs in members.captured.items()
-    }
+    begun = {rank: members.begun(rank) for rank in members.ranks}
     most = max(begun.values())
     ahead = [rank for rank, count in begun.items() if count == most]
-    behind = [rank for rank, count in begun.items() if count < most]
+    behind: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, count in begun.items():
+        if count < most:
+            behind[_state(members.ranks[rank], count)].append(rank)
     if not behind:
         return
-    first = members.ranks[ahead[0]]
-    captured = members.captured[first.number]
-    line = first.line(first.last_of(captured))
-    where = f"in replay {most:,} of the graph of {line}"
-    if len(captured) > 1:
-        where = f"in a replay of the graph of {line}, number {most:,} of the group,"
-    did = [_did(members.ranks[rank], begun[rank]) for rank in behind[:_SHOWN]]
-    if len(behind) > _SHOWN:
-        did.append(f"{len(behind) - _SHOWN:,} more")
+    captured = {each.graph.number: each.line for each in members.captured[ahead[0]]}
+    last = reversed(members.ranks[ahead[0]].process.last_replays)
+    line = next((captured[each] for each in last if each in captured), "")
+    did = ", ".join(f"{ranks_text(some)}, which {state}" for state, some in behind.items())
     yield Wait(
         tuple(ahead),
-        tuple(behind),
-        f"{ranks_text(ahead)} wait{'s' * (len(ahead) == 1)} {where} for {', '.join(did)}",
-        members.text,
+        tuple(rank for some in behind.values() for rank in some),
+        f"{ranks_text(ahead)} wait{'s' * (len(ahead) == 1)} in a replay of the graph of {line}, "
+        f"number {most:,} of the group, for {did}",
+        group_text(members.communicator),
     )
 
 
-def _did(rank: Rank, begun: int) -> str:
-    text = f"rank {rank.number}, which "
+def _state(rank: Rank, begun: int) -> str:
     # What has ended a rank that has written its stacks came later.
-    if rank.process.error and not rank.process.stacks:
-        return f"{text}ended with {rank.process.error}"
-    if rank.process.ended_ns is not None and not rank.process.stacks:
-        return f"{text}has ended after {count_text(begun, 'replay')}"
-    return f"{text}has begun {begun:,}" if begun else f"{text}has begun none"
+    if not rank.process.stacks and (rank.process.error or rank.is_complete):
+        return f"ended with {rank.process.error}" if rank.process.error else "has ended"
+    return f"began {count_text(begun, 'replay')}" if begun else "began none"

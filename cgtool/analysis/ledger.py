@@ -76,7 +76,6 @@ from cgtool.model.ledger import (
     UNSEEN,
     CodeCall,
     Collectives,
-    Communicator,
     Compile,
     DeviceAllocation,
     Diagnosis,
@@ -121,7 +120,6 @@ class _Tables:
     """By process and id."""
     distributed: set[int] = field(default_factory=set)
     """The origins that are collectives."""
-    communicators: dict[Communicator, int] = field(default_factory=dict)
     collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
@@ -166,7 +164,6 @@ class _ProcessLedger:
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
-    communicators: list[int] = field(default_factory=list)
 
     def read(self, journal: Journal) -> None:
         for record in journal.records():
@@ -193,7 +190,9 @@ class _ProcessLedger:
                         ThreadStack(name, self.tables.frame_indices(frames))
                         for name, frames in record.threads
                     )
-                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
+                    self.process = msgspec.structs.replace(
+                        self.process, stacks=stacks, begun=record.begun
+                    )
                 case Machine():
                     self.environment = record.environment
                 case Tables():
@@ -344,9 +343,6 @@ class _ProcessLedger:
                 tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
-        for each in new.communicators:
-            known = tables.communicators
-            self.communicators.append(known.setdefault(each, len(known)))
 
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
@@ -386,13 +382,13 @@ class _ProcessLedger:
             (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
         )
         # One that launches nothing has no node, and then it is not known which one it is.
-        places: Sequence[int | None] = [None] * len(record.collectives)
-        if len(calls) == len(places):
-            places = [origin for _call, origin in calls]
-        replace = msgspec.structs.replace
+        are_known = len(calls) == len(record.collectives)
+        places: list[int | None] = (
+            [origin for _call, origin in calls] if are_known else [None] * len(record.collectives)
+        )
         collectives = tuple(
-            replace(each, communicator=self.communicators[each.communicator], origin=place)
-            for (each, _size), place in zip(record.collectives, places, strict=True)
+            msgspec.structs.replace(each, origin=place)
+            for (each, _size), place in zip(record.collectives, places, strict=False)
         )
         known = self.tables.collectives
         return known.setdefault(Collectives(collectives), len(known))
@@ -436,8 +432,13 @@ class _ProcessLedger:
         for number in uncounted:
             self._change(number, uncounted=True)
         if self.process is not None and self.process.rank is not None:
+            # A hang after which more was replayed is over.
+            hangs = counters.begun == self.process.begun
             self.process = msgspec.structs.replace(
-                self.process, begun=counters.begun, last_replays=counters.last_replays
+                self.process,
+                begun=counters.begun,
+                last_replays=counters.last_replays,
+                stacks=self.process.stacks if hangs else (),
             )
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
@@ -650,7 +651,6 @@ def merge(
             followed_allocations=bool(processes)
             and all(each.follows_allocations for each in processes),
             step_runs=tuple(runs for each in processes for runs in each.step_runs),
-            communicators=tuple(tables.communicators),
             collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             memory=tuple(memory),

@@ -26,7 +26,7 @@ from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, lines_of
-from cgtool.analysis.units import count_text, percent_text, time_text, total_of
+from cgtool.analysis.units import count_text, extremes, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
@@ -244,9 +244,9 @@ def _row(
         size=None,
         number=only.graph if only else None,
         graphs=sum(each.failure is None for each in entries),
-        nodes=_range(map(len, nodes)),
-        kernels=_range(each["kernel"] for each in types),
-        copies=_range(each["memcpy"] for each in types),
+        nodes=extremes(map(len, nodes)),
+        kernels=extremes(each["kernel"] for each in types),
+        copies=extremes(each["memcpy"] for each in types),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=total_of(each.reserved_bytes for each in entries),
         overlaps=sum(each.overlaps for each in entries),
@@ -277,12 +277,6 @@ def _row(
         stream=_common(each.stream for each in entries),
         pool=_common(_pool(capture, each) for each in entries),
     )
-
-
-def _range(counts: Iterable[int]) -> tuple[int, ...]:
-    """The fewest and the most; one number if they are equal."""
-    known = set(counts)
-    return tuple(sorted({min(known), max(known)})) if known else ()
 
 
 _Value = TypeVar("_Value")

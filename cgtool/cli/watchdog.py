@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cgtool.model.capture import created_now
+from cgtool.model.capture import Capture, created_now
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.journal import (
     STACKS_WANTED,
     Capturing,
@@ -67,21 +68,22 @@ def _has_captured(folder: Path) -> bool:
     return any(isinstance(record, Capturing) for record in records)
 
 
-def _report(folder: Path, command: Command, seconds: float) -> None:
+def recorded(folder: Path, command: Command) -> Capture:
+    """What was recorded of a command until now. ``folder``: of its journals."""
     from cgtool.analysis.ledger import merge
+
+    wall_ns = time.time_ns() - command.started_ns
+    journals, lost = read_journals(folder), read_lost(folder)
+    with CollectorPaused():
+        return merge(command, journals, lost, wall_ns=wall_ns, status=None, created=created_now())
+
+
+def _report(folder: Path, command: Command, seconds: float) -> None:
     from cgtool.analysis.ranks.report import ranks_report
     from cgtool.cli.output import show_table
     from cgtool.render.ranks_table import render
 
-    capture = merge(
-        command,
-        read_journals(folder),
-        read_lost(folder),
-        wall_ns=time.time_ns() - command.started_ns,
-        status=None,
-        created=created_now(),
-    )
     hang = f"nothing was captured or replayed for {seconds:g} s; the program goes on"
-    report = ranks_report([capture], shlex.join(command.command), hang=hang)
+    report = ranks_report([recorded(folder, command)], shlex.join(command.command), hang=hang)
     sys.stderr.write("\n")
     show_table(render(report), None, stderr=True)

@@ -29,7 +29,7 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
+from cgtool.model.ledger import ArgumentSize, Collective, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
 STEPS, ORDER = ".steps", ".order"
@@ -153,7 +153,6 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -377,6 +376,8 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
     time_ns: int
     threads: tuple[tuple[str, tuple[Frame, ...]], ...]
     """The name of each, and its frames, innermost first; the main thread first."""
+    begun: int
+    """Replays that had begun."""
 
 
 class Finished(msgspec.Struct, tag="finished", array_like=True):

@@ -13,7 +13,6 @@ from cgtool.model.schema import (
     Address,
     Bytes,
     CollectivesIndex,
-    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
@@ -47,7 +46,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     """Empty for one that Python did not start."""
     frames: tuple[FrameIndex, ...]
-    """Innermost first, those of libraries included."""
+    """Innermost first, without those of PyTorch."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -228,13 +227,13 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: str
     """``all_reduce``, ``all_gather``, ..."""
-    communicator: CommunicatorIndex
+    communicator: Communicator
     dtype: str
     """Empty for those without data."""
     root: Count | None = None
     """The rank in the group that is its root."""
     waits: bool = False
-    """What follows on the stream that called it waits for it (``async_op=False``)."""
+    """What follows on the stream that captures waits for it (``async_op=False``)."""
     origin: OriginIndex | None = None
 
 
@@ -443,7 +442,6 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
     collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
     events: tuple[Event, ...] = ()

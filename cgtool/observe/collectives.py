@@ -31,17 +31,14 @@ def given(op: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def collective_of(
-    op: Any, args: Args, kwargs: Kwargs, communicators: dict[Communicator, int]
-) -> tuple[Collective, int] | None:
+def collective_of(op: Any, args: Args, kwargs: Kwargs) -> tuple[Collective, int] | None:
     """What an op of ``c10d`` is about to hand to its communicator, and its size in bytes; None if
-    it is no collective of the GPU. ``communicators`` are numbered here."""
+    it is no collective of the GPU."""
     kind, named = _kind_of(schema_of(op).name), given(op, args, kwargs)
     tensors = listed_tensors(args)
     if not kind or all(map(on_host, tensors)):
         return None
     group = private.group_of(named["process_group"])
-    communicator = Communicator(str(group.group_name), _ranks_of(group))
     sizes = [
         sum(tensor.numel() * tensor.element_size() for tensor in listed_tensors((value,)))
         for value in named.values()
@@ -53,7 +50,7 @@ def collective_of(
         size = 0
     collective = Collective(
         kind,
-        communicators.setdefault(communicator, len(communicators)),
+        Communicator(str(group.group_name), _ranks_of(group)),
         "" if kind == "barrier" else str(tensors[0].dtype).removeprefix("torch."),
         named.get("root_rank"),
         named.get("async_op") is False,

@@ -31,7 +31,7 @@ from cgtool.model.journal import (
     Ranked,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE, Collective, Communicator, MemoryUse
+from cgtool.model.ledger import CALLABLES, COMPILE, Collective, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,
@@ -101,6 +101,8 @@ class Capture:
         """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
+        self.stream: int | None = None
+        """The handle of the stream that captures."""
         self.collectives: list[tuple[Collective, int]] = []
         """With their sizes."""
         self.collector_ns = 0
@@ -196,9 +198,8 @@ class Captures:
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
         self._later.renew()
-        self._written = [0, 0, 0, 0]
-        """How many frames, origins, functions and communicators the journal has."""
-        self._communicators: dict[Communicator, int] = {}
+        self._written = [0, 0, 0]
+        """How many frames, origins and functions the journal has."""
         self._rank: tuple[int, int] | None = None
 
     def is_capturing(self, thread: int) -> bool:
@@ -281,9 +282,12 @@ class Captures:
             from cgtool.observe.collectives import collective_of
 
             with self._journal.protected():
-                known = collective_of(op, args, kwargs, self._communicators)
+                known = collective_of(op, args, kwargs)
                 if known is not None:
-                    capture.collectives.append(known)
+                    collective, size = known
+                    if self._device.stream() != capture.stream:
+                        collective = msgspec.structs.replace(collective, waits=False)
+                    capture.collectives.append((collective, size))
 
     def note_rank(self) -> None:
         """Note the rank of this process, once it is known."""
@@ -320,6 +324,7 @@ class Captures:
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
         capture.begin(number, start, beginning.graph)
+        capture.stream = self._device.stream()
         with self._lock:
             self._in_progress.append(capture)
             if len(self._in_progress) > 1:
@@ -489,11 +494,7 @@ class Captures:
             nodes, edges = contents(self._later.give_way)
             self._later.give_way()
             written = self._written
-            tables = (
-                *self._table.after(*written[:2]),
-                self._device.functions()[written[2] :],
-                tuple(self._communicators)[written[3] :],
-            )
+            tables = *self._table.after(*written[:2]), self._device.functions()[written[2] :]
             uses = capture.uses() if capture.memory else ()
             read = GraphRead(
                 capture.number, nodes, edges, _now() - start, uses, tuple(capture.collectives)

@@ -16,11 +16,10 @@ from time import sleep  # as it is before the program replaces it
 from cgtool.model import clock
 from cgtool.model.capture import Frame
 from cgtool.model.journal import STACKS_WANTED, JournalWriter, Stacks
-from cgtool.observe.frames import callers, frame_of, frames_of_other_threads, package_part
+from cgtool.observe.frames import chain_of, frames_of, frames_of_other_threads
 
 _PAUSE = 0.2
 """Seconds between two looks."""
-_DEEPEST = 64
 
 
 def watch_for_hangs(folder: Path, journal: JournalWriter) -> None:
@@ -40,20 +39,13 @@ def _watch(file: Path, journal: JournalWriter) -> None:
         if wanted != seen:
             seen = wanted
             with journal.protected():
-                journal.append(Stacks(clock.time_ns(), _stacks()))
+                journal.append(Stacks(clock.time_ns(), _stacks(), journal.order[0]))
 
 
 def _stacks() -> tuple[tuple[str, tuple[Frame, ...]], ...]:
-    """Of all threads that run Python code, without cgtool's; the main thread first."""
+    """Of all threads that run Python code, without that of PyTorch; the main thread first."""
     names = {each.ident: each.name for each in threading.enumerate()}
     main = threading.main_thread().ident
-    stacks: list[tuple[str, tuple[Frame, ...]]] = []
-    for ident, frame in sorted(frames_of_other_threads().items(), key=lambda each: each[0] != main):
-        calls = [(each.f_code, each.f_lasti) for each in callers(frame)]
-        own = (
-            each for each in calls if not package_part(each[0].co_filename).startswith("/cgtool/")
-        )
-        frames = tuple(map(frame_of, own))
-        if frames:
-            stacks.append((names.get(ident, ""), frames[:_DEEPEST]))
-    return tuple(stacks)
+    others = sorted(frames_of_other_threads().items(), key=lambda each: each[0] != main)
+    stacks = ((names.get(ident, ""), frames_of(chain_of(frame))) for ident, frame in others)
+    return tuple((name, frames) for name, frames in stacks if frames)

@@ -41,16 +41,13 @@ RANKS: Sequence[Column[RankRow]] = (
     Column("end", wrap="cut"),
 )
 GRAPHS: Sequence[Column[RankGraphRow]] = (
-    Column("made by", "owner", priority=2),
-    Column("line"),
-    Column("key", wrap="cut", optional=True, priority=1),
+    Column("line", wrap="cut"),
     Column("ranks", lambda row: ranks_text(row.ranks).partition(" ")[2]),
     _counts("nodes", "nodes", "fewest and most of a rank", 1),
     _counts("collectives", "collectives", "fewest and most of a rank"),
     _counts("replays", "replays", "fewest and most of a rank"),
     Column(
         "slowest",
-        lambda row: None if row.slowest is None else row.slowest,
         optional=True,
         explanation="the rank whose replays take longest: GPU time with --times, else host time",
     ),
@@ -68,13 +65,9 @@ _DEEPEST = 12
 
 
 def _stacks(screen: Screen, stacks: Sequence[StackRow]) -> None:
-    """Those of the main threads, and of others that run code of the program's own."""
     for stack in stacks:
-        if not (stack.is_main or stack.has_users_code):
-            continue
         screen.parts.append("")
-        name = "" if stack.is_main or not stack.thread else f", thread {stack.thread}"
-        screen.line(f"{stack.processes}{name}:")
+        screen.line(f"{stack.processes}, {stack.thread or 'a thread'}:")
         for frame in stack.frames[:_DEEPEST]:
             screen.line(f"  {frame.file}:{frame.line} in {frame.function}", "dim")
         if (more := len(stack.frames) - _DEEPEST) > 0:
@@ -108,7 +101,3 @@ def _differences(screen: Screen, report: RanksReport, rows: int) -> None:
         head = [("differs", difference.sentence)] if number else []
         screen.labeled((*head, ("group", difference.group)), BAD)
         screen.labeled((("ranks", text) for text in difference.each), "")
-    waits = report.waits if report.differences else report.waits[1:]
-    if waits:
-        screen.parts.append("")
-        screen.labeled((("waits", wait.sentence) for wait in waits), BAD)

@@ -82,7 +82,7 @@ def check_one_rank(folder: Path) -> None:
         ("all_reduce", "float32", None, 32),
     ]
     assert [each.collective.waits for each in calls] == [True, False, True, False]
-    assert {each.communicator.ranks for each in calls} == {(0,)}
+    assert {each.collective.communicator.ranks for each in calls} == {(0,)}
     assert rank.process.last_replays == (graph.number,) * 4
     assert rank.begun([graph]) == graph.replays == 4
     # Each has nodes of its own, so it has a line; NCCL may run nothing for a group of one.

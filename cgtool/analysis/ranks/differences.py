@@ -189,8 +189,8 @@ def _first_call(mine: Sequence[Call], theirs: Sequence[Call]) -> tuple[str, Call
 
 
 def _of_replays(members: Members) -> Difference | None:
-    """The first replay that is of another graph. What one rank runs in a graph, none may run
-    eagerly: NCCL requires the same of all."""
+    """The first replay that is of another graph, or that a rank did not begin and others did. What
+    one rank runs in a graph, none may run eagerly: NCCL requires the same of all."""
     ranks, captured = members.ranks, members.captured
     if any(each.graph.uncounted for graphs in captured.values() for each in graphs):
         return None
@@ -199,11 +199,13 @@ def _of_replays(members: Members) -> Difference | None:
     # The order of the first ones is no longer known.
     begun = {rank: members.begun(rank) for rank in ranks}
     unknown = {rank: begun[rank] - len(replayed[rank]) for rank in ranks}
+    hangs = any(rank.process.stacks for rank in ranks.values())
     for at in range(max(unknown.values()), max(begun.values())):
         replays = {
             rank: replayed[rank][at - unknown[rank]] if at < begun[rank] else None
             for rank in ranks
-            if at < begun[rank] or ranks[rank].is_complete
+            # One that was ended might have gone on.
+            if at < begun[rank] or hangs or ranks[rank].is_complete
         }
         values = {rank: each and each[0] for rank, each in replays.items()}
         if len(set(values.values())) > 1:
@@ -214,19 +216,34 @@ def _of_replays(members: Members) -> Difference | None:
     texts = {
         rank: f"replayed the graph of {each[1].line}: {_calls_text(each[1])}"
         if each
-        else f"ended after {count_text(begun[rank], 'replay')}"
+        else _end_text(ranks[rank], begun[rank])
         for rank, each in replays.items()
     }
-    mine, theirs = (texts[rank].partition(": ")[0] for rank in (sides.odd, sides.most))
+    number = f"replay {at + 1:,} of the group"
     graph = next(each[1] for rank in (sides.odd, sides.most) if (each := replays[rank]))
+    mine, theirs = (texts[rank].partition(": ")[0] for rank in (sides.odd, sides.most))
+    sentence = f"{sides.subject} {mine}, {sides.others} {theirs} ({number})"
+    if hangs and None in replays.values():
+        ahead = [rank for rank, each in replays.items() if each]
+        behind = [rank for rank, each in replays.items() if not each]
+        sentence = (
+            f"{ranks_text(ahead)} wait{'s' * (len(ahead) == 1)} in {number}, of the graph of "
+            f"{graph.line}, for {ranks_text(behind)}, which {texts[behind[0]]}"
+        )
     return Difference(
         sides.ranks,
-        f"{sides.subject} {mine}, {sides.others} {theirs} (replay {at + 1:,} of the group)",
+        sentence,
         tuple(f"{ranks_text(group)}: {texts[group[0]]}" for group in sides.groups),
         group_text(members.communicator),
         _replay_frames(graph),
         (graph.rank.number, graph.graph.number),
     )
+
+
+def _end_text(rank: Rank, begun: int) -> str:
+    if rank.process.error:
+        return f"ended with {rank.process.error}"
+    return f"{'ended after' if rank.is_complete else 'began'} {count_text(begun, 'replay')}"
 
 
 def _replayed(
@@ -252,30 +269,41 @@ def _replay_frames(graph: Captured) -> tuple[Frame, ...]:
     return tuple(graph.rank.capture.frames[frame] for frame in frames)
 
 
-class _Issued(NamedTuple):
-    """A collective that a rank captures, and waits for, the n-th of its communicator."""
-
-    communicator: Communicator
-    number: int
+_Issued = tuple[Communicator, int]
+"""A collective that a rank captures, the n-th of its communicator."""
 
 
 def _crossed(ranks: Sequence[Rank]) -> Iterator[Difference]:
     """Collectives of two communicators that two ranks run in different orders, each of them one
     after the other on one stream of one graph: each rank waits for the other."""
-    orders: dict[tuple[tuple[_Issued, int], ...], dict[_Issued, Call]] = {}
+    orders: dict[tuple[_Issued, ...], dict[_Issued, Call]] = {}
     for rank in ranks:
         issued = _issued(rank)
-        order = tuple((each, call.graph.number) for each, call in issued.items())
-        orders.setdefault(order, issued)
+        orders.setdefault(tuple(issued), issued)
     for first, second in combinations(orders.values(), 2):
         places = {each: at for at, each in enumerate(first)}
-        shared = [each for each in second if each in places]
-        for after, before in pairwise(shared):
-            one, other = ([calls[each] for each in (before, after)] for calls in (first, second))
-            if places[before] < places[after] and all(
-                calls[0].graph is calls[1].graph for calls in (one, other)
+        for after, before in pairwise(each for each in second if each in places):
+            if (
+                places[before] < places[after]
+                and first[before].graph is first[after].graph
+                and second[before].graph is second[after].graph
             ):
-                yield _crossing((before, one[0]), (after, other[1]))
+                call, other = first[before], second[after]
+                here, there = (
+                    f"{each.collective.kind} #{number}{each.where} of group "
+                    f"{group_text(communicator)}"
+                    for each, (communicator, number) in ((call, before), (other, after))
+                )
+                numbers = call.rank.number, other.rank.number
+                yield Difference(
+                    numbers,
+                    f"rank {numbers[0]} runs {here} first, rank {numbers[1]} {there}: each waits "
+                    "for the other",
+                    (f"rank {numbers[0]}: {here}", f"rank {numbers[1]}: {there}"),
+                    f"{group_text(before[0])}, {group_text(after[0])}",
+                    call.frames or call.rank.frames(call.graph),
+                    (numbers[0], call.graph.number),
+                )
                 return
 
 
@@ -286,28 +314,10 @@ def _issued(rank: Rank) -> dict[_Issued, Call]:
     known = rank.capture.ledger.collectives if rank.capture.ledger else ()
     if all(len({each.communicator for each in graph.each}) < 2 for graph in known):
         return issued
-    for graph in rank.graphs:
-        for call in calls_of(rank, graph):
-            counts[call.communicator] += 1
-            # A root does not wait.
-            if call.collective.waits and call.collective.root is None:
-                issued[_Issued(call.communicator, counts[call.communicator])] = call
+    for call in chain.from_iterable(calls_of(rank, graph) for graph in rank.graphs):
+        each = call.collective
+        counts[each.communicator] += 1
+        # A root does not wait.
+        if each.waits and each.root is None:
+            issued[each.communicator, counts[each.communicator]] = call
     return issued
-
-
-def _crossing(mine: tuple[_Issued, Call], theirs: tuple[_Issued, Call]) -> Difference:
-    here, there = (
-        f"{call.collective.kind} #{issued.number}{call.where} of group "
-        f"{group_text(call.communicator)}"
-        for issued, call in (mine, theirs)
-    )
-    one, other = (call.rank.number for _, call in (mine, theirs))
-    call = mine[1]
-    return Difference(
-        (one, other),
-        f"rank {one} runs {here} first, rank {other} {there}: each waits for the other",
-        (f"rank {one}: {here}", f"rank {other}: {there}"),
-        ", ".join(group_text(call.communicator) for _, call in (mine, theirs)),
-        call.frames or call.rank.frames(call.graph),
-        (one, call.graph.number),
-    )

@@ -51,12 +51,16 @@ class Rank:
         return self.process.ended_ns is not None and not self.process.error
 
     @cached_property
+    def last_replayed(self) -> LedgerGraph | None:
+        """The graph whose replay has begun last."""
+        last = self.process.last_replays[-1:]
+        return next((each for each in self.graphs if each.number in last), None)
+
+    @cached_property
     def in_replay(self) -> LedgerGraph | None:
         """The graph whose replay has begun and did not return."""
-        last = self.process.last_replays
-        if last and self.process.begun > sum(each.replays for each in self.graphs):
-            return next((each for each in self.graphs if each.number == last[-1]), None)
-        return None
+        hangs = self.process.begun > sum(each.replays for each in self.graphs)
+        return self.last_replayed if hangs else None
 
     def begun(self, graphs: Iterable[LedgerGraph]) -> int:
         """The replays of these that have begun."""
@@ -119,7 +123,6 @@ class Call(NamedTuple):
 
     rank: Rank
     graph: LedgerGraph
-    communicator: Communicator
     collective: Collective
     bytes: int
 
@@ -162,8 +165,7 @@ def calls_of(rank: Rank, graph: LedgerGraph) -> list[Call]:
     if ledger is None or graph.collectives is None or graph.owner == COMPILE:
         return []
     each = zip(ledger.collectives[graph.collectives].each, graph.collective_bytes, strict=False)
-    known = ledger.communicators
-    return [Call(rank, graph, known[call.communicator], call, size) for call, size in each]
+    return [Call(rank, graph, call, size) for call, size in each]
 
 
 class Captured(NamedTuple):
@@ -178,7 +180,7 @@ class Captured(NamedTuple):
     @property
     def calls(self) -> list[Call]:
         calls = calls_of(self.rank, self.graph)
-        return [each for each in calls if each.communicator == self.communicator]
+        return [each for each in calls if each.collective.communicator == self.communicator]
 
     @property
     def line(self) -> str:
@@ -194,12 +196,12 @@ def _by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
     @cache
     def split(number: int) -> list[tuple[Communicator, object, list[int]]]:
         each = ledger.collectives[number].each
-        places: defaultdict[int, list[int]] = defaultdict(list)
+        places: defaultdict[Communicator, list[int]] = defaultdict(list)
         for at, call in enumerate(each):
             places[call.communicator].append(at)
         return [
             (
-                ledger.communicators[communicator],
+                communicator,
                 tuple((each[at].kind, each[at].dtype, each[at].root) for at in numbers),
                 numbers,
             )

@@ -2,7 +2,7 @@
 
 `planted`: the twelve differences of tests/cli/ranks/divergent.py, each named at its line; `hangs`:
 the five hangs of tests/cli/ranks/hanging.py, each with the rank that the others wait for, and how
-long after its timeout that is said; `correct`: five programs that differ only where they may, of
+long after its timeout that is said; `correct`: six programs that differ only where they may, of
 which nothing is said; `files`: the files of 64 ranks with 2,000 graphs each, compared in 10 s and
 1 GB. No GPU is needed. Exit code 3 when a target is missed.
 """

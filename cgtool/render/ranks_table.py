@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cgtool.analysis.ranks.rank import ranks_text
-from cgtool.analysis.ranks.report import RankGraphRow, RankRow, RanksReport, StackRow
+from cgtool.analysis.ranks.report import RankGraphRow, RankRow, RanksReport
 from cgtool.analysis.units import count_text
 from cgtool.render.table import BAD, WARNING, Column, Screen
 
@@ -26,9 +26,6 @@ RANKS: Sequence[Column[RankRow]] = (
     Column("rank"),
     Column("pid", priority=3),
     Column("graphs"),
-    Column("failed", zero=False, optional=True, style=BAD),
-    Column("nodes", explanation="of all graphs"),
-    Column("collectives", explanation="of all graphs"),
     Column("replays"),
     Column("last capture", "last_capture", wrap="cut", priority=2),
     Column(
@@ -64,40 +61,32 @@ _DEEPEST = 12
 """Frames of a stack that are shown."""
 
 
-def _stacks(screen: Screen, stacks: Sequence[StackRow]) -> None:
-    for stack in stacks:
+def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Screen:
+    """The first difference, what each rank did, and their graphs. ``rows``: at most so many rows,
+    0 for all."""
+    screen, most = Screen(simulated=report.simulated, explain=explain), rows or None
+    for sentence in filter(None, (report.hang, report.sentence)):
+        screen.line(sentence, "bold")
+    screen.line(f"{report.command}: {count_text(report.world_size, 'rank')}", "dim")
+    for number, difference in enumerate(report.differences[:most]):
+        screen.parts.append("")
+        # The sentence of the first is above.
+        head = [("differs", difference.sentence)] if number else []
+        screen.labeled((*head, ("group", difference.group)), BAD)
+        screen.labeled((("ranks", text) for text in difference.each), "")
+    for stack in report.stacks:
         screen.parts.append("")
         screen.line(f"{stack.processes}, {stack.thread or 'a thread'}:")
         for frame in stack.frames[:_DEEPEST]:
             screen.line(f"  {frame.file}:{frame.line} in {frame.function}", "dim")
         if (more := len(stack.frames) - _DEEPEST) > 0:
             screen.line(f"  {more:,} more", "dim")
-
-
-def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Screen:
-    """The first difference, what each rank did, and their graphs. ``rows``: at most so many rows,
-    0 for all."""
-    screen = Screen(simulated=report.simulated, explain=explain)
-    for sentence in filter(None, (report.hang, report.sentence)):
-        screen.line(sentence, "bold")
-    screen.line(f"{report.command}: {count_text(report.world_size, 'rank')}", "dim")
-    _differences(screen, report, rows)
-    _stacks(screen, report.stacks)
-    screen.table("Ranks", RANKS, report.ranks[: rows or None])
-    screen.table("Graphs", GRAPHS, report.graphs[: rows or None])
-    if more := len(report.graphs) - len(report.graphs[: rows or None]):
+    screen.table("Ranks", RANKS, report.ranks[:most])
+    screen.table("Graphs", GRAPHS, report.graphs[:most])
+    if more := len(report.graphs) - len(report.graphs[:most]):
         screen.line(f"{count_text(more, 'more graph')}: --rows 0 shows all", "dim")
     if report.notes:
         screen.parts.append("")
     screen.labeled((("note", note) for note in report.notes), WARNING)
     screen.legend()
     return screen
-
-
-def _differences(screen: Screen, report: RanksReport, rows: int) -> None:
-    for number, difference in enumerate(report.differences[: rows or None]):
-        screen.parts.append("")
-        # The sentence of the first is above.
-        head = [("differs", difference.sentence)] if number else []
-        screen.labeled((*head, ("group", difference.group)), BAD)
-        screen.labeled((("ranks", text) for text in difference.each), "")

@@ -27,10 +27,6 @@ class RankRow:
     rank: int
     pid: int
     graphs: int
-    failed: int
-    nodes: int
-    """Of all graphs."""
-    collectives: int
     replays: int
     last_capture: str
     last_replay: str
@@ -178,9 +174,6 @@ def _row(rank: Rank) -> RankRow:
         rank.number,
         process.pid,
         graphs=sum(each.failure is None for each in graphs),
-        failed=sum(each.failure is not None for each in graphs),
-        nodes=sum(each.nodes or 0 for each in graphs),
-        collectives=sum(len(each.collective_bytes) for each in graphs),
         replays=sum(each.replays for each in graphs),
         last_capture=rank.line(graphs[-1]) if graphs else "",
         last_replay=rank.line(replayed) if replayed else "",

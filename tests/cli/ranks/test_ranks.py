@@ -80,7 +80,7 @@ def divergent(folder: Path) -> tuple[Capture, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def correct(folder: Path) -> Capture:
-    """A run of five programs that do nothing wrong."""
+    """A run of six programs that do nothing wrong."""
     done = run("-o", "correct.cgt", ranks=4, program=[HERE / "correct.py"], folder=folder)
     assert done.returncode == 0, done.stderr
     # The numbers are right: the collectives of a graph run in each replay.

@@ -310,7 +310,9 @@ def _is_left(path: Path) -> bool:
 
 def _capture_of(file: Path) -> Capture:
     """A saved run without its graphs, or what was recorded of one."""
-    return recorded(file, _unfinished(file)) if _is_left(file) else capture_file.read_ledger(file)
+    return (
+        recorded(file, _unfinished(file)) if _is_left(file) else capture_file.read(file, empty=True)
+    )
 
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:

@@ -300,8 +300,9 @@ def _manifest(archive: _Archive) -> Manifest:
     return _decode(archive, "manifest.json", Manifest)
 
 
-def read(path: Path) -> Capture:
-    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
+def read(path: Path, *, empty: bool = False) -> Capture:
+    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one.
+    ``empty``: its graphs are, which take most of the time."""
     with CollectorPaused(), _open(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
@@ -311,13 +312,17 @@ def read(path: Path) -> Capture:
         parts_of_graphs = (
             _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
         )
-        graphs = tuple(
-            map(Sharing().graph, parts_of_graphs) if manifest.has_ledger else parts_of_graphs
-        )
+        memory = _decode(archive, "memory.json", Memory)
+        if empty:
+            graphs, memory = (Graph("", "step"),) * manifest.graphs, Memory(pools=memory.pools)
+        else:
+            graphs = tuple(
+                map(Sharing().graph, parts_of_graphs) if manifest.has_ledger else parts_of_graphs
+            )
         capture = Capture(
             graphs=graphs,
             sources=_decode(archive, "sources.json", _SOURCES) if manifest.has_sources else (),
-            memory=_decode(archive, "memory.json", Memory),
+            memory=memory,
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
             ledger=_decode(archive, "ledger.json", Ledger) if manifest.has_ledger else None,
@@ -330,27 +335,6 @@ def read(path: Path) -> Capture:
         for graph in graphs:
             if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
                 raise _bad(path, f"{graph.name}: its raw text is missing")
-    return capture
-
-
-def read_ledger(path: Path) -> Capture:
-    """A capture with empty graphs, which take most of the time: what the ledger of a program
-    refers to. Raises CgtoolError (exit 2) for every file that is not consistent so far."""
-    with CollectorPaused(), _open(path) as archive:
-        manifest = _manifest(archive)
-        if not manifest.has_ledger:
-            raise usage(f"{path} is not a saved run", why="an ENTRY was captured")
-        tables = _decode(archive, "tables.json", Tables)
-        capture = Capture(
-            graphs=(Graph("", "step"),) * manifest.graphs,
-            memory=Memory(pools=_decode(archive, "memory.json", Memory).pools),
-            ledger=_decode(archive, "ledger.json", Ledger),
-            **msgspec.structs.asdict(tables),
-            **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
-        )
-        problem = inconsistency(capture)
-        if problem is not None:
-            raise _bad(path, problem)
     return capture
 
 

@@ -75,7 +75,6 @@ from cgtool.model.ledger import (
     UNSEEN,
     CodeCall,
     Collectives,
-    Communicator,
     Compile,
     DeviceAllocation,
     Diagnosis,
@@ -115,8 +114,7 @@ class _Tables:
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
     distributed: set[int] = field(default_factory=set)
-    """The origins that are ops of ``torch.distributed``."""
-    communicators: dict[Communicator, int] = field(default_factory=dict)
+    """The origins that are collectives."""
     collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
@@ -162,7 +160,6 @@ class _ProcessLedger:
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
-    communicators: list[int] = field(default_factory=list)
 
     def read(self, journal: Journal) -> None:
         for record in journal.records():
@@ -179,7 +176,9 @@ class _ProcessLedger:
                         ThreadStack(name, self.tables.frame_indices(frames))
                         for name, frames in record.threads
                     )
-                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
+                    self.process = msgspec.structs.replace(
+                        self.process, stacks=stacks, begun=record.begun
+                    )
                 case Machine():
                     self.environment = record.environment
                 case Tables():
@@ -286,13 +285,10 @@ class _ProcessLedger:
             )
             self.origins.append(tables.origins.setdefault(moved, len(tables.origins)))
             op = origin.op or ""
-            if op.startswith(("c10d::", "_c10d_functional::")) and "wait_tensor" not in op:
+            if op.startswith("c10d::") and not op.startswith(("c10d::send", "c10d::recv")):
                 tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
-        for each in new.communicators:
-            known = tables.communicators
-            self.communicators.append(known.setdefault(each, len(known)))
 
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
@@ -317,7 +313,7 @@ class _ProcessLedger:
                 cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
                 nodes=len(record.nodes),
                 collectives=self._collectives(record),
-                collective_bytes=record.collective_bytes,
+                collective_bytes=tuple(size for _, size in record.collectives),
                 memory=record.uses,
             )
 
@@ -330,13 +326,13 @@ class _ProcessLedger:
             (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
         )
         # One that launches nothing has no node, and then it is not known which one it is.
-        places: Sequence[int | None] = [None] * len(record.collectives)
-        if len(calls) == len(places):
-            places = [origin for _call, origin in calls]
-        replace = msgspec.structs.replace
+        are_known = len(calls) == len(record.collectives)
+        places: list[int | None] = (
+            [origin for _call, origin in calls] if are_known else [None] * len(record.collectives)
+        )
         collectives = tuple(
-            replace(each, communicator=self.communicators[each.communicator], origin=place)
-            for each, place in zip(record.collectives, places, strict=True)
+            msgspec.structs.replace(each, origin=place)
+            for (each, _size), place in zip(record.collectives, places, strict=False)
         )
         known = self.tables.collectives
         return known.setdefault(Collectives(collectives), len(known))
@@ -375,8 +371,13 @@ class _ProcessLedger:
         for number in uncounted:
             self._change(number, uncounted=True)
         if self.process is not None and self.process.rank is not None:
+            # A hang after which more was replayed is over.
+            hangs = counters.begun == self.process.begun
             self.process = msgspec.structs.replace(
-                self.process, begun=counters.begun, last_replays=counters.last_replays
+                self.process,
+                begun=counters.begun,
+                last_replays=counters.last_replays,
+                stacks=self.process.stacks if hangs else (),
             )
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
@@ -574,7 +575,6 @@ def merge(
             followed_allocations=bool(processes)
             and all(each.follows_allocations for each in processes),
             step_runs=tuple(runs for each in processes for runs in each.step_runs),
-            communicators=tuple(tables.communicators),
             collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             memory=tuple(memory),

@@ -29,7 +29,7 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
+from cgtool.model.ledger import ArgumentSize, Collective, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
 ORDER = ".order"
@@ -155,7 +155,6 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -194,9 +193,8 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     """How long it took after the capture."""
     uses: tuple[MemoryUse, ...] = ()
     """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
-    collectives: tuple[Collective, ...] = ()
-    """In order; none has an origin yet."""
-    collective_bytes: tuple[int, ...] = ()
+    collectives: tuple[tuple[Collective, int], ...] = ()
+    """In order, with their sizes; none has an origin yet."""
 
 
 class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
@@ -372,6 +370,8 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
     time_ns: int
     threads: tuple[tuple[str, tuple[Frame, ...]], ...]
     """The name of each, and its frames, innermost first; the main thread first."""
+    begun: int
+    """Replays that had begun."""
 
 
 class Finished(msgspec.Struct, tag="finished", array_like=True):
@@ -426,7 +426,8 @@ count of all that have begun."""
 _LOG_CHUNK = 1 << 16
 """Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
-"""Counters that are mapped at once. The first of the file counts the records that were lost."""
+"""Counters that are mapped at once. The first of the file counts the records that were lost, and
+how often some were appended."""
 
 
 class _CounterFile:
@@ -567,7 +568,7 @@ class JournalWriter:
         self._before.append(vars(self).copy())
         self._path = self._folder / f"{name}{LOG}"
         self._log = _Log(self._path)
-        self._lost = 0
+        self._lost = self._appended = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
         self._counters, self._notes, self._times = (
@@ -604,13 +605,15 @@ class JournalWriter:
                 packed = msgspec.msgpack.encode(encodable(msgspec.to_builtins(record)))
             data += _LENGTH.pack(len(packed)) + packed
         with self.lock:
+            is_written = True
             try:
                 self._log.append(data)
             except OSError:
                 self._lost += len(records)
-                COUNTER.pack_into(*self._lost_counter, self._lost, 0, 0, 0)
-                return False
-        return True
+                is_written = False
+            self._appended += 1
+            COUNTER.pack_into(*self._lost_counter, self._lost, self._appended, 0, 0)
+        return is_written
 
     def counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The memory of a graph's counter, and its offset there."""
@@ -703,7 +706,7 @@ class Journal(NamedTuple):
         entries = _entries(self.log.with_suffix(COUNTERS))
         times = _entries(self.log.with_suffix(TIMES))
         return Counters(
-            entries[0][0] if entries else 0,
+            *(entries[0][:2] if entries else (0, 0)),
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
             times[0][:2] if times else (0, 0),
@@ -745,46 +748,13 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     return [path for _pid, path in process_files(folder, suffix)]
 
 
-class Moving:
-    """Whether anything was recorded since the last look, found out without reading it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._ends: dict[Path, int] = {}
-        """Where the records end that were seen."""
-        self._seen: object = None
-
-    def look(self) -> bool:
-        """Whether a process has begun, or has recorded something, or replayed a graph."""
-        logs = [journal.log for journal in read_journals(self._folder)]
-        for log in logs:
-            self._ends[log] = _end_of(log, self._ends.get(log, 0))
-        counters = [
-            path.read_bytes() if path.exists() else b""
-            for log in logs
-            for path in (log.with_suffix(COUNTERS), log.with_suffix(ORDER))
-        ]
-        before, self._seen = self._seen, (dict(self._ends), list(map(hash, counters)))
-        return before != self._seen
-
-
-def _end_of(log: Path, begin: int) -> int:
-    """Where the records of a log end, from the end of one of them on."""
-    with log.open("rb") as file:
-        while True:
-            file.seek(begin)
-            head = file.read(_LENGTH.size)
-            length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
-            if not length:
-                return begin
-            begin += _LENGTH.size + length
-
-
 class Counters(NamedTuple):
     """The counters of a process."""
 
     lost: int
     """Records that could not be written."""
+    appended: int
+    """Times that records were appended."""
     graphs: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]

@@ -13,7 +13,6 @@ from cgtool.model.schema import (
     Address,
     Bytes,
     CollectivesIndex,
-    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
@@ -47,7 +46,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     """Empty for one that Python did not start."""
     frames: tuple[FrameIndex, ...]
-    """Innermost first, those of libraries included."""
+    """Innermost first, without those of PyTorch."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -219,16 +218,14 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A collective of a graph."""
 
     kind: str
-    """``all_reduce``, ``all_gather``, ``send``, ..."""
-    communicator: CommunicatorIndex
+    """``all_reduce``, ``all_gather``, ..."""
+    communicator: Communicator
     dtype: str
     """Empty for those without data."""
-    peer: Count | None = None
-    """The rank in the group that it sends to or receives from, or that is its root."""
-    stream: Count = 0
-    """The stream that called it, by a number that counts those of the graph."""
+    root: Count | None = None
+    """The rank in the group that is its root."""
     waits: bool = False
-    """What follows on that stream waits for it (``async_op=False``)."""
+    """What follows on the stream that captures waits for it (``async_op=False``)."""
     origin: OriginIndex | None = None
 
 
@@ -335,7 +332,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     collectives: CollectivesIndex | None = None
     collective_bytes: tuple[Bytes, ...] = ()
     """Of each collective, the bytes of the tensors that are as large on every rank: what is
-    reduced, or the whole that is gathered or scattered. Of an all-to-all: what this rank sends."""
+    reduced, or the whole that is gathered or scattered. Of an all-to-all: 0."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -440,7 +437,6 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
     collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
     events: tuple[Event, ...] = ()

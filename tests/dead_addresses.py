@@ -350,6 +350,21 @@ def right_output_of_another_graph():
 
 
 @program
+def right_memory_comes_back():
+    # As an engine sleeps, or FSDP frees what it has gathered.
+    engine = Engine()
+    engine.step()
+    storage = engine.model.up.weight.untyped_storage()
+    size, address, saved = storage.nbytes(), storage.data_ptr(), engine.model.up.weight.clone()
+    storage.resize_(0)
+    storage.resize_(size)
+    if storage.data_ptr() != address:
+        return
+    engine.model.up.weight.copy_(saved)
+    engine.step()
+
+
+@program
 def right_trained_in_place():
     model = nn.Linear(8, 8).cuda()
     optimizer = torch.optim.Adam(model.parameters(), capturable=True)

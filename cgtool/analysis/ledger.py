@@ -52,6 +52,7 @@ from cgtool.model.journal import (
     Journal,
     Lost,
     Machine,
+    MemoryBack,
     MemoryGone,
     MemoryUsed,
     NodeFailed,
@@ -196,6 +197,11 @@ class _ProcessLedger:
                 case MemoryGone() if record.number in self.memory:
                     self.memory[record.number] = self._with(self.memory[record.number], record)
                     self.gone[record.number] = record.replays
+                case MemoryBack() if self.gone.pop(record.number, None) is not None:
+                    memory = self.memory[record.number]
+                    self.memory[record.number] = msgspec.structs.replace(
+                        memory, gone_ns=None, how="", frames=()
+                    )
                 case Noted() | StepRan():
                     self.notes[record.number] = record
                 case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:

@@ -218,6 +218,13 @@ class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
     """Of each graph that uses it, until then."""
 
 
+class MemoryBack(msgspec.Struct, tag="memory-back", array_like=True):
+    """Memory that was given back is there again, at the same address, and no graph that uses it was
+    replayed meanwhile."""
+
+    number: int
+
+
 class PoolSizes(msgspec.Struct, array_like=True):
     """Bytes that a pool reserved for one stream of one device."""
 
@@ -394,6 +401,7 @@ Record = (
     | GraphRead
     | MemoryUsed
     | MemoryGone
+    | MemoryBack
     | Pools
     | Unseen
     | Noted

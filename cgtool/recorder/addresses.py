@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from cgtool.model import clock
-from cgtool.model.journal import JournalWriter, MemoryGone, MemoryUsed
+from cgtool.model.journal import JournalWriter, MemoryBack, MemoryGone, MemoryUsed
 from cgtool.observe.frames import Chain, call_user, frames_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
@@ -58,6 +58,11 @@ def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
     return before >= 0 and address < sum(segments[before])
 
 
+def _replays(memory: Memory) -> dict[int, int]:
+    """Of each graph that uses it, by its number."""
+    return {graph.number: graph.cells[0] for graph in list(memory.graphs)}
+
+
 class Addresses:
     """Follows the memory that the graphs of this process use."""
 
@@ -67,6 +72,8 @@ class Addresses:
         self._numbers = itertools.count()
         self._known: dict[int, Memory] = {}
         """By ``storage_key``."""
+        self._resized: dict[int, tuple[Memory, dict[int, int]]] = {}
+        """By ``storage_key``: what ``resize_`` has given back, and the replays until then."""
         self._is_collecting = self.is_over = False
         self._naming_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
@@ -76,6 +83,7 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
+        self._resized.clear()
 
     def captured(
         self,
@@ -114,6 +122,7 @@ class Addresses:
             memory.graphs.discard(graph)
             if not memory.graphs:
                 self._known.pop(memory.ref.key, None)
+                self._resized.pop(memory.ref.key, None)
 
     def look(self, graph: GraphReplays) -> None:
         """Look whether the memory that a graph uses is still there."""
@@ -128,9 +137,8 @@ class Addresses:
                 memory.is_gone = True
                 if how == "freed" and self._is_collecting:
                     how = "collected"
-                replays = {graph.number: graph.cells[0] for graph in list(memory.graphs)}
                 self._journal.append(
-                    MemoryGone(memory.number, time_ns, how, frames_of(chain), replays)
+                    MemoryGone(memory.number, time_ns, how, frames_of(chain), _replays(memory))
                 )
                 # Its key is that of another storage soon; other graphs may use that.
                 self._known.pop(memory.ref.key, None)
@@ -141,11 +149,20 @@ class Addresses:
         self._is_collecting = phase == "start"
 
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
-        result = call_user(original, storage, size)
-        memory = self._known.get(storage_key(storage))
+        result, key = call_user(original, storage, size), storage_key(storage)
+        memory = self._known.get(key)
         if memory is not None and storage.data_ptr() != memory.ref.address:
             chain = chain_or_waiting(sys._getframe())
+            self._resized[key] = memory, _replays(memory)
             self._when_gone(memory)("resized", chain, clock.time_ns())
+        elif key in self._resized:
+            memory, before = self._resized[key]
+            if storage.data_ptr() == memory.ref.address and _replays(memory) == before:
+                # Nothing was replayed without it.
+                del self._resized[key]
+                memory.is_gone = False
+                self._known[key] = memory
+                self._journal.append(MemoryBack(memory.number))
         return result
 
     def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, tuple[str, str]]]:

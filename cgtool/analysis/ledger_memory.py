@@ -165,6 +165,8 @@ def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, MemoryUse]]) -> It
                 )
     entry, use = uses[0]
     name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
-    replaying = file_line(place_of(_replaying(capture, entry)))
-    at = f", at {replaying}" if replaying else ""
-    yield f"the first replay since: number {(use.replays or 0) + 1:,} of {name}{at}"
+    chains = (tuple(capture.frames[at] for at in each.frames) for each in entry.replayed_at)
+    lines = list(dict.fromkeys(file_line(place_of(chain)) for chain in chains))[:_SHOWN]
+    by = f", which {' and '.join(lines)} replay" if lines else ""
+    by += "s" * (len(lines) == 1)
+    yield f"the first replay since: number {(use.replays or 0) + 1:,} of {name}{by}"

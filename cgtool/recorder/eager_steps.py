@@ -248,7 +248,7 @@ class EagerSteps:
             self._running[thread] = _Run(followed, frame, sizes)
 
     def _give_up(self, code: CodeType) -> None:
-        """What cannot be told of code is said once, and not for each of its calls."""
+        """Follow code no more after an error, so that it is reported once and not for each call."""
         self._followed.pop(id(code), None)
         self._set_events(code, False)
 

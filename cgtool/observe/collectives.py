@@ -33,7 +33,7 @@ def given(op: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
 
 def collective_of(op: Any, args: Args, kwargs: Kwargs) -> tuple[Collective, int] | None:
     """What an op of ``c10d`` is about to hand to its communicator, and its size in bytes; None if
-    it is no collective of the GPU."""
+    it is not a collective, or not one on the GPU."""
     kind, named = _kind_of(schema_of(op).name), given(op, args, kwargs)
     tensors = listed_tensors(args)
     if not kind or all(map(on_host, tensors)):

@@ -124,9 +124,8 @@ class RecordedDevice(Protocol):
 
     def new_allocations(self) -> Sequence[Allocated] | None:
         """Memory that PyTorch's allocator has reserved on the device since the last call; None if
-        that is not followed. Any thread may call it, also during a capture. A GPU says how often
-        and how much, but not when and where: each then has the same size and the time of the
-        call."""
+        that is not followed. Any thread may call it, also during a capture. On a GPU each has
+        the time of the call, and the lines are known of what is reserved after the first."""
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
         """Memory that these pools have reserved on the device."""

@@ -40,6 +40,7 @@
 #include <typeindex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace c10 {
@@ -62,7 +63,7 @@ constexpr uint64_t kNoNode = 0;  // Stands for the position of a capture that wa
 struct Frame {
   PyObject* code;  // Owned. Frames themselves are not kept: they keep the user's variables alive.
   int instruction;
-  PyObject* module;  // Owned: the one that the frame calls; null if it calls none.
+  PyObject* module;  // Owned: the one that the frame calls, or a weak reference; null if none.
   int outer;  // Index of the frame that called it; -1 for none.
 };
 
@@ -129,8 +130,20 @@ class Log {
     within_ = within;
   }
 
-  // The capture is over, and whatever the frame holds is dropped with it.
-  void close() { py::object(std::move(within_)); }
+  // The capture is over, and whatever the frame holds is dropped with it. It may take a while until
+  // the log is read: modules must not live longer because of that.
+  void close() {
+    py::object within(std::move(within_));
+    for (Frame& frame : frames_) {
+      if (frame.module == nullptr) continue;
+      PyObject* weak = PyWeakref_NewRef(frame.module, nullptr);
+      if (weak == nullptr) {
+        PyErr_Clear();
+      } else {
+        Py_DECREF(std::exchange(frame.module, weak));
+      }
+    }
+  }
 
   // The last to drop a log may be an op that outlives the watch, without the GIL.
   ~Log() {
@@ -311,8 +324,8 @@ class Log {
     py::list result;
     for (size_t number = 0; number < frames_.size(); ++number) {
       const Frame frame = frames_[number];
-      auto module = frame.module == nullptr ? py::none()
-                                            : py::reinterpret_borrow<py::object>(frame.module);
+      auto module = py::reinterpret_borrow<py::object>(frame.module ? frame.module : Py_None);
+      if (PyWeakref_Check(module.ptr())) module = module();  // None once it is gone.
       result.append(py::make_tuple(
           py::reinterpret_borrow<py::object>(frame.code), frame.instruction, module, frame.outer));
     }

@@ -626,6 +626,9 @@ CUDAGraphBase: Any = _gpu(
 record_memory_history: Callable[..., None] = _gpu(
     "torch.cuda.memory._record_memory_history", "pools have no history"
 )
+records_memory_history: Callable[[], bool] = _gpu(
+    "torch._C._cuda_isHistoryEnabled", "the lines of allocations are unknown", gpu=True
+)
 memory_snapshot: Callable[[], Mapping[str, Any]] = _gpu(
     "torch.cuda.memory._snapshot", "pools have no history"
 )

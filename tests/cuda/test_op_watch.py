@@ -522,6 +522,19 @@ def test_a_capture_keeps_nothing_of_what_has_run_it(native):
     assert len(recorder.finish(int).record.calls) == 1
 
 
+def test_a_module_is_freed_where_the_program_drops_it(native):
+    """Though the record is made later, and names those that live."""
+    model = nn.Sequential(nn.ReLU(), nn.Sigmoid())
+    with recorded(recording._NativeRecorder(Chains(), native)) as recorder:
+        model(X)
+    dropped = weakref.ref(model[1])
+    del model[1]
+    assert dropped() is None
+    relu, sigmoid = recorder.finish(int).record.calls
+    assert relu.module == ("0", "ReLU")
+    assert sigmoid.module == ("", "Sequential")
+
+
 def test_an_interrupt_while_a_watch_begins(native):
     def interrupted(log):
         native.watch(log)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -25,6 +24,7 @@ from cgtool.torch_compat.private import MissingPrivateName, current_raw_stream, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.devices.cuda.allocations import Allocations
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
@@ -62,8 +62,12 @@ class CudaRecordedDevice:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._code = GeneratedCode(patches)
-        self._reserved = defaultdict[int, tuple[int, int]](lambda: (0, 0))
-        """By device: how often the allocator has reserved memory, and how many bytes."""
+
+    @cached_property
+    def _allocations(self) -> Allocations:
+        from cgtool.devices.cuda.allocations import Allocations
+
+        return Allocations()
 
     @cached_property
     def _captures(self) -> Captures:
@@ -118,25 +122,8 @@ class CudaRecordedDevice:
         return StorageLife(ref, gone)
 
     def new_allocations(self) -> Sequence[Allocated]:
-        if not torch.cuda.is_initialized():  # nor in a forked process, where it cannot be
-            return ()
-        from cgtool.model.journal import Allocated
-
-        now_ns, new = clock.time_ns(), []
-        for device in range(torch.cuda.device_count()):
-            statistics: Any = torch.cuda.memory_stats_as_nested_dict(device)
-            if not statistics:
-                continue
-            # Sums over the life of the process: nothing is taken off when memory is given back.
-            now = statistics["num_device_alloc"], statistics["reserved_bytes"]["all"]["allocated"]
-            count, size = (a - b for a, b in zip(now, self._reserved[device], strict=True))
-            self._reserved[device] = now
-            # Expandable segments grow without being counted.
-            times = max(count, int(size > 0))
-            for number in range(times):
-                of_one = size // times + (size % times if number == 0 else 0)
-                new.append(Allocated(now_ns, of_one, device, ()))
-        return new
+        # Nor in a forked process, where it cannot be.
+        return self._allocations.new() if torch.cuda.is_initialized() else ()
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
         from cgtool.torch_compat.allocator import pool_segments

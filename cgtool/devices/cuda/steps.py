@@ -16,14 +16,13 @@ import torch
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.reports import place_of
 from cgtool.analysis.stepped import launch_text
+from cgtool.devices.cuda.allocations import user_frames
 from cgtool.devices.cuda.driver import check, cu, graph_nodes, relaxed
 from cgtool.devices.cuda.memory import AddressBook, Place, Trace
 from cgtool.devices.cuda.nodes import TIMED, FunctionTable, GraphReader, NodeFields, type_of
 from cgtool.devices.cuda.stepping import IDLE, CudaStepper, set_enabled
 from cgtool.devices.stepping import StepFailedError
 from cgtool.model import clock
-from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal_file
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
@@ -246,10 +245,5 @@ _KINDS = {
 
 def _at(kind: str, event: Mapping[str, Any]) -> str:
     """``, freed at model.py:12``, if the line is known."""
-    frames = (
-        Frame(each["filename"], each["line"], each["name"])
-        for each in event.get("frames") or ()
-        if not is_internal_file(each["filename"])
-    )
-    place = place_of(tuple(frames))
+    place = place_of(user_frames(event))
     return f", {kind} at {file_line(place)}" if place else ""

@@ -1,0 +1,98 @@
+"""What PyTorch's allocator has reserved on the device: how often, how much, and by which line.
+
+The allocator counts it. It knows the line of what is reserved after the first look: from then on it
+keeps the Python stack of each block, which takes a microsecond, unless the program had it do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from cgtool.model import clock
+from cgtool.model.capture import Frame
+from cgtool.model.journal import Allocated
+from cgtool.observe.frames import is_internal_file
+from cgtool.torch_compat.allocator import lists_memory, memory_segments
+from cgtool.torch_compat.private import (
+    MissingPrivateName,
+    record_memory_history,
+    records_memory_history,
+)
+
+
+class Allocations:
+    """Of all devices of this process."""
+
+    def __init__(self) -> None:
+        self._reserved = defaultdict[int, tuple[int, int]](lambda: (0, 0))
+        """By device: how often the allocator has reserved memory, and how many bytes."""
+        self._segments: set[tuple[int, int]] | None = None
+        """Device and address of those that are known."""
+
+    def new(self) -> list[Allocated]:
+        """Since the last call. What has no line has the same size each."""
+        now_ns, found = clock.time_ns(), []
+        grown = {}
+        for device in range(torch.cuda.device_count()):
+            statistics: Any = torch.cuda.memory_stats_as_nested_dict(device)
+            if not statistics:
+                continue
+            # Sums over the life of the process: nothing is taken off when memory is given back.
+            now = statistics["num_device_alloc"], statistics["reserved_bytes"]["all"]["allocated"]
+            count, size = (a - b for a, b in zip(now, self._reserved[device], strict=True))
+            self._reserved[device] = now
+            if size > 0:
+                # Expandable segments grow without being counted.
+                grown[device] = max(count, 1), size
+        if grown:
+            for segment in self._new_segments():
+                device, size = segment["device"], segment["total_size"]
+                times, rest = grown.get(device, (0, 0))
+                if times and size <= rest and (frames := user_frames(segment)):
+                    grown[device] = times - 1, rest - size
+                    found.append(Allocated(now_ns, size, device, frames))
+        for device, (times, rest) in grown.items():
+            for number in range(times):
+                of_one = rest // times + (rest % times if number == 0 else 0)
+                found.append(Allocated(now_ns, of_one, device, ()))
+        return found
+
+    def _new_segments(self) -> list[dict[str, Any]]:
+        with _without_inductor():
+            before, segments = self._segments, memory_segments()
+        self._segments = {(each["device"], each["address"]) for each in segments}
+        if before is None:
+            with contextlib.suppress(MissingPrivateName):
+                if lists_memory() and not records_memory_history():
+                    record_memory_history(enabled="state", context="state", stacks="python")
+            return []
+        return [each for each in segments if (each["device"], each["address"]) not in before]
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """PyTorch asks Inductor for the lines of generated code, and would import it, which takes
+    seconds."""
+    names = vars(torch)
+    if names.setdefault("_inductor", None) is not None:
+        yield
+        return
+    try:
+        yield
+    finally:
+        if names["_inductor"] is None:
+            del names["_inductor"]
+
+
+def user_frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
+    """The calls outside PyTorch that led to a block, a segment or an event of a snapshot."""
+    return tuple(
+        Frame(each["filename"], each["line"], each["name"])
+        for each in entry.get("frames") or ()
+        if not is_internal_file(each["filename"])
+    )

@@ -85,8 +85,8 @@ def _without_inductor() -> Iterator[None]:
     try:
         yield
     finally:
-        if names["_inductor"] is None:
-            del names["_inductor"]
+        if names.get("_inductor") is None:
+            names.pop("_inductor", None)
 
 
 def user_frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:

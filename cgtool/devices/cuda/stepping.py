@@ -25,6 +25,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
+from cgtool.devices.cuda.figures import FiguresKernel, Memory, is_known
 from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
@@ -34,7 +35,7 @@ from cgtool.devices.stepping import (
     named_arguments,
     named_scalars,
 )
-from cgtool.devices.values import Rows, values_of
+from cgtool.devices.values import first_bad, values_from
 from cgtool.model.capture import TensorValues
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
@@ -58,6 +59,18 @@ class WrittenMemory(NamedTuple):
     address: int
     bytes: int
     layout: Layout
+
+    def plain(self) -> Memory | None:
+        """For the kernel of figures; None if it is for PyTorch's ops."""
+        size = 1
+        for length, stride in zip(
+            reversed(self.layout.shape), reversed(self.layout.stride), strict=True
+        ):
+            if length != 1 and stride != size:
+                return None
+            size *= length
+        known = is_known(self.layout.dtype, self.address)
+        return Memory(self.address, self.bytes, self.layout.dtype) if known else None
 
     def tensor(self, device: torch.device) -> torch.Tensor:
         """A tensor there, which owns nothing."""
@@ -294,7 +307,25 @@ class CudaStepper(Stepper):
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
     def values(self, node: int) -> tuple[TensorValues, ...]:
-        return values_of(self.written(node), _rows())
+        memory = self._memory.get(node, ())
+        kernel = _figures_kernel()
+        plain = [each.plain() for each in memory]
+        if kernel is None or not memory or None in plain or node in self._together:
+            return super().values(node)
+        stream = cu.CUstream(torch.cuda.current_stream(self._device).cuda_stream)
+        figures = kernel.read([each for each in plain if each is not None], stream)
+        return tuple(
+            values_from(
+                found,
+                each.name,
+                each.layout.dtype,
+                tuple(each.layout.shape),
+                known.bytes // known.word_bytes,
+                partial(_first_bad, each, self._device),
+            )
+            for each, known, found in zip(memory, plain, figures, strict=True)
+            if known is not None
+        )
 
     def first(self, node: int) -> int:
         return self._firsts.get(node, node)
@@ -333,16 +364,17 @@ class CudaStepper(Stepper):
         self._executables = [None] * self.count
 
 
-@cache
-def _rows() -> Rows | None:
-    """What needs one launch where Triton can compile it; None for PyTorch's ops."""
-    try:
-        from cgtool.devices.cuda.figures import rows_by_kernel
+def _first_bad(memory: WrittenMemory, device: torch.device) -> tuple[int, ...]:
+    return first_bad(memory.tensor(device))
 
-        rows_by_kernel(*torch.zeros((2, 4), dtype=torch.int32, device="cuda"))
-    except Exception:  # no Triton, or no compiler for what it launches with
+
+@cache
+def _figures_kernel() -> FiguresKernel | None:
+    """None where there is no NVRTC, or no memory: then PyTorch's ops do it."""
+    try:
+        return FiguresKernel()
+    except (ImportError, RuntimeError):
         return None
-    return rows_by_kernel
 
 
 def set_enabled(executable: Any, nodes: Iterable[int], *, on: bool) -> None:

@@ -126,12 +126,10 @@ def _row(wide: torch.Tensor, words: torch.Tensor, at: int) -> torch.Tensor:
 
 
 def _figures(rows: torch.Tensor) -> Figures:
-    return Figures(
-        rows[:, 0].min().item(),
-        rows[:, 1].max().item(),
-        *rows[:, 2:-1].sum(0).tolist(),
-        int(rows[:, -1].view(torch.int64).sum()),
-    )
+    total, squares, zeros, nans, infinities = rows[:, 2:-1].sum(0).tolist()
+    ends = rows[:, 0].min().item(), rows[:, 1].max().item()
+    digest = int(rows[:, -1].view(torch.int64).sum())
+    return Figures(*ends, total, squares, zeros, nans, infinities, digest)
 
 
 def values_from(

@@ -133,7 +133,29 @@ def values_text(values: TensorValues) -> str:
 
 def values_read(capture: Capture, graph: Graph, node: Node) -> Iterator[str]:
     """The values that the op of a node has read, of those that ops before it in the graph wrote:
-    ``reads out of node 83, `aten::sub`, float32[8,64]: least -0.22, ...``."""
+    ``reads out of node 83, `aten::sub`, float32[8,64]: least -0.22, ...``; and where infinities
+    among them come from, if that is another op."""
+    for writer in _writers(graph, node):
+        for values in writer.values:
+            name = f"{values.name} of node {writer.id}, `{node_name(capture, writer)}`"
+            yield f"reads {name}, {values.type}: {values_text(values)}"
+    direct = origin = _infinite(graph, node)
+    while origin is not None and (before := _infinite(graph, origin)) is not None:
+        origin = before
+    if origin is not None and origin is not direct:
+        frames = node_frames(capture, origin)
+        at = f", {frames[0].short}" if frames else ""
+        yield f"the infinities come from node {origin.id}, `{node_name(capture, origin)}`{at}"
+
+
+def _infinite(graph: Graph, node: Node) -> Node | None:
+    """The first op that wrote infinities which the op of a node has read."""
+    read = (each for each in _writers(graph, node) if any(x.infinities for x in each.values))
+    return next(read, None)
+
+
+def _writers(graph: Graph, node: Node) -> list[Node]:
+    """The last nodes of the ops before a node that wrote what its op reads."""
 
     def call_of(each: Node) -> Call:
         return Call() if each.call is None or not graph.calls else graph.calls[each.call]
@@ -143,10 +165,7 @@ def values_read(capture: Capture, graph: Graph, node: Node) -> Iterator[str]:
         if each.values and each.call != node.call:
             writers |= dict.fromkeys(call_of(each).writes, each)
     read = [writers[each] for each in call_of(node).reads if each in writers]
-    for writer in {each.id: each for each in read}.values():
-        for values in writer.values:
-            name = f"{values.name} of node {writer.id}, `{node_name(capture, writer)}`"
-            yield f"reads {name}, {values.type}: {values_text(values)}"
+    return [*{each.id: each for each in read}.values()]
 
 
 def at_node(code: Code, reason: str, capture: Capture, graph: Graph, node: Node | None) -> Finding:

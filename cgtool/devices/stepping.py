@@ -124,6 +124,11 @@ class Stepper(ABC):
                 names.append(name)
         return names
 
+    @property
+    def moves_generators(self) -> bool:
+        """Whether nodes draw the random numbers that a replay would."""
+        return True
+
     def running(self) -> AbstractContextManager[object]:
         """To be entered while nodes run."""
         return contextlib.nullcontext()
@@ -207,24 +212,10 @@ def an_order(count: int, edges: Edges, choose: Callable[[int], int]) -> Iterator
                 ready.append(target)
 
 
-def swaps(order: Sequence[int]) -> list[tuple[int, int]]:
-    """The swaps of neighbors that lead from the order of capture to another one: in each, the
-    second node moves ahead of the first. If the edges allow both orders, they allow all between."""
-    nodes = list(range(len(order)))
-    done: list[tuple[int, int]] = []
-    for place, node in enumerate(order):
-        for at in range(nodes.index(node, place), place, -1):
-            done.append((nodes[at - 1], node))
-            nodes[at - 1 : at + 1] = node, nodes[at - 1]
-    return done
-
-
-def after_swaps(count: int, done: Sequence[tuple[int, int]]) -> list[int]:
-    """The order of ``count`` nodes after some swaps."""
-    nodes = list(range(count))
-    places = list(range(count))
-    for first, second in done:
-        at = places[first]
-        nodes[at], nodes[at + 1] = second, first
-        places[second], places[first] = at, at + 1
-    return nodes
+def moved_ahead(order: Sequence[int], place: int, after: int) -> list[int]:
+    """An order between that of capture and another one: the first ``place`` nodes of that, then all
+    others in the order of capture, but that the node at ``place`` runs when ``after`` of them have.
+    If the edges allow the other order, they allow this one."""
+    begun, node = order[:place], order[place]
+    rest = sorted(set(order) - set(begun) - {node})
+    return [*begun, *rest[:after], node, *rest[after:]]

@@ -20,7 +20,7 @@ from cgtool.jobs.verify.divergence import Divergence
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.orders import Orders
 from cgtool.jobs.verify.runner import TrialRunner, results_of
-from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.jobs.verify.state import Snapshot, kept_values, state_of
 from cgtool.model.capture import Capture, TensorValues
 from cgtool.model.finding import NOTE, WARNING, Finding
 from cgtool.model.options import DebugOptions, Progress
@@ -63,7 +63,7 @@ class ToStep(NamedTuple):
 def captured_to_step(target: VerifyTarget, progress: Progress) -> ToStep:
     """Raises CgtoolError when the code cannot be run or captured."""
     target.follows_memory = True
-    before = Snapshot(target.workload, target.device)
+    before = kept_values(target.workload, on_host=target.has_kernels)
     target.warm_up(progress)
     start = Snapshot(target.workload, target.device)
     healed = start.heal(before)
@@ -99,9 +99,19 @@ def debug(target: VerifyTarget, options: DebugOptions, progress: Progress) -> St
                 progress("compare with eager")
                 divergence = Divergence(runner, target.followed())
                 relative = None if target.has_kernels else 0.0
+                is_random = not all(stepper.moves_generators for stepper in steppers)
                 found.findings += _against_eager(
-                    divergence, capture, options.replays, relative, branches=branches
+                    divergence,
+                    capture,
+                    options.replays,
+                    relative,
+                    branches=branches,
+                    is_random=is_random,
                 )
+                if is_random:
+                    found.looked_at.append(
+                        "random numbers are those of the last replay: what differs is a note"
+                    )
                 found.looked_at.append(
                     "what each op writes compared with eager, twice for its noise"
                 )
@@ -267,7 +277,9 @@ def _against_eager(
     relative: float | None,
     *,
     branches: bool,
+    is_random: bool,
 ) -> Iterator[Finding]:
+    """``is_random``: other random numbers than those of eager may be drawn."""
     trial = Trial("captured inputs", replays)
     for replay in range(replays):
         parting = divergence.find(trial, replay, relative)
@@ -275,9 +287,9 @@ def _against_eager(
             continue
         where = f"in replay {replay + 1}, {parting.detail}"
         # Code that asks whether it is captured takes another path on purpose.
-        severity = NOTE if parting.only_one and branches else None
+        severity = NOTE if (parting.only_one and branches) or is_random else None
         if parting.node is None:
-            at = f" at {parting.op}" if parting.op else ""
+            at = f" at {parting.op}" if parting.op and not parting.frames else ""
             reason, frames = f"{where}{at}", parting.frames
             yield Finding(DIFFERS_FROM_EAGER, reason, frames, phase="replay", severity=severity)
             return

@@ -114,10 +114,13 @@ def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
 
 
 def has_nan(tensor: torch.Tensor) -> bool:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    packed = tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None)
+    if packed or not (tensor.is_floating_point() or tensor.is_complex()):
         return False
     with arithmetic():
-        return bool(dense(tensor).isnan().any())
+        values = dense(tensor)
+        # For types of one byte there are few kernels.
+        return bool((values.float() if values.element_size() == 1 else values).isnan().any())
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
@@ -135,10 +138,13 @@ UNUSUAL = 0xA5
 
 
 def spoil(tensor: torch.Tensor) -> None:
-    """Fill it with ``UNUSUAL`` bytes."""
+    """Fill it with ``UNUSUAL`` bytes; not a quantized one, whose numbers are behind a scale."""
     with raw():
-        size = tensor.element_size()
-        number = torch.full((size,), UNUSUAL, dtype=torch.uint8, device="cpu")
+        if tensor.is_quantized:
+            return
+        if tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None):
+            tensor = tensor.view(torch.uint8)
+        number = torch.full((tensor.element_size(),), UNUSUAL, dtype=torch.uint8, device="cpu")
         _distinct(tensor).fill_(number.view(tensor.dtype).item())
 
 

@@ -468,3 +468,28 @@ def test_what_the_first_op_is_given_that_eager_has_another_of(tmp_path):
     assert given == [
         "it is given another `other`: 4 of 4 numbers differ by 2 at most; at [0] first: 6, eager 8"
     ], finding
+
+
+OVERFLOW = """
+import torch
+
+
+def build(device):
+    x = torch.full((4, 8), 300.0, dtype=torch.float16, device=device)
+
+    def step():
+        squares = x * x
+        halves = squares.clone() * 0.5
+        return halves - halves.mean()
+
+    return step
+"""
+
+
+def test_where_the_infinities_come_from_that_make_a_nan(tmp_path):
+    _, report = run(tmp_path, OVERFLOW, "debug")
+    (finding,) = report["findings"]
+    assert "`aten::sub.Tensor`, gives the first NaN" in finding["reason"]
+    line = 1 + OVERFLOW.splitlines().index("        squares = x * x")
+    origin = f"the infinities come from node 0, `aten::mul.Tensor`, entry.py:{line}"
+    assert origin in finding["evidence"], finding

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.devices.stepping import Stepper, after_swaps, an_order, swaps
+from cgtool.devices.stepping import Stepper, an_order, moved_ahead
 
 
 @st.composite
@@ -32,17 +33,20 @@ def test_each_order_has_all_nodes_and_keeps_all_edges(graph, seed):
     assert allows(edges, order)
 
 
-@given(graphs(), st.integers())
-def test_swaps_of_neighbors_lead_there_through_orders_that_the_edges_allow(graph, seed):
+@given(graphs(), st.integers(), st.data())
+def test_a_node_moves_ahead_through_orders_that_the_edges_allow(graph, seed, data):
     count, edges = graph
     order = [*an_order(count, edges, random.Random(seed).randrange)]
-    done = swaps(order)
-    assert after_swaps(count, done) == order
-    for number, (first, second) in enumerate(done):
-        before, after = (after_swaps(count, done[: number + more]) for more in (0, 1))
+    place = data.draw(st.integers(0, count - 1))
+    ahead = sum(each < order[place] for each in order[place + 1 :])
+    steps = [moved_ahead(order, place, after) for after in range(ahead, -1, -1)]
+    assert steps[0] == [*order[:place], *sorted(order[place:])]
+    assert steps[-1] == [*order[: place + 1], *sorted(order[place + 1 :])]
+    for before, after in pairwise(steps):
         assert allows(edges, after)
-        assert before.index(first) + 1 == before.index(second)
-        assert after.index(second) + 1 == after.index(first)
+        at = after.index(order[place])
+        assert before[:at] == after[:at] and before[at + 2 :] == after[at + 2 :]
+        assert before[at : at + 2] == after[at : at + 2][::-1]
 
 
 def test_the_first_of_those_that_may_be_next_has_waited_longest():

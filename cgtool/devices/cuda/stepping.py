@@ -266,13 +266,17 @@ class CudaStepper(Stepper):
                 for address, size in free_blocks(segment):
                     check("cuMemsetD8", cu.cuMemsetD8(address, 0, size))
 
+    @property
+    def moves_generators(self) -> bool:
+        known = all(kind in (*TIMED, *IDLE) for kind in self._kinds)
+        return known and self._own() is not None
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """A replay first gives the nodes the state of the generators, and moves that on: here one
         does, of the whole graph without its work."""
-        executable = self._own()
-        if executable is not None and all(kind in (*TIMED, *IDLE) for kind in self._kinds):
-            with self._others_disabled(executable):
+        if self.moves_generators:
+            with self._others_disabled(self._own()):
                 self._graph.replay()
                 check("cuStreamSynchronize", cu.cuStreamSynchronize(self._stream))
         yield

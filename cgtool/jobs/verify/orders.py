@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from cgtool.analysis.stepped import at_node, node_frames, node_name
 from cgtool.analysis.units import count_text, names_text
 from cgtool.detectors.stream_races import STREAM_RACE_IN_CAPTURE
-from cgtool.devices.stepping import StepFailedError, Stepper, after_swaps, an_order, swaps
+from cgtool.devices.stepping import StepFailedError, Stepper, an_order, moved_ahead
 from cgtool.jobs.hanging_node import watched
 from cgtool.jobs.verify.evidence import Key, Trial
 from cgtool.jobs.verify.runner import TrialRunner, results_of
@@ -121,19 +121,22 @@ class Orders:
         return None
 
     def _pair(self, base: Results, graph: int, order: Sequence[int]) -> MissingEdge | None:
-        """The swap of two neighbors with which the results become other ones, by halves."""
-        count, done = len(order), swaps(order)
-        low, high = 0, len(done)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._differing(base, {graph: after_swaps(count, done[:middle])}):
-                high = middle
-            else:
-                low = middle
-        keys = self._differing(base, {graph: after_swaps(count, done[:high])})
-        if not keys or self._differing(base, {}):
+        """By halves: the first node of the order with which the results become other ones, and the
+        last one of those that it runs ahead of without which they do not."""
+
+        def differs(place: int, after: int) -> list[Key]:
+            return self._differing(base, {graph: moved_ahead(order, place, after)})
+
+        place = _first(len(order), lambda place: bool(differs(place, 0)))
+        if place is None:
             return None
-        return MissingEdge(graph, *done[high - 1], tuple(name for _, name in keys))
+        ahead = sorted((n for n in order[place + 1 :] if n < order[place]), reverse=True)
+        passed = _first(len(ahead), lambda at: bool(differs(place, len(ahead) - 1 - at)))
+        if passed is None or self._differing(base, {}):
+            return None
+        keys = differs(place, len(ahead) - 1 - passed)
+        names = tuple(name for _, name in keys)
+        return MissingEdge(graph, ahead[passed], order[place], names) if keys else None
 
     def _differing(self, base: Results, orders: Mapping[int, Sequence[int]]) -> list[Key]:
         """The results that are others in these orders."""
@@ -156,6 +159,17 @@ class Orders:
             stepper.step(orders.get(graph))
         after = {("state", name): tensor for name, tensor in state.items()}
         return {**results_of(target.session), **after}
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int | None:
+    """By halves, the first of some numbers for which something holds that holds for the last."""
+    low, high = -1, count - 1
+    if high < 0 or not holds(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _failure(capture: Capture, index: int, error: StepFailedError) -> Finding:

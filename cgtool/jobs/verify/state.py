@@ -9,10 +9,12 @@ set back here, except for the tensors in them: ``not_restored`` says which of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.observe.raw_tensors import copies, has_nan, raw, write
+from cgtool.observe.raw_tensors import copies, has_nan, held, raw, write
 from cgtool.program.description import named_tensors
 from cgtool.program.progress import in_words, progress
 from cgtool.program.workload import Workload, inputs_of, reachable_from
@@ -43,6 +45,16 @@ def _add(named: dict[str, torch.Tensor], added: set[int], name: str, tensor: tor
     named[unique] = tensor
 
 
+def kept_values(workload: Workload, *, on_host: bool) -> dict[int, torch.Tensor]:
+    """The values of all state and inputs, by identity of the tensor; on the host, where the device
+    has no memory for another copy."""
+    tensors = {id(tensor): tensor for _, tensor in reachable_from(workload).tensors.values()}
+    if not on_host:
+        return copies(tensors)
+    with raw():
+        return {key: held(each.detach()).to("cpu", copy=True) for key, each in tensors.items()}
+
+
 class Snapshot:
     """A state that can be restored."""
 
@@ -59,13 +71,13 @@ class Snapshot:
         self._random = [(source, read_generator(source)) for source in sources]
         self._device, self._device_random = device, device.get_rng_state()
 
-    def heal(self, before: Snapshot) -> bool:
-        """If iterations since ``before`` have left NaNs, begin with the values from then, and with
-        zeros where there was nothing. Returns whether they have."""
+    def heal(self, before: Mapping[int, torch.Tensor]) -> bool:
+        """If iterations since ``kept_values`` left NaNs, begin with those, and with zeros where
+        there was nothing. Returns whether they have."""
         if not any(map(has_nan, self.values.values())):
             return False
         for key, values in self.values.items():
-            known = before.values.get(key)
+            known = before.get(key)
             if known is not None and known.shape == values.shape:
                 self.values[key] = known
             elif has_nan(values):
